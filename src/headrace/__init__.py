@@ -1,0 +1,39 @@
+"""headrace: one training job on two kinds of machines.
+
+CPU hosts prepare the batches, GPU hosts only train. This module is the public face; every name is imported
+when it is first used, so that `import headrace` costs nothing and loads no torch, grpc or pydantic.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "Environment": "headrace.instance",
+    "Job": "headrace.job",
+    "InstanceGroup": "headrace.job",
+    "TrainingInput": "headrace.job",
+    "HeadraceError": "headrace.errors",
+    "track": "headrace.feed",
+}
+
+__all__ = ["Environment", "HeadraceError", "InstanceGroup", "Job", "TrainingInput", "__version__", "track"]
+
+if TYPE_CHECKING:
+    from headrace.errors import HeadraceError
+    from headrace.feed import track
+    from headrace.instance import Environment
+    from headrace.job import InstanceGroup, Job, TrainingInput
+
+
+def __getattr__(name: str) -> object:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

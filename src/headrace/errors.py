@@ -1,0 +1,104 @@
+"""The exception hierarchy. Imports nothing.
+
+    HeadraceError                 everything that headrace raises on purpose
+    ├── UsageError                a user's mistake; the CLI prints error: and hint: and exits with 2
+    │   ├── JobInvalid            a job file or Job that breaks a rule; holds all problems at once
+    │   ├── RunNotFound           no run of that name or id
+    │   └── EngineRefused         this engine cannot start this job here and now (port in use, name taken, ...)
+    ├── RunFailed                 a run ended in another way than success; holds the first cause
+    └── FeedError                 the data service
+        ├── PipelineError         a pipeline that cannot be named, imported or built
+        ├── WorkerError           the user's dataset or collate_fn raised in a worker; holds the remote traceback
+        ├── WorkersLost           no worker is left that can serve, within the time allowed
+        └── ProtocolError         a peer that broke the protocol or could not authenticate
+
+Every message says what was wrong, the value seen, what is allowed and where. `hint` says what to do next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class HeadraceError(Exception):
+    """Base of all errors that headrace raises on purpose.
+
+    Args:
+        message: what was wrong, with the value seen and where.
+        hint: what the user can do about it; printed after ``hint:``.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(HeadraceError):
+    """A user's mistake. Exit code 2; nothing was started."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One broken rule of a job.
+
+    Attributes:
+        field: dotted path of the field, e.g. ``instance_groups[1].instance_count``.
+        message: what is wrong and what is allowed, in one sentence.
+        value: the value seen, as `repr` shows it; empty when the field is missing.
+        file: the job file, empty for a `Job` made in Python.
+        line: 1-based line in `file`, 0 when there is none.
+        hint: what to do, empty when the message says it all.
+    """
+
+    field: str
+    message: str
+    value: str = ""
+    file: str = ""
+    line: int = 0
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
+        seen = f" (got {self.value})" if self.value else ""
+        return f"{where}{self.field}: {self.message}{seen}"
+
+
+class JobInvalid(UsageError):
+    """A job that breaks one or more rules. All of them are in `problems`, in file order."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class RunNotFound(UsageError):
+    """No run of that name or id in the runs directory."""
+
+
+class EngineRefused(UsageError):
+    """This engine cannot start this job here and now; nothing was started."""
+
+
+class RunFailed(HeadraceError):
+    """A run ended in another way than success."""
+
+
+class FeedError(HeadraceError):
+    """Base of the data service's errors."""
+
+
+class PipelineError(FeedError):
+    """A pipeline that cannot be named, imported or built."""
+
+
+class WorkerError(FeedError):
+    """The user's dataset or collate_fn raised in a worker. The message holds the remote traceback."""
+
+
+class WorkersLost(FeedError):
+    """No worker is left that can serve, within the time allowed. Names who was waited for."""
+
+
+class ProtocolError(FeedError):
+    """A peer that broke the protocol, or could not authenticate."""

@@ -1,0 +1,99 @@
+"""Where things lie in a run's directory.
+
+    <runs>/<run id>/
+        run.json                              header: written once by the engine (see `RunHeader`)
+        job.yaml, job.json                    the job as the user wrote it, and as it was understood
+        plan.json                             the launch plan
+        code/                                 snapshot of source_dir
+        events/<writer>.jsonl                 one writer each: `engine`, or a host's name
+        metrics/<group>/<host>/<stream>.jsonl one line a second: `host`, or a rank's number
+        logs/<group>/<host>/<stream>.log      a rank's number, `feed` or `agent`
+        hosts/<host>/                         the instance's /opt/ml
+
+Files are append-only and have one writer. Group names may hold any character, so path components are
+percent-encoded (`component`). A run id is `<job name>-<UTC time>-<4 hex>`; a run is found by its id, or by its
+job name, which means the newest run of that name.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+HOME_VARIABLE = "HEADRACE_HOME"
+
+
+def runs_dir() -> Path:
+    """Returns the directory of all runs: $HEADRACE_HOME/runs, by default ~/.headrace/runs."""
+    home = os.environ.get(HOME_VARIABLE)
+    return (Path(home) if home else Path.home() / ".headrace") / "runs"
+
+
+def component(name: str) -> str:
+    """Encodes a group or host name as one path component; `.` and `..` included."""
+    encoded = quote(name, safe="")
+    return encoded.replace(".", "%2E") if set(encoded) <= {"."} else encoded
+
+
+def decode(name: str) -> str:
+    """Reverses `component`."""
+    return unquote(name)
+
+
+@dataclass(frozen=True, order=True)
+class Stream:
+    """Address of one program's output: ``group/host[name]``.
+
+    Attributes:
+        group: instance group name.
+        host: host name.
+        name: global rank as a number (a plain script is rank 0 of its own), ``feed`` or ``agent``.
+    """
+
+    group: str
+    host: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.host}[{self.name}]"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Paths inside one run's directory."""
+
+    root: Path
+
+    @property
+    def id(self) -> str:
+        """The run id."""
+        return self.root.name
+
+    @property
+    def header(self) -> Path:
+        """run.json."""
+        return self.root / "run.json"
+
+    @property
+    def code(self) -> Path:
+        """Snapshot of the source directory."""
+        return self.root / "code"
+
+    def events(self, writer: str) -> Path:
+        """Event file of one writer."""
+        return self.root / "events" / f"{component(writer)}.jsonl"
+
+    def log(self, stream: Stream) -> Path:
+        """Log file of one program."""
+        return self.root / "logs" / component(stream.group) / component(stream.host) / f"{component(stream.name)}.log"
+
+    def metrics(self, stream: Stream) -> Path:
+        """Metric file of one rank, or of a host (stream name ``host``)."""
+        directory = self.root / "metrics" / component(stream.group) / component(stream.host)
+        return directory / f"{component(stream.name)}.jsonl"
+
+    def host(self, host: str) -> Path:
+        """Base directory (/opt/ml) of one host."""
+        return self.root / "hosts" / component(host)
