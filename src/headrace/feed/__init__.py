@@ -1,0 +1,52 @@
+"""The feed: a data loader for PyTorch whose workers may be anywhere.
+
+    from headrace import feed
+
+    loader = feed.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4)
+
+There is no dispatcher. The trainer knows what was consumed, so the trainer asks: what a piece of data holds is a pure
+function of (pipeline, seed, epoch, plan positions), and any worker can be asked for any piece, again if need be. So
+every sample of an epoch arrives exactly once, in plan order, bit-identical, whatever dies and with any number of
+workers.
+
+How the modules hang together, from what is asked to who does it:
+
+    loader -> plan, permutation           which samples, in which order: pure functions
+           -> session -> schedule         who makes what: a state machine without I/O
+                      -> supply, links    the workers: children, or feed servers found through places
+                      -> slab             where batches lie: memfd, viewed, not copied
+    executor -> compute, seeds, layout, tree        makes slices
+    serve -> server -> desk -> crew -> zygote       a host's feed server
+    receiver                                        takes remote batches into slabs
+    wire, messages, auth                            what they speak
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+_EXPORTS = {
+    "DataLoader": "headrace.feed.loader",
+    "Pipeline": "headrace.feed.naming",
+    "channel": "headrace.feed.naming",
+    "pipeline": "headrace.feed.naming",
+    "track": "headrace.feed.meter",
+}
+
+__all__ = ["DataLoader", "Pipeline", "channel", "pipeline", "track"]
+
+if TYPE_CHECKING:
+    from headrace.feed.loader import DataLoader
+    from headrace.feed.meter import track
+    from headrace.feed.naming import Pipeline, channel, pipeline
+
+
+def __getattr__(name: str) -> object:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'headrace.feed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

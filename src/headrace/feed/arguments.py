@@ -1,0 +1,104 @@
+"""What may be combined in a DataLoader's arguments: torch's rules, and headrace's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from headrace.feed.naming import Pipeline
+
+
+class Shard(NamedTuple):
+    """Which part of every global batch a rank takes."""
+
+    rank: int
+    world_size: int
+
+
+def check_arguments(
+    dataset: Any,
+    batch_size: int | None,
+    shuffle: bool | None,
+    sampler: object,
+    batch_sampler: object,
+    num_workers: int,
+    drop_last: bool,
+    timeout: float,
+    prefetch_factor: int | None,
+    persistent_workers: bool,
+    generator: object,
+    seed: int | None,
+    *,
+    remote: bool,
+) -> tuple[int | None, bool]:
+    """Checks the arguments. Returns `batch_size` and `drop_last` as they are meant.
+
+    Raises:
+        ValueError: arguments that exclude each other, or out of range.
+        TypeError: not a map-style dataset.
+    """
+    if not isinstance(dataset, Pipeline) and not hasattr(dataset, "__getitem__"):
+        raise TypeError(
+            "headrace.feed.DataLoader takes map-style datasets (__getitem__ and __len__), "
+            f"got a {type(dataset).__name__}"
+        )
+    if num_workers < 0:
+        raise ValueError(f"num_workers must not be negative, got {num_workers}; use 0 to load in this process")
+    if timeout < 0:
+        raise ValueError(f"timeout must not be negative, got {timeout}")
+    if num_workers == 0 and not remote:
+        if prefetch_factor is not None:
+            raise ValueError("prefetch_factor needs workers: set num_workers > 0")
+        if persistent_workers:
+            raise ValueError("persistent_workers needs workers: set num_workers > 0")
+    if prefetch_factor is not None and prefetch_factor < 1:
+        raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
+    if sampler is not None and shuffle:
+        raise ValueError("sampler and shuffle exclude each other")
+    if generator is not None and seed is not None:
+        raise ValueError("seed and generator exclude each other: both decide the order and the random numbers")
+    if batch_sampler is not None:
+        if batch_size != 1 or shuffle or sampler is not None or drop_last:
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        return None, False
+    if batch_size is None:
+        if drop_last:
+            raise ValueError("batch_size=None switches batching off and excludes drop_last")
+    elif batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    return batch_size, drop_last
+
+
+def find_shard(
+    batch_size: int | None, global_batch_size: int | None, rank: int | None, world_size: int | None, *, sampled: bool
+) -> tuple[Shard | None, int | None]:
+    """Decides which part of the data this rank takes. Returns (shard or None, rows a rank and step).
+
+    Raises:
+        ValueError: a sampler together with sharding, or numbers that do not fit.
+    """
+    if global_batch_size is None and rank is None and world_size is None:
+        return None, batch_size
+    if sampled:
+        raise ValueError("a sampler decides what this rank loads; global_batch_size, rank and world_size exclude it")
+    if batch_size is None:
+        raise ValueError("batch_size=None cannot be sharded: give batch_size or global_batch_size")
+    known_rank, known_world = _distributed()
+    shard = Shard(known_rank if rank is None else rank, known_world if world_size is None else world_size)
+    if not 0 <= shard.rank < shard.world_size:
+        raise ValueError(f"rank must lie in [0, {shard.world_size}), got {shard.rank}")
+    if global_batch_size is None:
+        return shard, batch_size
+    if batch_size not in (1, global_batch_size // shard.world_size):
+        raise ValueError(f"give batch_size (per rank) or global_batch_size, not both (got {batch_size})")
+    if global_batch_size < 1 or global_batch_size % shard.world_size:
+        raise ValueError(f"global_batch_size={global_batch_size} must be a multiple of the {shard.world_size} ranks")
+    return shard, global_batch_size // shard.world_size
+
+
+def _distributed() -> tuple[int, int]:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

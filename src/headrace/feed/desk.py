@@ -1,0 +1,364 @@
+"""The desk between a feed server's clients and its executors.
+
+Asks of all clients wait in one queue, smallest (epoch, step) first, so that no rank lags. A local client's slabs are
+passed on to the executors, which write into them. For a client behind TCP the desk has staging slabs of its own,
+bounded in bytes, from which the result is sent as it lies. When an executor dies, the slice that it worked on is
+reported lost to its client, who decides; what waited behind it goes back into the queue; the executor is replaced
+within a budget.
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.feed import messages
+from headrace.feed.crew import DEPTH, Crew, Member, exit_reason
+from headrace.feed.layout import Layout
+from headrace.feed.slab import Slab, SlabPool
+from headrace.feed.wire import ConnectionClosed, Frame
+
+if TYPE_CHECKING:
+    from headrace.feed.server import Client
+
+RESTARTS, RESTART_WINDOW = 20, 60.0
+MAX_OPEN_DEATHS = 2
+_layouts = msgspec.msgpack.Decoder(Layout)
+
+
+class CrewLost(HeadraceError):
+    """The executors die faster than they may be replaced."""
+
+
+@dataclass(eq=False)
+class Task:
+    """An Ask on its way. `request` is the desk's number for it; the Ask holds the client's."""
+
+    client: Client
+    ask: messages.Ask
+    request: int
+    pipeline: int
+    staging: int = 0
+    cancelled: bool = False
+
+
+@dataclass
+class _Known:
+    """A pipeline that some client has opened."""
+
+    message: messages.Open
+    opened: messages.Opened | None = None
+    deaths: int = 0
+
+
+class Desk:
+    """See the module.
+
+    Args:
+        crew: the executors.
+        tell: called with status events: ready, executor_lost.
+        memory: limit of the staging slabs, bytes.
+    """
+
+    def __init__(self, crew: Crew, tell: Callable[..., None], memory: int) -> None:
+        self._crew = crew
+        self._tell = tell
+        self._staging = SlabPool(memory)
+        self._numbers = 0
+        self._queue: list[tuple[int, int, int, Task]] = []
+        self._numbered: dict[bytes, int] = {}
+        self._known: dict[int, _Known] = {}
+        self._waiting: dict[int, list[tuple[Client, int]]] = {}
+        self._pipelines: dict[tuple[Client, int], int] = {}
+        self._plans: dict[tuple[Client, str], str] = {}
+        self._client_slabs: dict[tuple[Client, int], int] = {}
+        self._slabs: dict[int, Slab] = {}
+        self._restarts: collections.deque[float] = collections.deque()
+        self._ready = False
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # What clients say
+
+    def open(self, client: Client, message: messages.Open) -> None:
+        """Opens a pipeline for a client, on one executor for now."""
+        conflict = self._plan_conflict(client, message)
+        if conflict:
+            error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
+            client.send(messages.OpenFailed(message.pipeline, error))
+            return
+        anonymous = msgspec.structs.replace(message, pipeline=0, loader="", plan="")
+        key = msgspec.msgpack.encode(anonymous, order="deterministic")
+        number = self._numbered.setdefault(key, self._numbers + 1)
+        if number not in self._known:
+            self._numbers = number
+            self._known[number] = _Known(msgspec.structs.replace(anonymous, pipeline=number))
+        self._pipelines[client, message.pipeline] = number
+        opened = self._known[number].opened
+        if opened is not None:
+            client.send(msgspec.structs.replace(opened, pipeline=message.pipeline))
+            return
+        waiting = self._waiting.setdefault(number, [])
+        waiting.append((client, message.pipeline))
+        if len(waiting) == 1:
+            self._introduce(min(self._alive(), key=lambda member: len(member.tasks)), number)
+
+    def _plan_conflict(self, client: Client, message: messages.Open) -> str:
+        if not message.plan:
+            return ""
+        self._plans[client, message.loader] = message.plan
+        for (other, loader), plan in self._plans.items():
+            if loader == message.loader and plan != message.plan and other.hello and client.hello:
+                ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
+                return (
+                    f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
+                    "drop_last, global batch and world size must be equal on all ranks"
+                )
+        return ""
+
+    def ask(self, client: Client, ask: messages.Ask) -> None:
+        """Queues a slice."""
+        number = self._pipelines.get((client, ask.pipeline))
+        if number is None or not 0 <= ask.first < ask.last <= ask.rows:
+            raise ProtocolError(f"an ask for rows {ask.first}..{ask.last} of {ask.rows}, pipeline {ask.pipeline}")
+        self._enqueue(Task(client, ask, self._number(), number))
+
+    def _enqueue(self, task: Task) -> None:
+        heapq.heappush(self._queue, (task.ask.epoch, task.ask.step, task.request, task))
+
+    def cancel(self, client: Client, message: messages.Cancel) -> None:
+        """Forgets slices that are still queued; a slice at work is finished and its result dropped."""
+        wanted = set(message.requests)
+        kept = []
+        for item in self._queue:
+            task = item[3]
+            if task.client is client and task.ask.request in wanted:
+                client.send(messages.Cancelled(task.ask.request))
+            else:
+                kept.append(item)
+        self._queue = kept
+        heapq.heapify(self._queue)
+        for member in self._crew.members.values():
+            for task in member.tasks:
+                if task.client is client and task.ask.request in wanted:
+                    task.cancelled = True
+
+    def offer(self, client: Client, number: int, slab: Slab) -> None:
+        """Takes a slab of a local client."""
+        own = self._number()
+        self._client_slabs[client, number] = own
+        self._slabs[own] = slab
+
+    def drop(self, client: Client, number: int) -> None:
+        """Lets a client's slab go."""
+        own = self._client_slabs.pop((client, number), None)
+        if own is not None:
+            self._slabs.pop(own).close()
+            self._forget_slab(own)
+
+    def _forget_slab(self, own: int) -> None:
+        for member in self._alive():
+            if own in member.slabs:
+                member.slabs.discard(own)
+                self._give(member, messages.SlabDrop(own))
+
+    def client_gone(self, client: Client) -> None:
+        """Forgets a client."""
+        for owner, number in list(self._client_slabs):
+            if owner is client:
+                self.drop(client, number)
+        self._pipelines = {key: number for key, number in self._pipelines.items() if key[0] is not client}
+        self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}
+        self._queue = [item for item in self._queue if item[3].client is not client]
+        heapq.heapify(self._queue)
+
+    # What executors say
+
+    def hear(self, member: Member, frame: Frame) -> None:
+        """Takes an executor's answer."""
+        message = frame.message
+        if isinstance(message, messages.Opened):
+            self._opened(message)
+        elif isinstance(message, messages.OpenFailed):
+            self._open_failed(message)
+        elif isinstance(message, (messages.Done, messages.Failed, messages.Unstackable)):
+            self._answered(member, message, frame.descriptors)
+
+    def _opened(self, message: messages.Opened) -> None:
+        known = self._known[message.pipeline]
+        if known.opened is None:
+            known.opened = message
+            for client, number in self._waiting.pop(message.pipeline, []):
+                client.send(msgspec.structs.replace(message, pipeline=number))
+
+    def _open_failed(self, message: messages.OpenFailed) -> None:
+        for client, number in self._waiting.pop(message.pipeline, []):
+            client.send(messages.OpenFailed(number, message.error))
+        for member in self._alive():  # the next Open tries again
+            member.opened.discard(message.pipeline)
+
+    def _answered(
+        self, member: Member, message: messages.Done | messages.Failed | messages.Unstackable, fds: Sequence[int]
+    ) -> None:
+        task = member.tasks.popleft()
+        if task.request != message.request:
+            raise ProtocolError(f"executor {member.number} answered {message.request}, not {task.request}")
+        answer = msgspec.structs.replace(message, request=task.ask.request)
+        if isinstance(answer, messages.Done) and not task.cancelled and not task.client.local:
+            self._send_payload(task, answer, fds)
+            return
+        if task.cancelled:
+            task.client.send(messages.Cancelled(task.ask.request))
+        elif isinstance(answer, messages.Done):
+            answer = msgspec.structs.replace(answer, slab=0 if answer.fresh else task.ask.slab)
+            task.client.send(answer, descriptors=fds)
+        else:
+            task.client.send(answer)
+        self._unstage(task)
+        for descriptor in fds:
+            os.close(descriptor)
+
+    def _send_payload(self, task: Task, answer: messages.Done, fds: Sequence[int]) -> None:
+        if answer.fresh:
+            self._unstage(task)
+            task.staging = self._staging.adopt(Slab(fds[0], answer.size))
+        slab, number = self._staging[task.staging], task.staging
+        if answer.layout:
+            rows = task.ask.last - task.ask.first
+            regions = _layouts.decode(answer.layout).regions(rows, 0, rows)
+        else:
+            regions = [(0, answer.size)]
+        payload = [slab.memory(offset, length) for offset, length in regions]
+        answer = msgspec.structs.replace(answer, slab=0, fresh=False, size=sum(part.nbytes for part in payload))
+        task.client.send(answer, payload=payload, sent=lambda: self._release(number))
+
+    def _unstage(self, task: Task) -> None:
+        if task.staging:
+            self._release(task.staging)
+            task.staging = 0
+
+    def _release(self, staging: int) -> None:
+        self._staging.release(staging)
+        for dropped in self._staging.dropped:
+            self._forget_slab(-dropped)
+        self._staging.dropped.clear()
+
+    # Giving work
+
+    def _alive(self) -> list[Member]:
+        return [member for member in self._crew.members.values() if not member.dead]
+
+    def dispatch(self) -> None:
+        """Gives queued slices to executors that have room."""
+        while self._queue:
+            free = [member for member in self._alive() if len(member.tasks) < DEPTH]
+            if not free:
+                return
+            member = min(free, key=lambda candidate: len(candidate.tasks))
+            _, _, _, task = self._queue[0]
+            if not self._prepare(member, task):
+                return  # the staging memory is used up; it comes back when the clients have read
+            heapq.heappop(self._queue)
+
+    def _prepare(self, member: Member, task: Task) -> bool:
+        ask = task.ask
+        slab = 0
+        if task.client.local:
+            slab = self._client_slabs.get((task.client, ask.slab), 0)
+            if slab:
+                self._offer(member, slab, self._slabs[slab])
+        else:
+            rows = ask.last - ask.first
+            if ask.layout:
+                size = _layouts.decode(ask.layout).size(rows)
+                staging = self._staging.acquire(size, force=self._staging.total_bytes <= self._staging.free_bytes)
+                if staging is None:
+                    return False
+                task.staging, slab = staging, -staging
+                self._offer(member, slab, self._staging[staging])
+            position = ask.position + ask.first
+            ask = msgspec.structs.replace(ask, rows=rows, first=0, last=rows, position=position)
+        self._introduce(member, task.pipeline)
+        member.tasks.append(task)
+        self._give(member, msgspec.structs.replace(ask, request=task.request, pipeline=task.pipeline, slab=slab))
+        return True
+
+    def _offer(self, member: Member, number: int, slab: Slab) -> None:
+        if number not in member.slabs:
+            member.slabs.add(number)
+            self._give(member, messages.SlabOffer(number, slab.size), [slab.descriptor])
+
+    def _introduce(self, member: Member, pipeline: int) -> None:
+        if pipeline not in member.opened:
+            member.opened.add(pipeline)
+            self._give(member, self._known[pipeline].message)
+
+    def _give(self, member: Member, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
+        try:
+            member.channel.send(message, descriptors=descriptors)
+        except ConnectionClosed:
+            self._crew.discard(member)  # its end is told by the zygote
+
+    # Executors that end
+
+    def member_closed(self, member: Member) -> None:
+        """Takes an executor out of service whose socket has closed; the zygote tells how it ended."""
+        self._crew.discard(member)
+
+    def hear_zygote(self, frames: Sequence[Frame]) -> None:
+        """Takes what the zygote tells. ConnectionClosed passes through: without a zygote the server ends."""
+        for frame in frames:
+            message = frame.message
+            if isinstance(message, messages.Forked):
+                self._crew.members[message.number].pid = message.pid
+                if not self._ready and all(member.pid for member in self._crew.members.values()):
+                    self._ready = True
+                    self._tell(event="ready", executors=self._crew.size)
+            elif isinstance(message, messages.Exited):
+                member = self._crew.by_pid(message.pid)
+                if member is not None:
+                    self._replace(member, exit_reason(message.status))
+
+    def _replace(self, member: Member, reason: str) -> None:
+        self._crew.discard(member)
+        now = time.monotonic()
+        self._restarts.append(now)
+        while self._restarts[0] < now - RESTART_WINDOW:
+            self._restarts.popleft()
+        allowed = len(self._restarts) <= RESTARTS
+        self._tell(event="executor_lost", pid=member.pid, reason=reason, replaced=allowed)
+        for place, task in enumerate(member.tasks):
+            self._unstage(task)
+            if task.cancelled:
+                task.client.send(messages.Cancelled(task.ask.request))
+            elif place == 0:
+                task.client.send(messages.Lost(task.ask.request, f"executor {member.number}: {reason}"))
+            else:
+                self._enqueue(task)
+        if not allowed:
+            raise CrewLost(
+                f"{len(self._restarts)} executors ended within {RESTART_WINDOW:.0f} s; the last one {reason}"
+            )
+        fresh = self._crew.start(member.number)
+        for number in [number for number in self._waiting if number in member.opened]:
+            self._retry_open(fresh, number, reason)
+
+    def _retry_open(self, member: Member, number: int, reason: str) -> None:
+        known = self._known[number]
+        known.deaths += 1
+        if known.deaths < MAX_OPEN_DEATHS:
+            self._introduce(member, number)
+            return
+        known.deaths = 0
+        text = f"making {known.message.factory} ended {MAX_OPEN_DEATHS} executors; the last one {reason}"
+        self._open_failed(messages.OpenFailed(number, messages.RemoteError("headrace.errors:WorkerError", text, "")))

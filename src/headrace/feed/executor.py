@@ -1,0 +1,270 @@
+"""An executor: one process that makes slices, one at a time, in the order asked.
+
+It speaks `messages` on one Unix socket, to the trainer (local workers) or to its host's feed server. It writes
+results into the slab that the request names, or into a fresh one whose descriptor it passes on when there is none
+that fits. It keeps no state but the pipelines that it has built and the slabs that it has mapped.
+
+It lives as long as the other end of its socket, and dies with the process that made it (see `lifetime`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.errors import PipelineError
+from headrace.feed import messages, tree
+from headrace.feed.compute import Built, Slice, Stopwatch, make_rows, make_whole
+from headrace.feed.fingerprint import numerics
+from headrace.feed.layout import Layout, Uneven
+from headrace.feed.naming import load_factory, load_function
+from headrace.feed.slab import Slab
+from headrace.feed.tree import Bytes, rebuild
+from headrace.feed.wire import Channel, ConnectionClosed, Frame
+
+_layouts = msgspec.msgpack.Decoder(Layout)
+
+
+def remote_error(error: BaseException) -> messages.RemoteError:
+    """Describes an exception, with its traceback, for the trainer."""
+    kind = type(error)
+    text = "".join(traceback.format_exception(kind, error, error.__traceback__))
+    message = str(error)
+    hint = getattr(error, "hint", "")
+    if hint:
+        message += f"\nhint: {hint}"
+    return messages.RemoteError(f"{kind.__module__}:{kind.__qualname__}", message, text)
+
+
+class Executor:
+    """The state of one executor process.
+
+    Args:
+        channel: to whoever asks.
+        number, of: which executor this is, for `torch.utils.data.get_worker_info`.
+        roots: directories of the job's code.
+        given: pipelines that were handed over as objects (forked local workers): number to pipeline.
+        init: `worker_init_fn` that was handed over with them.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        number: int,
+        of: int,
+        roots: Sequence[Path] = (),
+        given: dict[int, Built] | None = None,
+        init: Callable[[int], None] | None = None,
+    ) -> None:
+        self._channel = channel
+        self._number, self._of = number, of
+        self._roots = tuple(roots)
+        self._given = given or {}
+        self._init = init
+        self._pipelines: dict[int, Built] = {}
+        self._built: dict[tuple[str, bytes, str, str, bool], Built] = {}
+        self._broken: dict[int, messages.RemoteError] = {}
+        self._slabs: dict[int, Slab] = {}
+        self._cancelled: set[int] = set()
+        self._queue: list[Frame] = []
+
+    def run(self) -> None:
+        """Serves until the other end closes."""
+        try:
+            while True:
+                self._take(block=not self._queue)
+                if self._queue:
+                    self._handle(self._queue.pop(0))
+        except ConnectionClosed:
+            return
+
+    def _take(self, *, block: bool) -> None:
+        frames = self._channel.wait() if block else self._channel.receive()
+        for frame in frames:
+            if isinstance(frame.message, messages.Cancel):
+                queued = {item.message.request for item in self._queue if isinstance(item.message, messages.Ask)}
+                self._cancelled.update(queued.intersection(frame.message.requests))
+            else:
+                self._queue.append(frame)
+
+    def _handle(self, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, messages.Ask):
+            if message.request in self._cancelled:
+                self._cancelled.discard(message.request)
+                self._send(messages.Cancelled(message.request))
+                return
+            self._answer(message)
+        elif isinstance(message, messages.Open):
+            self._open(message)
+        elif isinstance(message, messages.SlabOffer):
+            self._slabs[message.slab] = Slab(frame.descriptors[0], message.size)
+        elif isinstance(message, messages.SlabDrop):
+            slab = self._slabs.pop(message.slab, None)
+            if slab is not None:
+                slab.close()
+
+    # Pipelines
+
+    def _open(self, message: messages.Open) -> None:
+        try:
+            built = self._build(message)
+            length = len(built.dataset) if hasattr(built.dataset, "__len__") else -1
+        except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
+            self._broken[message.pipeline] = remote_error(error)
+            self._send(messages.OpenFailed(message.pipeline, self._broken[message.pipeline]))
+            return
+        self._broken.pop(message.pipeline, None)
+        self._pipelines[message.pipeline] = built
+        self._send(messages.Opened(message.pipeline, length, built.whole, numerics()))
+
+    def _build(self, message: messages.Open) -> Built:
+        if not message.factory:
+            built = self._given[message.pipeline]
+            self._introduce(built.dataset)
+            if self._init is not None:
+                self._init(self._number)
+                self._init = None
+            return built
+        key = (
+            message.factory,
+            msgspec.msgpack.encode(message.arguments, order="deterministic"),
+            message.collate,
+            message.init,
+            message.batched,
+        )
+        if key not in self._built:
+            dataset = load_factory(message.factory)(**message.arguments)
+            if not hasattr(dataset, "__getitem__"):
+                raise PipelineError(
+                    f"{message.factory} made a {type(dataset).__name__}, which has no __getitem__",
+                    hint="a pipeline returns a map-style dataset: __getitem__ and __len__",
+                )
+            self._introduce(dataset)
+            if message.init:
+                load_function(message.init, self._roots)(self._number)
+            self._built[key] = self._assemble(dataset, message)
+        return self._built[key]
+
+    def _assemble(self, dataset: Any, message: messages.Open) -> Built:
+        if message.collate:
+            return Built(dataset, load_function(message.collate, self._roots), False, message.batched)
+        return Built(dataset, standard_collate(batched=message.batched), True, message.batched)
+
+    def _introduce(self, dataset: Any) -> None:
+        """Sets what `torch.utils.data.get_worker_info()` returns in this process."""
+        if "torch" not in sys.modules:
+            return
+        from torch.utils.data._utils import worker
+
+        worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=0, dataset=dataset)
+
+    # Slices
+
+    def _answer(self, ask: messages.Ask) -> None:
+        if ask.pipeline in self._broken:
+            self._send(messages.Failed(ask.request, self._broken[ask.pipeline]))
+            return
+        watch = Stopwatch()
+        try:
+            keys = rebuild(ask.keys, _NOTHING)
+            part = Slice(ask.epoch, ask.seed, ask.position, ask.rows, ask.first, keys)
+            built = self._pipelines[ask.pipeline]
+            if ask.whole or built.whole:
+                self._answer_whole(ask, make_whole(built, part), watch)
+            else:
+                self._answer_rows(ask, built, part, watch)
+        except Uneven:
+            self._send(messages.Unstackable(ask.request))
+        except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
+            self._send(messages.Failed(ask.request, remote_error(error)))
+
+    def _answer_whole(self, ask: messages.Ask, batch: object, watch: Stopwatch) -> None:
+        node, leaves, size = tree.describe(batch)
+        slab, fresh = self._slab_for(ask.slab, size)
+        tree.write_leaves(leaves, slab.view())
+        self._done(ask, slab, size, watch, fresh=fresh, node=node)
+
+    def _answer_rows(self, ask: messages.Ask, built: Built, part: Slice, watch: Stopwatch) -> None:
+        expected = _layouts.decode(ask.layout) if ask.layout else None
+        used: list[tuple[Slab, int, bool]] = []
+
+        def block_of(layout: Layout) -> tuple[Bytes, int, int]:
+            rows = ask.rows if expected is not None else len(part.keys)
+            size = layout.size(rows)
+            slab, fresh = self._slab_for(ask.slab, size)
+            used.append((slab, size, fresh))
+            return slab.view(), rows, ask.first if expected is not None else 0
+
+        layout = make_rows(built, part, expected, block_of)
+        slab, size, fresh = used[0]
+        self._done(ask, slab, size, watch, fresh=fresh, layout=msgspec.msgpack.encode(layout))
+
+    def _slab_for(self, number: int, size: int) -> tuple[Slab, bool]:
+        slab = self._slabs.get(number)
+        if slab is not None and slab.size >= size:
+            return slab, False
+        return Slab.create(size), True
+
+    def _done(
+        self,
+        ask: messages.Ask,
+        slab: Slab,
+        size: int,
+        watch: Stopwatch,
+        *,
+        fresh: bool,
+        node: list[Any] | None = None,
+        layout: bytes = b"",
+    ) -> None:
+        cost = watch.read()
+        number, told = (0, slab.size) if fresh else (ask.slab, size)
+        done = messages.Done(ask.request, number, told, node, layout, cost.seconds, cost.cpu, fresh)
+        self._send(done, [slab.descriptor] if fresh else [])
+        if fresh:
+            slab.close()
+
+    def _send(self, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
+        self._channel.send(message, descriptors=descriptors)
+        self._channel.drain()
+
+
+_NOTHING: Bytes = np.empty(0, np.uint8)
+
+
+def standard_collate(*, batched: bool) -> Callable[[Any], Any]:
+    """Returns torch's `default_collate`, or `default_convert` for a loader that does not batch."""
+    from torch.utils.data import default_collate, default_convert
+
+    return default_collate if batched else default_convert
+
+
+def executor_main(
+    connection: socket.socket,
+    number: int,
+    of: int,
+    roots: Sequence[Path] = (),
+    given: dict[int, Built] | None = None,
+    init: Callable[[int], None] | None = None,
+) -> None:
+    """Turns this process into an executor, until the other end closes.
+
+    Signals: SIGINT is the trainer's business (a Ctrl-C in a terminal reaches the whole group), SIGTERM ends it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+    Executor(Channel(connection), number, of, roots, given, init).run()

@@ -1,0 +1,169 @@
+"""The links of a client: its local executors, the feed server of its own host, and its receiver with the remote hosts.
+
+All of them speak `messages` over a Unix stream socket with descriptors, so the session treats them alike: a link
+carries one or more sources (executors, hosts), each known by its number, which is the frame's route on a receiver's
+link.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import FeedError
+from headrace.feed.compute import Built
+from headrace.feed.executor import executor_main
+from headrace.feed.lifetime import watch_parent
+from headrace.feed.wire import Channel
+
+
+@dataclass(eq=False)
+class Link:
+    """A connection that carries one or more sources.
+
+    Attributes:
+        channel: the connection.
+        shared: whether frames are routed to several hosts (a receiver).
+        slabs: slabs that were offered on it.
+    """
+
+    channel: Channel
+    shared: bool
+    slabs: set[int]
+
+    def reason(self) -> str:
+        """Says how the process behind the link ended."""
+        return "connection closed"
+
+    def close(self) -> None:
+        """Closes the connection and ends the process behind it."""
+        self.channel.close()
+
+
+@dataclass(eq=False)
+class ServerLink(Link):
+    """To the feed server of the own host."""
+
+
+def connect_unix(address: str) -> ServerLink:
+    """Connects to a feed server of this host, ``unix:@name``. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect("\0" + address.removeprefix("unix:").removeprefix("@"))
+    except OSError:
+        connection.close()
+        raise
+    return ServerLink(Channel(connection), False, set())
+
+
+@dataclass(eq=False)
+class ReceiverLink(Link):
+    """To the receiver process, which holds the TCP connections."""
+
+    process: subprocess.Popen[bytes]
+
+    def reason(self) -> str:
+        """Says how the receiver ended."""
+        return f"the receiver process ended with {self.process.wait()}"
+
+    def close(self) -> None:
+        """Closes the connection; the receiver ends at that."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def start_receiver() -> ReceiverLink:
+    """Starts a receiver process."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "headrace.feed.receiver"]
+        command += ["--socket", str(theirs.fileno()), "--parent", str(os.getpid())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    return ReceiverLink(Channel(ours), True, set(), process)
+
+
+@dataclass(eq=False)
+class ExecutorLink(Link):
+    """To one local executor."""
+
+    number: int
+    process: Any  # multiprocessing's Process of some context
+
+    def reason(self) -> str:
+        """Says how the executor ended."""
+        self.process.join(1.0)
+        code = self.process.exitcode
+        if code is None:
+            return "closed its connection"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def close(self) -> None:
+        """Ends the executor."""
+        self.channel.close()
+        if self.process.exitcode is None:
+            self.process.kill()
+        self.process.join()
+        self.process.close()
+
+
+def start_executor(
+    number: int,
+    of: int,
+    context: str | BaseContext | None,
+    given: dict[int, Built],
+    init: Callable[[int], None] | None,
+    foreign: Sequence[int],
+) -> ExecutorLink:
+    """Starts a local executor.
+
+    Args:
+        number, of: which one, of how many.
+        context: start method or context, as torch's `multiprocessing_context`; None for the platform's default.
+        given: pipelines as objects: inherited by a fork, pickled by other start methods, as torch does.
+        init: `worker_init_fn`.
+        foreign: descriptors of this process that a forked child must close: the other executors' sockets.
+    """
+    chosen: Any = multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+    ours, theirs = socket.socketpair()
+    forked = chosen.get_start_method() == "fork"
+    close = [*foreign, ours.fileno()] if forked else []
+    process = chosen.Process(
+        target=_local_main,
+        args=(theirs, number, of, given, init, os.getpid(), close),
+        daemon=True,
+        name=f"headrace-worker-{number}",
+    )
+    try:
+        process.start()
+    except (AttributeError, TypeError, RuntimeError) as error:
+        ours.close()
+        raise FeedError(f"cannot start a worker process: {error}") from error
+    finally:
+        theirs.close()
+    return ExecutorLink(Channel(ours), False, set(), number, process)
+
+
+def _local_main(
+    connection: socket.socket,
+    number: int,
+    of: int,
+    given: dict[int, Built],
+    init: Callable[[int], None] | None,
+    parent: int,
+    close: Sequence[int],
+) -> None:
+    for descriptor in close:
+        os.close(descriptor)
+    watch_parent(parent)
+    roots = [Path(entry or ".").resolve() for entry in sys.path]
+    executor_main(connection, number, of, roots, given, init)

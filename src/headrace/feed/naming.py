@@ -1,0 +1,190 @@
+"""Pipelines by name: an importable factory and plain arguments.
+
+A worker on another host cannot be given the trainer's dataset object, and nothing is ever unpickled from a socket. So
+the trainer names the function that makes the dataset, and the worker calls it, there, with that host's channels:
+
+    @feed.pipeline
+    def train_set(channel: str = "training") -> Dataset:
+        return Digits(feed.channel(channel))
+
+    loader = feed.DataLoader(train_set(), batch_size=64, shuffle=True, seed=7)
+
+Calling a marked function makes a `Pipeline`; `Pipeline.build()` calls the function itself. A worker calls only marked
+factories, and takes `collate_fn` and `worker_init_fn` only from the job's own code or from torch: whoever holds the
+job's secret can run the job's code, and no other.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from headrace.errors import PipelineError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_MARK = "__headrace_factory__"
+_OWN_AND_TORCH = ("torch.utils.data", "headrace.feed")
+
+
+@dataclass(frozen=True)
+class Pipeline(Generic[T]):
+    """A dataset that is named, not built.
+
+    Attributes:
+        factory: ``module:callable``.
+        arguments: keyword arguments: None, bool, int, float, str, bytes, and lists and dicts of them.
+    """
+
+    factory: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> T:
+        """Calls the factory here. Raises PipelineError if it cannot be found."""
+        made: T = load_factory(self.factory)(**self.arguments)
+        return made
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
+        return f"{self.factory}({arguments})"
+
+
+def pipeline(factory: Callable[P, T]) -> Callable[P, Pipeline[T]]:
+    """Marks a function (or class) that makes a dataset; calling it then makes a `Pipeline`.
+
+    Raises:
+        PipelineError: at the call, when an argument is not plain data.
+    """
+
+    @functools.wraps(factory, updated=())
+    def named(*args: P.args, **kwargs: P.kwargs) -> Pipeline[T]:
+        bound = inspect.signature(factory).bind(*args, **kwargs)
+        arguments: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = bound.signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                arguments.update(value)
+            elif kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+                raise PipelineError(f"{factory.__qualname__}: a pipeline takes named arguments, {name!r} is not")
+            else:
+                arguments[name] = value
+        reference = f"{factory.__module__}:{factory.__qualname__}"
+        for name, value in arguments.items():
+            _require_plain(value, f"{reference} argument {name!r}")
+        return Pipeline(reference, arguments)
+
+    setattr(named, _MARK, factory)
+    return named
+
+
+def _require_plain(value: object, where: str) -> None:
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return
+    if isinstance(value, list):
+        for item in value:
+            _require_plain(item, where)
+        return
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        for item in value.values():
+            _require_plain(item, where)
+        return
+    raise PipelineError(
+        f"{where} must be plain data, got a {type(value).__name__}",
+        hint="pass numbers, strings, bytes, None, or lists and dicts of them, and build the rest in the factory",
+    )
+
+
+def encoded(named: Pipeline[Any]) -> str:
+    """Returns a canonical text of a pipeline, for fingerprints."""
+    return msgspec.json.encode([named.factory, named.arguments], order="deterministic").decode()
+
+
+def _resolve(reference: str) -> object:
+    module_name, _, qualified = reference.partition(":")
+    if not module_name or not qualified:
+        raise PipelineError(f"{reference!r} is not of the form 'module:callable'")
+    try:
+        found: object = importlib.import_module(module_name)
+    except ImportError as error:
+        raise PipelineError(
+            f"cannot import {module_name!r} to find {reference!r}: {error}",
+            hint="put it in a module of source_dir; a worker looks there and in installed packages",
+        ) from error
+    for part in qualified.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise PipelineError(f"module {module_name!r} has no {qualified!r}") from None
+    return found
+
+
+def load_factory(reference: str) -> Callable[..., Any]:
+    """Finds a marked factory. Raises PipelineError."""
+    factory = getattr(_resolve(reference), _MARK, None)
+    if factory is None:
+        raise PipelineError(f"{reference!r} is not a pipeline", hint="mark the function with @headrace.feed.pipeline")
+    found: Callable[..., Any] = factory
+    return found
+
+
+def load_function(reference: str, roots: Sequence[Path]) -> Callable[..., Any]:
+    """Finds a `collate_fn` or `worker_init_fn` in the job's code (below `roots`) or in torch. Raises PipelineError."""
+    function = _resolve(reference)
+    module = reference.partition(":")[0]
+    origin = getattr(sys.modules[module], "__file__", None)
+    trusted = module.startswith(_OWN_AND_TORCH) or (
+        origin is not None and any(Path(origin).resolve().is_relative_to(root.resolve()) for root in roots)
+    )
+    if not trusted or not callable(function):
+        raise PipelineError(
+            f"{reference!r} is not a function of the job's code", hint="define it in a module of source_dir"
+        )
+    return function
+
+
+def function_name(function: Callable[..., Any], argument: str) -> str:
+    """Returns the importable name of a function that is given to remote workers.
+
+    Raises:
+        PipelineError: it has none (a lambda, a closure, a partial, or it is defined in the script itself).
+    """
+    module = getattr(function, "__module__", None)
+    qualified = getattr(function, "__qualname__", None)
+    hint = f"define {argument} at the top level of a module of source_dir and import it from there"
+    if module is None or qualified is None or "<" in qualified:
+        raise PipelineError(f"{argument}={function!r} has no importable name for workers on other hosts", hint=hint)
+    if module == "__main__":
+        raise PipelineError(f"{argument}={qualified} is defined in the script; workers cannot import it", hint=hint)
+    return f"{module}:{qualified}"
+
+
+def channel(name: str) -> Path:
+    """Returns the directory of an input channel on this host, as SageMaker's SM_CHANNEL_<NAME> gives it.
+
+    Raises:
+        PipelineError: this host has no channel of that name.
+    """
+    variable = f"SM_CHANNEL_{name.upper()}"
+    found = os.environ.get(variable)
+    if found is None:
+        base = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
+        directory = Path(base) / "input" / "data" / name
+        if not directory.is_dir():
+            have = sorted(
+                key.removeprefix("SM_CHANNEL_").lower() for key in os.environ if key.startswith("SM_CHANNEL_")
+            )
+            raise PipelineError(
+                f"this host has no channel {name!r} (it has: {', '.join(have) or 'none'})",
+                hint="give the channel to this group with instance_group_names, or set " + variable,
+            )
+        return directory
+    return Path(found)

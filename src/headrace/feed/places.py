@@ -1,0 +1,130 @@
+"""Where the workers are: in this process's own children, or on hosts with feed servers.
+
+Remote workers come from `workers="tcp://h1:7070,h2:7070"` or from HEADRACE_FEED, which holds such a list or the path
+of the `feed.json` that a job's agent keeps up to date. That file is read again whenever it has changed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.errors import FeedError
+
+FEED_VARIABLE = "HEADRACE_FEED"
+SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
+
+State = Literal["starting", "ready", "lost"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One feed server.
+
+    Attributes:
+        name: for messages, e.g. ``algo-1``.
+        address: ``tcp://ip:port`` or ``unix:@name``.
+        state: what is known of it.
+    """
+
+    name: str
+    address: str
+    state: State = "ready"
+
+
+class _FileHost(msgspec.Struct):
+    host: str
+    group: str
+    address: str
+    executors: int
+    state: State
+
+
+class _File(msgspec.Struct):
+    generation: int
+    secret_file: str
+    hosts: tuple[_FileHost, ...]
+    version: int = 1
+
+
+class Places:
+    """The feed servers of a loader.
+
+    Args:
+        source: a list of addresses, or the path of a feed.json.
+        secret_file: file with the secret (hex), needed for a list of addresses.
+
+    Raises:
+        FeedError: the list or the file cannot be read, or there is no secret.
+    """
+
+    def __init__(self, source: str, secret_file: str | None = None) -> None:
+        self._path: Path | None = None
+        self._seen: tuple[int, int] | None = None
+        self._places: tuple[Place, ...] = ()
+        if source.startswith(("tcp://", "unix:")):
+            self._places = tuple(_place(part) for part in source.split(",") if part.strip())
+            secret_file = secret_file or os.environ.get(SECRET_VARIABLE)
+            if not secret_file:
+                raise FeedError(
+                    f"no secret for the feed servers {source}",
+                    hint=f"set {SECRET_VARIABLE} to the file that the servers were started with",
+                )
+            self.secret = _read_secret(secret_file)
+            return
+        self._path = Path(source)
+        self.current()
+        self.secret = _read_secret(self._secret_file)
+
+    def current(self) -> tuple[Place, ...]:
+        """Returns the feed servers as they are known now."""
+        if self._path is None:
+            return self._places
+        try:
+            status = self._path.stat()
+            seen = (status.st_ino, status.st_mtime_ns)
+            if seen != self._seen:
+                file = msgspec.json.decode(self._path.read_bytes(), type=_File)
+                self._secret_file = file.secret_file
+                self._places = tuple(Place(host.host, host.address, host.state) for host in file.hosts)
+                self._seen = seen
+        except (OSError, msgspec.DecodeError) as error:
+            raise FeedError(
+                f"cannot read {self._path}: {error}", hint=f"unset {FEED_VARIABLE} to work locally"
+            ) from error
+        return self._places
+
+
+def _place(address: str) -> Place:
+    address = address.strip()
+    if not address.startswith("unix:"):
+        address = address if address.startswith("tcp://") else f"tcp://{address}"
+        _, _, port = address.rpartition(":")
+        if not port.isdigit():
+            raise FeedError(f"{address!r} has no port", hint='write workers="tcp://host1:7070,host2:7070"')
+    return Place(address.removeprefix("tcp://"), address)
+
+
+def _read_secret(path: str) -> bytes:
+    try:
+        return bytes.fromhex(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise FeedError(f"cannot read the feed's secret from {path}: {error}") from error
+
+
+def find(workers: str | None, secret_file: str | None = None) -> Places | None:
+    """Finds the remote workers of a loader; None when it shall use local processes.
+
+    Args:
+        workers: ``"local"``, a list of addresses, the path of a feed.json, or None for what HEADRACE_FEED says.
+        secret_file: see `Places`.
+    """
+    source = workers if workers is not None else os.environ.get(FEED_VARIABLE, "")
+    if source in ("", "local"):
+        return None
+    places = Places(source, secret_file)
+    return places if places.current() else None

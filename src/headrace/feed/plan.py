@@ -1,0 +1,144 @@
+"""The plan: which sample stands where in an epoch, as a pure function.
+
+A plan position is a place in the order of the whole epoch, over all ranks. With `world_size` ranks, step s covers
+the positions [s * G, (s + 1) * G) of the global batch G, and rank r takes its r-th part. So position, sample and
+random numbers do not depend on the number of ranks as long as the global batch stays the same.
+
+Invariants, for every n, batch, world size and `drop_last`:
+* every position of the epoch is taken by exactly one rank and step (with `drop_last`: of the full global batches);
+* every rank has the same number of steps, so that collectives meet: a last global batch with fewer rows than ranks is
+  joined to the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.feed.permutation import permute
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch of one rank.
+
+    Attributes:
+        epoch: number of the epoch.
+        step: number of the batch in the epoch, from 0.
+        position: plan position of its first row; the rows' positions follow without a gap.
+        keys: what is passed to the dataset's `__getitem__`, one a row.
+        seed: seed of the epoch's random numbers.
+        batched: False when the loader does not batch (`batch_size=None`): one sample, not stacked.
+    """
+
+    epoch: int
+    step: int
+    position: int
+    keys: Sequence[Any]
+    seed: int
+    batched: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Number of samples."""
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """headrace's own plan of one rank: sequential, or shuffled by a keyed permutation.
+
+    Attributes:
+        length: samples in the dataset.
+        batch_size: rows a rank and step.
+        seed: seed of order and random numbers; the epoch is mixed in.
+        shuffle: whether the order is permuted.
+        drop_last: whether an incomplete last global batch is left out.
+        rank, world_size: which part is taken.
+    """
+
+    length: int
+    batch_size: int
+    seed: int
+    shuffle: bool = False
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("length", "batch_size", "world_size"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must lie in [0, {self.world_size}), got {self.rank}")
+        if self.length < self.world_size:
+            raise ValueError(f"{self.world_size} ranks cannot share {self.length} samples: each needs at least one")
+
+    @property
+    def global_batch(self) -> int:
+        """Rows a step over all ranks."""
+        return self.batch_size * self.world_size
+
+    @property
+    def steps(self) -> int:
+        """Steps of every rank."""
+        full, rest = divmod(self.length, self.global_batch)
+        if self.drop_last or rest == 0:
+            return full
+        return full + 1 if rest >= self.world_size or full == 0 else full
+
+    def batch(self, epoch: int, step: int) -> BatchPlan:
+        """Returns this rank's batch. Raises IndexError beyond the epoch's end."""
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step must lie in [0, {self.steps}), got {step}")
+        first, last = self._rows(step)
+        positions = np.arange(first, last, dtype=np.int64)
+        keys = permute(positions, self.length, self._key(epoch)) if self.shuffle else positions
+        return BatchPlan(epoch, step, first, keys.tolist(), self.seed)
+
+    def _rows(self, step: int) -> tuple[int, int]:
+        start = step * self.global_batch
+        full = start + self.global_batch
+        end = full if self.drop_last or step < self.steps - 1 else self.length
+        if end == full:
+            return start + self.rank * self.batch_size, start + (self.rank + 1) * self.batch_size
+        count = end - start
+        return start + self.rank * count // self.world_size, start + (self.rank + 1) * count // self.world_size
+
+    def _key(self, epoch: int) -> bytes:
+        return f"{self.seed}/{epoch}".encode()
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchPlan]:
+        """Iterates over this rank's batches of an epoch, from a step on."""
+        for step in range(start, self.steps):
+            yield self.batch(epoch, step)
+
+
+def plan_fingerprint(
+    pipeline: str, global_batch: int, world_size: int, seed: int, *, shuffle: bool, drop_last: bool
+) -> str:
+    """Returns a hash of all that must be equal on every rank, but for the dataset's length: 32 hex digits."""
+    shared = [pipeline, global_batch, world_size, seed, shuffle, drop_last]
+    return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=16, person=b"plan").hexdigest()
+
+
+def sampled_epoch(batches: Iterable[Any], epoch: int, seed: int, *, batched: bool) -> Iterator[BatchPlan]:
+    """Turns a torch sampler's output into batches of a plan.
+
+    Args:
+        batches: lists of keys (`batched`), or single keys.
+        epoch: number of the epoch.
+        seed: seed of the epoch's random numbers.
+        batched: whether each item is a batch of keys.
+    """
+    position = 0
+    for step, item in enumerate(batches):
+        keys: Sequence[Any] = list(item) if batched else [item]
+        yield BatchPlan(epoch, step, position, keys, seed, batched)
+        position += len(keys)

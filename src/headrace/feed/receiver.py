@@ -1,0 +1,246 @@
+"""The receiver: takes batches from remote feed servers into slabs, in a process of its own.
+
+    python -m headrace.feed.receiver --socket FD --parent PID
+
+A thread in the trainer would starve on the interpreter's lock while the training loop runs. So each training rank has
+one receiver, which holds the TCP connections to the hosts (frame route = number of the host) and receives payloads
+straight into the rank's slabs. Towards the rank it behaves as executors do: an Ask is answered by a Done that names a
+slab. It ends when the rank closes the socket or ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.errors import ProtocolError
+from headrace.feed import messages
+from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake
+from headrace.feed.layout import Layout
+from headrace.feed.lifetime import watch_parent
+from headrace.feed.slab import Slab
+from headrace.feed.wire import Channel, ConnectionClosed, Frame
+
+CONNECT_SECONDS = 5.0
+USER_TIMEOUT_MS = 5_000
+_layouts = msgspec.msgpack.Decoder(Layout)
+
+
+@dataclass(eq=False)
+class Host:
+    """One remote feed server."""
+
+    route: int
+    address: str
+    handshake: ClientHandshake
+    deadline: float
+    channel: Channel = field(init=False)
+    connected: bool = False
+    asks: dict[int, messages.Ask] = field(default_factory=dict)
+    fresh: dict[int, Slab] = field(default_factory=dict)
+
+
+class Receiver:
+    """See the module.
+
+    Args:
+        channel: to the training rank.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._rank = channel
+        self._hosts: dict[int, Host] = {}
+        self._slabs: dict[int, Slab] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ, None)
+
+    def run(self) -> None:
+        """Works until the rank closes. Raises ConnectionClosed then."""
+        while True:
+            self._watch_writes()
+            for key, events in self._selector.select(timeout=1.0):
+                host: Host | None = key.data
+                if host is None:
+                    self._hear_rank(events)
+                elif self._hosts.get(host.route) is host:
+                    self._hear_host(host, events)
+            now = time.monotonic()
+            for late in [host for host in self._hosts.values() if host.handshake.welcome is None]:
+                if now > late.deadline:
+                    self._down(late, "no answer in time")
+
+    def _watch_writes(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            host: Host | None = key.data
+            channel = self._rank if host is None else host.channel
+            pending = channel.wants_write or (host is not None and not host.connected)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
+            if key.events != events:
+                self._selector.modify(key.fileobj, events, host)
+
+    # The rank
+
+    def _hear_rank(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._rank.flush()
+        if events & selectors.EVENT_READ:
+            for frame in self._rank.receive():
+                self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, messages.SlabOffer):
+            self._slabs[message.slab] = Slab(frame.descriptors[0], message.size)
+        elif isinstance(message, messages.SlabDrop):
+            slab = self._slabs.pop(message.slab, None)
+            if slab is not None:
+                slab.close()
+        elif isinstance(message, messages.Dial):
+            self._dial(frame.route, message)
+        else:
+            host = self._hosts.get(frame.route)
+            if host is None:
+                return  # it went down while this was on its way; the rank has been told
+            if isinstance(message, messages.Ask):
+                host.asks[message.request] = message
+                message = msgspec.structs.replace(message, slab=0)
+            self._forward(host, message)
+
+    def _forward(self, host: Host, message: messages.Message) -> None:
+        try:
+            host.channel.send(message)
+        except ConnectionClosed as error:
+            self._down(host, str(error))
+
+    # Hosts
+
+    def _dial(self, route: int, dial: messages.Dial) -> None:
+        ip, _, port = dial.address.removeprefix("tcp://").rpartition(":")
+        try:
+            family, kind, protocol, _, target = socket.getaddrinfo(ip.strip("[]"), int(port), type=socket.SOCK_STREAM)[
+                0
+            ]
+        except (OSError, ValueError) as error:
+            self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
+            return
+        connection = socket.socket(family, kind, protocol)
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+        code = connection.connect_ex(target)
+        if code not in (0, errno.EINPROGRESS):
+            connection.close()
+            self._rank.send(messages.Down(os.strerror(code).lower()), route=route)
+            return
+        handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
+        deadline = time.monotonic() + CONNECT_SECONDS + HANDSHAKE_SECONDS
+        host = Host(route, dial.address, handshake, deadline)
+        host.channel = Channel(connection, sink=lambda frame, length: self._place(host, frame, length))
+        self._hosts[route] = host
+        self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
+
+    def _hear_host(self, host: Host, events: int) -> None:
+        try:
+            if not host.connected:
+                host.connected = True
+                host.channel.check_connected()
+            if events & selectors.EVENT_WRITE:
+                host.channel.flush()
+            if events & selectors.EVENT_READ:
+                for frame in host.channel.receive():
+                    self._answer(host, frame)
+        except ConnectionClosed as error:
+            self._down(host, str(error) or "connection closed")
+        except (ProtocolError, msgspec.DecodeError) as error:
+            self._down(host, str(error))
+
+    def _answer(self, host: Host, frame: Frame) -> None:
+        message = frame.message
+        if host.handshake.welcome is None:
+            host.handshake.step(message, host.channel.send)
+            if host.handshake.welcome is not None:
+                self._rank.send(host.handshake.welcome, route=host.route)
+            return
+        request = getattr(message, "request", None)
+        if request is not None:
+            ask = host.asks.pop(request, None)
+            if ask is None:
+                raise ProtocolError(f"it answered request {request}, which was not asked")
+            if isinstance(message, messages.Done):
+                self._deliver(host, message, ask)
+                return
+        self._rank.send(message, route=host.route)
+
+    def _deliver(self, host: Host, done: messages.Done, ask: messages.Ask) -> None:
+        slab = host.fresh.pop(done.request, None)
+        if slab is None:
+            self._rank.send(msgspec.structs.replace(done, slab=ask.slab, fresh=False), route=host.route)
+            return
+        fresh = msgspec.structs.replace(done, slab=0, fresh=True, size=slab.size)
+        self._rank.send(fresh, route=host.route, descriptors=[slab.descriptor])
+        slab.close()
+
+    def _place(self, host: Host, frame: Frame, length: int) -> Sequence[memoryview]:
+        """Names the memory for the payload of a Done: in the slab that was asked for, or in a fresh one."""
+        done = frame.message
+        ask = host.asks.get(done.request) if isinstance(done, messages.Done) else None
+        if ask is None or not isinstance(done, messages.Done):
+            raise ProtocolError(f"a payload came with a {type(done).__name__} that was not asked for")
+        rows, first, last = ask.rows, ask.first, ask.last
+        layout = None
+        if done.layout:
+            layout = _layouts.decode(done.layout)
+            layout.check()
+            if not ask.layout:
+                rows, first, last = last - first, 0, last - first
+            elif done.layout != ask.layout:
+                raise ProtocolError("the rows that came have another layout than those asked for")
+        needed = layout.size(rows) if layout is not None else length
+        slab = self._slabs.get(ask.slab)
+        if slab is None or slab.size < needed:
+            if ask.layout:
+                raise ProtocolError("the slab that was asked for is too small")
+            slab = host.fresh[done.request] = Slab.create(needed)
+        regions = layout.regions(rows, first, last) if layout is not None else [(0, length)]
+        return [slab.memory(offset, size) for offset, size in regions]
+
+    def _down(self, host: Host, why: str) -> None:
+        del self._hosts[host.route]
+        self._selector.unregister(host.channel)
+        host.channel.close()
+        for slab in host.fresh.values():
+            slab.close()
+        self._rank.send(messages.Down(why), route=host.route)
+
+
+def main() -> int:
+    """Entry point of the module. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch_parent(options.parent)
+    try:
+        Receiver(Channel(socket.socket(fileno=options.socket))).run()
+    except ConnectionClosed:
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

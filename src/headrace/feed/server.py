@@ -1,0 +1,236 @@
+"""The feed server of one host: one TCP port and one abstract Unix socket, with executors behind them.
+
+A client is a training rank (over the Unix socket, on this host) or its receiver process (over TCP). Every connection
+is authenticated before anything else is read from it: until then a message may hold 4 KiB and must come within five
+seconds, and of too many silent connections the oldest is closed. What clients ask goes to the `desk`.
+
+The server keeps no state that matters: everything can be asked again, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.errors import ProtocolError
+from headrace.feed import auth, messages
+from headrace.feed.crew import Crew, Member
+from headrace.feed.desk import Desk
+from headrace.feed.slab import Slab
+from headrace.feed.wire import MAX_MESSAGE, Channel, ConnectionClosed, Frame
+
+MAX_PENDING = 64
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection of a client.
+
+    Attributes:
+        channel: the connection.
+        name: who it is, for the log.
+        local: whether it came over the Unix socket and can pass descriptors.
+        deadline: monotonic time by which it must have proved itself.
+        hello: its proof, None until then.
+    """
+
+    channel: Channel
+    name: str
+    local: bool
+    deadline: float
+    challenge: messages.Challenge
+    hello: messages.Hello | None = None
+    closed: bool = False
+
+    def send(
+        self,
+        message: messages.Message,
+        descriptors: Sequence[int] = (),
+        payload: Sequence[memoryview] = (),
+        sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
+        if not self.closed:
+            try:
+                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent)
+                return
+            except ConnectionClosed:
+                self.closed = True
+                self.channel.close()
+                return
+        if sent is not None:
+            sent()
+
+
+class FeedServer:
+    """See the module.
+
+    Args:
+        listeners: listening sockets, TCP and Unix.
+        secret: the job's secret.
+        crew: the executors.
+        host: this host's name, for messages.
+        status: file descriptor for status lines (JSON), or None.
+        memory: limit of the staging slabs, bytes.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        secret: bytes,
+        crew: Crew,
+        host: str,
+        status: int | None = None,
+        memory: int = 1 << 30,
+    ) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._secret = secret
+        self._crew = crew
+        self._host = host
+        self._status = status
+        self._desk = Desk(crew, self._tell, memory)
+        self._registered: dict[int, Channel] = {}
+        self._clients: list[Client] = []
+        for listener in listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+
+    def run(self) -> None:
+        """Serves for ever. Raises CrewLost when the executors die faster than they may be replaced."""
+        while True:
+            self._desk.dispatch()
+            self._sync()
+            for key, events in self._selector.select(timeout=1.0):
+                self._serve(key.data, events)
+            self._expire()
+
+    # The loop
+
+    def _sync(self) -> None:
+        """Registers with the selector what should be listened to, and for what."""
+        for client in [client for client in self._clients if client.closed]:
+            self._clients.remove(client)
+            self._desk.client_gone(client)
+        owners: dict[Channel, object] = {client.channel: client for client in self._clients}
+        owners |= {member.channel: member for member in self._crew.members.values() if not member.dead}
+        owners[self._crew.zygote] = self._crew
+        for descriptor, channel in list(self._registered.items()):
+            if channel not in owners:
+                self._selector.unregister(descriptor)
+                del self._registered[descriptor]
+        for channel, owner in owners.items():
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
+            known = self._registered.get(channel.fileno())
+            if known is None:
+                self._selector.register(channel.fileno(), events, owner)
+                self._registered[channel.fileno()] = channel
+            elif self._selector.get_key(channel.fileno()).events != events:
+                self._selector.modify(channel.fileno(), events, owner)
+
+    def _serve(self, owner: object, events: int) -> None:
+        if isinstance(owner, socket.socket):
+            self._accept(owner)
+        elif isinstance(owner, Crew):
+            self._desk.hear_zygote(self._read(owner.zygote, events))
+        elif isinstance(owner, Member) and not owner.dead:
+            try:
+                for frame in self._read(owner.channel, events):
+                    self._desk.hear(owner, frame)
+            except ConnectionClosed:
+                self._desk.member_closed(owner)
+        elif isinstance(owner, Client) and not owner.closed:
+            self._hear_client(owner, events)
+
+    def _read(self, channel: Channel, events: int) -> list[Frame]:
+        if events & selectors.EVENT_WRITE:
+            channel.flush()
+        return channel.receive() if events & selectors.EVENT_READ else []
+
+    def _tell(self, **status: object) -> None:
+        if status.get("event") != "ready":
+            self._log(", ".join(f"{key}: {value}" for key, value in status.items()))
+        if self._status is not None:
+            os.write(self._status, json.dumps(status).encode() + b"\n")
+
+    def _log(self, text: str) -> None:
+        print(f"feed server {self._host}: {text}", file=sys.stderr, flush=True)
+
+    # Connections
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, address = listener.accept()
+        except OSError:
+            return  # the peer has gone again
+        local = connection.family == socket.AF_UNIX
+        if not local:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pending = [client for client in self._clients if client.hello is None]
+        if len(pending) >= MAX_PENDING:
+            self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
+        channel = Channel(connection, max_message=auth.MAX_HANDSHAKE)
+        name = "a local process" if local else f"{address[0]}:{address[1]}"
+        client = Client(channel, name, local, time.monotonic() + auth.HANDSHAKE_SECONDS, auth.challenge())
+        self._clients.append(client)
+        client.send(client.challenge)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for client in self._clients:
+            if client.hello is None and now > client.deadline and not client.closed:
+                self._close(client, "no handshake in time")
+
+    def _close(self, client: Client, why: str = "") -> None:
+        if why:
+            self._log(f"connection of {client.name} closed: {why}")
+        client.closed = True
+        client.channel.close()
+
+    def _hear_client(self, client: Client, events: int) -> None:
+        try:
+            for frame in self._read(client.channel, events):
+                self._take(client, frame)
+                if client.closed:
+                    return
+        except ConnectionClosed:
+            self._close(client)
+        except (ProtocolError, msgspec.DecodeError) as error:
+            self._close(client, str(error))
+
+    def _take(self, client: Client, frame: Frame) -> None:
+        message = frame.message
+        if client.hello is None:
+            self._greet(client, message)
+        elif isinstance(message, messages.Ask):
+            self._desk.ask(client, message)
+        elif isinstance(message, messages.Cancel):
+            self._desk.cancel(client, message)
+        elif isinstance(message, messages.Open):
+            self._desk.open(client, message)
+        elif isinstance(message, messages.SlabOffer) and client.local and frame.descriptors:
+            self._desk.offer(client, message.slab, Slab(frame.descriptors[0], message.size))
+        elif isinstance(message, messages.SlabDrop):
+            self._desk.drop(client, message.slab)
+        else:
+            raise ProtocolError(f"an unexpected {type(message).__name__}")
+
+    def _greet(self, client: Client, message: messages.Message) -> None:
+        if not isinstance(message, messages.Hello):
+            raise ProtocolError("it spoke before it proved that it holds the token")
+        why = auth.check_answer(self._secret, client.challenge, message)
+        if why:
+            client.send(messages.Refused(why))
+            self._close(client, why)
+            return
+        client.hello = message
+        client.name = f"{message.client} ({client.name})"
+        client.channel.max_message = MAX_MESSAGE
+        client.send(auth.welcome(self._secret, client.challenge, message, self._host, self._crew.size))

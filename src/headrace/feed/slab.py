@@ -1,0 +1,177 @@
+"""Slabs: anonymous shared memory (memfd) that batches are written into and viewed in.
+
+The kernel frees a slab when the last process that maps it is gone, however it ended, so nothing can be left behind,
+and /dev/shm is not needed. A slab is written by one process at a time: whoever was asked to.
+"""
+
+from __future__ import annotations
+
+import collections
+import mmap
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ProtocolError
+
+GRANULE = 64 << 10
+
+
+class Slab:
+    """One mapped memfd.
+
+    Args:
+        descriptor: the memfd; the slab owns it.
+        size: bytes.
+
+    Raises:
+        ProtocolError: the descriptor does not hold `size` bytes.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        try:
+            if size < 1 or os.fstat(descriptor).st_size < size:
+                raise ProtocolError(f"a slab of {size} bytes was announced, it has {os.fstat(descriptor).st_size}")
+            self._map = mmap.mmap(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @classmethod
+    def create(cls, size: int) -> Slab:
+        """Makes a slab of at least `size` bytes."""
+        rounded = max(1, -(-size // GRANULE)) * GRANULE
+        descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, rounded)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor, rounded)
+
+    def view(self, size: int | None = None) -> NDArray[np.uint8]:
+        """Returns a new array over the first `size` bytes; all arrays made of it keep it, and the mapping, alive."""
+        return np.frombuffer(self._map, np.uint8, self.size if size is None else size)
+
+    def memory(self, offset: int, length: int) -> memoryview:
+        """Returns a part of the slab as memory. Raises ProtocolError if it is not inside."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise ProtocolError(f"bytes {offset}+{length} are not inside a slab of {self.size}")
+        return memoryview(self._map)[offset : offset + length]
+
+    def close(self) -> None:
+        """Closes the descriptor. The mapping goes with the last view of it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Lease:
+    """A slab that the user looks at: it returns to the pool when the last view is gone.
+
+    The finaliser may run in any thread at any time, so it only leaves a note that the pool reads later.
+    """
+
+    def __init__(self, number: int, view: NDArray[np.uint8], returned: collections.deque[int]) -> None:
+        self.finalizer: weakref.finalize[Any, Any] = weakref.finalize(view, returned.append, number)
+        self.finalizer.atexit = False
+
+
+class SlabPool:
+    """The slabs of one client, bounded in bytes.
+
+    Args:
+        limit: bytes over all slabs. It is passed only for the batch that is next in line (`force`).
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._slabs: dict[int, Slab] = {}
+        self._free: list[int] = []
+        self._returned: collections.deque[int] = collections.deque()
+        self._leased: set[int] = set()
+        self._next = 1
+        self.dropped: list[int] = []
+
+    def __getitem__(self, number: int) -> Slab:
+        return self._slabs[number]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all slabs."""
+        return sum(slab.size for slab in self._slabs.values())
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the slabs that nobody uses."""
+        self._collect()
+        return sum(self._slabs[number].size for number in self._free)
+
+    @property
+    def leased_bytes(self) -> int:
+        """Bytes of the slabs that the user looks at."""
+        self._collect()
+        return sum(self._slabs[number].size for number in self._leased)
+
+    def _collect(self) -> None:
+        while self._returned:
+            number = self._returned.popleft()
+            self._leased.discard(number)
+            if number in self._slabs:
+                self._free.append(number)
+
+    def acquire(self, size: int, *, force: bool = False) -> int | None:
+        """Returns the number of a free slab of at least `size` bytes; None when the limit does not allow one."""
+        self._collect()
+        fitting = [number for number in self._free if self._slabs[number].size >= size]
+        if fitting:
+            number = min(fitting, key=lambda candidate: self._slabs[candidate].size)
+            self._free.remove(number)
+            return number
+        while self._free and self.total_bytes + size > self.limit:
+            self.drop(self._free.pop())
+        if self.total_bytes + size > self.limit and not force:
+            return None
+        return self._add(Slab.create(size))
+
+    def adopt(self, slab: Slab) -> int:
+        """Takes over a slab that a worker made."""
+        return self._add(slab)
+
+    def _add(self, slab: Slab) -> int:
+        number = self._next
+        self._next += 1
+        self._slabs[number] = slab
+        return number
+
+    def release(self, number: int) -> None:
+        """Gives a slab back; it may be handed out again."""
+        self._free.append(number)
+        if self.total_bytes > self.limit:
+            self._free.remove(number)
+            self.drop(number)
+
+    def lease(self, number: int, size: int) -> NDArray[np.uint8]:
+        """Returns a view for the user; the slab comes back when all views of it are gone."""
+        view = self._slabs[number].view(size)
+        Lease(number, view, self._returned)
+        self._leased.add(number)
+        return view
+
+    def drop(self, number: int) -> None:
+        """Gives up a slab that is not free and not leased."""
+        self._slabs.pop(number).close()
+        self.dropped.append(number)
+
+    def close(self) -> None:
+        """Closes all descriptors. What the user still looks at stays mapped until he lets go."""
+        for slab in self._slabs.values():
+            slab.close()
+        self._slabs.clear()
+        self._free.clear()
+        self._leased.clear()

@@ -1,0 +1,309 @@
+"""The supply of workers: started, connected, watched, replaced.
+
+`LocalSupply` keeps processes of its own; `RemoteSupply` keeps connections to the feed servers that `places` names:
+directly to the one of the own host, through one receiver process to the others. Both give up only after a bounded
+time, and say whom they waited for and what was wrong with each.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Literal
+
+from headrace.errors import ProtocolError, WorkersLost
+from headrace.feed import messages
+from headrace.feed.auth import ClientHandshake
+from headrace.feed.compute import Built
+from headrace.feed.links import ExecutorLink, Link, connect_unix, start_executor, start_receiver
+from headrace.feed.places import Place, Places
+from headrace.feed.wire import ConnectionClosed
+
+Kind = Literal["executor", "server", "remote"]
+START_SECONDS = 60.0
+RECOVER_SECONDS = 6.0
+ALL_LOST_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+RESTARTS, RESTART_WINDOW = 20, 60.0
+
+
+@dataclass(eq=False)
+class Worker:
+    """One source of batches, as the session sees it.
+
+    Attributes:
+        number: its number in the schedule, and its route on a shared link.
+        name: for messages.
+        kind: ``executor`` (a child of this process), ``server`` (own host) or ``remote``.
+        link: the connection that carries it.
+        executors: how many parts it makes at a time.
+        ready: whether the pipeline is open there.
+        reason: why it was lost.
+    """
+
+    number: int
+    name: str
+    kind: Kind
+    link: Link
+    executors: int = 1
+    ready: bool = False
+    reason: str = ""
+    handshake: ClientHandshake | None = None
+    place: Place | None = None
+
+    @property
+    def route(self) -> int:
+        """Frame route to it."""
+        return self.number if self.link.shared else 0
+
+
+class Supply(abc.ABC):
+    """What a session needs of its workers."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, Worker] = {}
+        self._count = 0
+
+    def _add(self, name: str, kind: Kind, link: Link) -> Worker:
+        self._count += 1
+        worker = self._workers[self._count] = Worker(self._count, name, kind, link)
+        return worker
+
+    def workers(self) -> list[Worker]:
+        """Returns the workers that have a connection."""
+        return list(self._workers.values())
+
+    def worker(self, number: int) -> Worker | None:
+        """Returns a worker by its number."""
+        return self._workers.get(number)
+
+    def links(self) -> list[Link]:
+        """Returns the connections."""
+        return list({id(worker.link): worker.link for worker in self._workers.values()}.values())
+
+    def worker_of(self, link: Link, route: int) -> Worker | None:
+        """Returns the worker that a frame came from."""
+        if link.shared:
+            return self._workers.get(route)
+        return next((worker for worker in self._workers.values() if worker.link is link), None)
+
+    def down(self, worker: Worker, reason: str) -> None:
+        """A worker is gone; its link stays."""
+        worker.reason = reason
+        self._workers.pop(worker.number, None)
+
+    @abc.abstractmethod
+    def maintain(self, now: float) -> list[Worker]:
+        """Keeps the workers up. Returns those to whom the pipeline must be opened now. Raises WorkersLost."""
+
+    @abc.abstractmethod
+    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+        """A connection broke. Returns the workers that went with it."""
+
+    def handshake(self, worker: Worker, message: messages.Message) -> None:
+        """Takes a message of a server's handshake. Local executors have none."""
+        raise ProtocolError(f"an unexpected {type(message).__name__} from {worker.name}")
+
+    def note_lost(self, worker: Worker, reason: str) -> None:
+        """One executor of a host died; the host replaces it."""
+        worker.reason = reason
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """Says whom one waits for."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends everything."""
+
+
+class LocalSupply(Supply):
+    """Executors that are children of this process.
+
+    Args:
+        executors: how many.
+        context: start method, as torch's `multiprocessing_context`.
+        given: pipelines as objects.
+        init: `worker_init_fn`.
+    """
+
+    def __init__(
+        self,
+        executors: int,
+        context: str | BaseContext | None,
+        given: dict[int, Built],
+        init: Callable[[int], None] | None,
+    ) -> None:
+        super().__init__()
+        self._size = executors
+        self._context = context
+        self._given = given
+        self._init = init
+        self._owner = os.getpid()
+        self._missing = collections.deque(range(executors))
+        self._restarts: collections.deque[float] = collections.deque()
+        self._last = ""
+
+    def maintain(self, now: float) -> list[Worker]:
+        """Starts what is missing, within the restart budget."""
+        started = []
+        while self._missing:
+            number = self._missing.popleft()
+            foreign = [worker.link.channel.fileno() for worker in self._workers.values()]
+            link = start_executor(number, self._size, self._context, self._given, self._init, foreign)
+            started.append(self._add(f"worker {number}", "executor", link))
+        return started
+
+    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+        """An executor ended: it is replaced."""
+        assert isinstance(link, ExecutorLink)
+        worker = self.worker_of(link, 0)
+        assert worker is not None
+        self._last = worker.reason = link.reason()
+        link.close()
+        del self._workers[worker.number]
+        now = time.monotonic()
+        self._restarts.append(now)
+        while self._restarts[0] < now - RESTART_WINDOW:
+            self._restarts.popleft()
+        if len(self._restarts) > RESTARTS:
+            raise WorkersLost(
+                f"{len(self._restarts)} worker processes ended within {RESTART_WINDOW:.0f} s; the last one {self._last}"
+            )
+        self._missing.append(link.number)
+        return [worker]
+
+    def describe(self) -> str:
+        """Says whom one waits for."""
+        return f"waited for {self._size} local worker processes{f'; the last one {self._last}' if self._last else ''}"
+
+    def close(self) -> None:
+        """Ends the executors. In a forked child of the owner nothing is touched."""
+        if os.getpid() == self._owner:
+            for worker in self._workers.values():
+                worker.link.close()
+        self._workers.clear()
+
+
+class RemoteSupply(Supply):
+    """Feed servers, on the own host and on others.
+
+    Args:
+        places: where they are.
+        client: name of this client, for their logs.
+        rank, world_size: of this client.
+    """
+
+    def __init__(self, places: Places, client: str, rank: int, world_size: int) -> None:
+        super().__init__()
+        self._places = places
+        self._identity = (client, rank, world_size)
+        self._receiver: Link | None = None
+        self._retry: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
+        self._welcomed: list[Worker] = []
+        self._served = False
+        self._alone_since: float | None = None
+        self._owner = os.getpid()
+
+    def links(self) -> list[Link]:
+        """Returns the connections; the receiver's also while no host is connected."""
+        found = super().links()
+        if self._receiver is not None and self._receiver not in found:
+            found.append(self._receiver)
+        return found
+
+    def maintain(self, now: float) -> list[Worker]:
+        """Connects to what is not connected."""
+        places = self._places.current()
+        connected = {worker.place.address for worker in self._workers.values() if worker.place is not None}
+        for place in places:
+            if place.state != "lost" and place.address not in connected and now >= self._retry.get(place.address, 0.0):
+                self._connect(place, now)
+        welcomed, self._welcomed = self._welcomed, []
+        self._judge(places, now)
+        return welcomed
+
+    def _judge(self, places: tuple[Place, ...], now: float) -> None:
+        """Raises WorkersLost when nobody serves and the time allowed has passed."""
+        if any(worker.handshake is not None and worker.handshake.welcome for worker in self._workers.values()):
+            self._served, self._alone_since = True, None
+            return
+        self._alone_since = self._alone_since or now
+        allowed = RECOVER_SECONDS if self._served else START_SECONDS
+        if all(place.state == "lost" for place in places):
+            allowed = ALL_LOST_SECONDS
+        if now - self._alone_since > allowed:
+            raise WorkersLost(f"no data worker is left: {self.describe()}", hint="see the logs of these hosts")
+
+    def _connect(self, place: Place, now: float) -> None:
+        self._retry[place.address] = now + RETRY_SECONDS
+        client, rank, world_size = self._identity
+        try:
+            if place.address.startswith("unix:"):
+                worker = self._add(place.name, "server", connect_unix(place.address))
+                worker.handshake = ClientHandshake(self._places.secret, client, rank, world_size)
+            else:
+                if self._receiver is None:
+                    self._receiver = start_receiver()
+                worker = self._add(place.name, "remote", self._receiver)
+                dial = messages.Dial(place.address, self._places.secret, client, rank, world_size)
+                self._receiver.channel.send(dial, route=worker.route)
+                worker.handshake = ClientHandshake(b"", client)
+        except OSError as error:
+            self._troubles[place.name] = (error.strerror or str(error)).lower()
+            return
+        except ConnectionClosed as error:
+            self._troubles[place.name] = str(error)
+            return
+        worker.place = place
+
+    def handshake(self, worker: Worker, message: messages.Message) -> None:
+        """Takes a step of the handshake; a receiver has already made it for the remote ones."""
+        assert worker.handshake is not None
+        if worker.kind == "remote" and isinstance(message, messages.Welcome):
+            worker.handshake.welcome = message
+        else:
+            worker.handshake.step(message, worker.link.channel.send)
+        if worker.handshake.welcome is not None:
+            worker.executors = worker.handshake.welcome.executors
+            worker.name = f"{worker.handshake.welcome.host}"
+            self._welcomed.append(worker)
+
+    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+        """A feed server's connection, or the receiver with all of its hosts, is gone."""
+        gone = [worker for worker in self._workers.values() if worker.link is link]
+        why = link.reason() if link.shared else reason
+        for worker in gone:
+            self.down(worker, why)
+        if link is self._receiver:
+            self._receiver = None
+        link.close()
+        return gone
+
+    def down(self, worker: Worker, reason: str) -> None:
+        """A host is gone; it is tried again."""
+        super().down(worker, reason)
+        self._welcomed = [other for other in self._welcomed if other is not worker]
+        self._troubles[worker.place.name if worker.place is not None else worker.name] = reason
+
+    def describe(self) -> str:
+        """Names every host, its state and its last trouble."""
+        told = []
+        for place in self._places.current():
+            trouble = self._troubles.get(place.name, "")
+            told.append(f"{place.name} ({place.address}) {place.state}{f': {trouble}' if trouble else ''}")
+        return "; ".join(told) or "no feed server is known"
+
+    def close(self) -> None:
+        """Ends the connections and the receiver. In a forked child of the owner nothing is touched."""
+        if os.getpid() == self._owner:
+            for link in self.links():
+                link.close()
+        self._workers.clear()
+        self._receiver = None

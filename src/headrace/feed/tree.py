@@ -1,0 +1,242 @@
+"""Trees of tensors and arrays as a description and one block of bytes. No pickle.
+
+`describe(tree)` walks nested dict, list, tuple and namedtuple with tensors, arrays and plain values at the leaves and
+returns a description that msgpack can carry, the leaves' arrays, and the size of a block in which every leaf has an
+aligned place. `write_leaves` copies the leaves into a block; `rebuild` makes views of a block into the same tree
+again. The description is data from a peer when it is rebuilt, so nothing in it is believed: depth, number of nodes,
+dtypes, shapes and offsets are checked against the block before an array is made.
+
+Node forms (first element is the kind):
+    ["t", dtype, shape, offset]        torch tensor, dtype as in `torch.float32`
+    ["a", dtype, shape, offset]        numpy array, dtype as in `<f4`
+    ["s", dtype, offset]               numpy scalar
+    ["v", value]                       None, bool, int, float, str, bytes
+    ["i", digits]                      an int beyond 64 bits
+    ["d", [key nodes], [nodes]]        dict
+    ["l", [nodes]] / ["u", [nodes]]    list / tuple
+    ["n", name, [fields], [nodes]]     namedtuple
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import PipelineError, ProtocolError
+
+ALIGNMENT = 64
+MAX_DEPTH = 32
+MAX_NODES = 1_000_000
+
+Node = list[Any]
+Bytes = NDArray[np.uint8]
+
+
+def align(size: int) -> int:
+    """Rounds up to the alignment of leaves."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def is_tensor(value: object) -> bool:
+    """Says whether a value is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+class _Describer:
+    def __init__(self) -> None:
+        self.leaves: list[tuple[int, Bytes]] = []
+        self.size = 0
+
+    def place(self, raw: Bytes) -> int:
+        offset = self.size
+        self.leaves.append((offset, raw))
+        self.size = align(offset + raw.size)
+        return offset
+
+    def node(self, value: Any, path: str, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise PipelineError(f"{path}: nested deeper than {MAX_DEPTH} levels")
+        if is_tensor(value):
+            return self._tensor(value, path)
+        if isinstance(value, np.ndarray):
+            return ["a", _numpy_dtype(value.dtype, path), list(value.shape), self.place(_raw(value))]
+        if isinstance(value, np.generic):
+            return ["s", _numpy_dtype(value.dtype, path), self.place(_raw(np.asarray(value)))]
+        if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
+            return ["i", str(value)]
+        if value is None or isinstance(value, (bool, int, float, str, bytes)):
+            return ["v", value]
+        if isinstance(value, Mapping):
+            keys = [self.node(key, f"{path} key", depth + 1) for key in value]
+            return ["d", keys, [self.node(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()]]
+        if isinstance(value, (list, tuple)):
+            nodes = [self.node(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+            if isinstance(value, list):
+                return ["l", nodes]
+            fields = getattr(value, "_fields", None)
+            if fields is None:
+                return ["u", nodes]
+            return ["n", f"{type(value).__module__}:{type(value).__qualname__}", list(fields), nodes]
+        raise PipelineError(
+            f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot travel to the trainer",
+            hint="return tensors, arrays, numbers, strings, bytes or None, nested in dict, list or tuple",
+        )
+
+    def _tensor(self, value: Any, path: str) -> Node:
+        torch = sys.modules["torch"]
+        if value.layout is not torch.strided or value.device.type != "cpu":
+            raise PipelineError(f"{path}: only dense CPU tensors can travel, got {value.layout} on {value.device}")
+        flat = value.detach().contiguous().reshape(-1).view(torch.uint8) if value.numel() else None
+        raw: Bytes = flat.numpy() if flat is not None else np.empty(0, np.uint8)
+        return ["t", str(value.dtype).removeprefix("torch."), list(value.shape), self.place(raw)]
+
+
+def _raw(array: NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _numpy_dtype(dtype: np.dtype[Any], path: str) -> str:
+    if dtype.kind not in "biufcSUmM":
+        raise PipelineError(f"{path}: arrays of dtype {dtype} cannot travel to the trainer")
+    return str(dtype.str)
+
+
+def describe(tree: object, path: str = "batch") -> tuple[Node, list[tuple[int, Bytes]], int]:
+    """Describes a tree.
+
+    Args:
+        tree: nested dict, list, tuple, namedtuple with tensors, arrays and plain values.
+        path: name of the tree in error messages.
+
+    Returns:
+        The description, the leaves as (offset, bytes), and the size of the block in bytes.
+
+    Raises:
+        PipelineError: a value of another type; the message names its place.
+    """
+    describer = _Describer()
+    return describer.node(tree, path, 0), describer.leaves, describer.size
+
+
+def write_leaves(leaves: Sequence[tuple[int, Bytes]], block: Bytes) -> None:
+    """Copies leaves to their places in a block."""
+    for offset, raw in leaves:
+        block[offset : offset + raw.size] = raw
+
+
+def rebuild(node: object, block: Bytes, *, copy: bool = False) -> Any:
+    """Makes the described tree of a block's bytes.
+
+    Args:
+        node: description, as it came from a peer.
+        block: the bytes; the tensors and arrays are views of it.
+        copy: whether the leaves are copied to ordinary memory instead.
+
+    Raises:
+        ProtocolError: the description is malformed, or reaches outside the block.
+    """
+    return _Rebuilder(block.copy() if copy else block).tree(node, 0)
+
+
+class _Rebuilder:
+    def __init__(self, block: Bytes) -> None:
+        self.block = block
+        self.nodes = 0
+
+    def tree(self, node: object, depth: int) -> Any:
+        self.nodes += 1
+        if depth > MAX_DEPTH or self.nodes > MAX_NODES:
+            raise ProtocolError("a batch description is nested too deep or too long")
+        try:
+            return self._node(node, depth)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+            raise ProtocolError(f"a malformed batch description: {error}") from error
+
+    def _children(self, nodes: Sequence[object], depth: int) -> list[Any]:
+        return [self.tree(child, depth + 1) for child in nodes]
+
+    def _node(self, node: Any, depth: int) -> Any:
+        kind, *rest = node
+        if kind == "t":
+            return self._tensor(*rest)
+        if kind == "a":
+            return self._array(*rest)
+        if kind == "s":
+            return self._array(rest[0], [], rest[1])[()]
+        if kind == "v":
+            return rest[0]
+        if kind == "i":
+            return int(rest[0])
+        if kind == "d":
+            return dict(zip(self._children(rest[0], depth), self._children(rest[1], depth), strict=True))
+        if kind == "l":
+            return self._children(rest[0], depth)
+        if kind == "u":
+            return tuple(self._children(rest[0], depth))
+        if kind == "n":
+            return _namedtuple(rest[0], rest[1])(*self._children(rest[2], depth))
+        raise ProtocolError(f"an unknown kind of node in a batch description: {kind!r}")
+
+    def _bytes(self, itemsize: int, shape: Sequence[int], offset: int) -> Bytes:
+        count = itemsize
+        for extent in shape:
+            if not isinstance(extent, int) or extent < 0:
+                raise ProtocolError(f"a bad shape in a batch description: {shape!r}")
+            count *= extent
+        if not isinstance(offset, int) or offset < 0 or offset % ALIGNMENT or offset + count > self.block.size:
+            raise ProtocolError(f"a batch description reaches outside its block: {offset}+{count} of {self.block.size}")
+        return self.block[offset : offset + count]
+
+    def _array(self, dtype: str, shape: Sequence[int], offset: int) -> NDArray[Any]:
+        kind = np.dtype(dtype)
+        if kind.kind not in "biufcSUmM" or kind.itemsize == 0:
+            raise ProtocolError(f"a dtype that cannot travel in a batch description: {dtype!r}")
+        return self._bytes(kind.itemsize, shape, offset).view(kind).reshape(shape)
+
+    def _tensor(self, dtype: str, shape: Sequence[int], offset: int) -> Any:
+        import torch
+
+        kind = getattr(torch, dtype)
+        if not isinstance(kind, torch.dtype):
+            raise ProtocolError(f"an unknown torch dtype in a batch description: {dtype!r}")
+        raw = self._bytes(kind.itemsize, shape, offset)
+        if raw.size == 0:
+            return torch.empty(tuple(shape), dtype=kind)
+        return torch.from_numpy(raw).view(kind).reshape(tuple(shape))
+
+
+def _namedtuple(name: str, fields: Sequence[str]) -> Callable[..., Any]:
+    """Finds a namedtuple class that is already imported here; makes one of the same fields otherwise."""
+    module, _, qualified = name.partition(":")
+    found: object = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == list(fields):
+        return found
+    return collections.namedtuple(qualified.rpartition(".")[2], fields)
+
+
+def rows_of(tree: Any) -> int:
+    """Returns the length of the first axis of a tree's first tensor or array; 0 without one."""
+    if is_tensor(tree) or isinstance(tree, np.ndarray):
+        return int(tree.shape[0]) if tree.ndim else 0
+    children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
+    for child in children:
+        rows = rows_of(child)
+        if rows:
+            return rows
+    return 0
+
+
+def bytes_of(tree: Any) -> int:
+    """Returns the payload bytes of a tree's tensors and arrays."""
+    if is_tensor(tree) or isinstance(tree, np.ndarray):
+        return int(tree.nbytes)
+    children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
+    return sum(bytes_of(child) for child in children)

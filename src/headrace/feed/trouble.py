@@ -1,0 +1,50 @@
+"""A worker's exception, raised again in the trainer. Nothing is unpickled: the type is found by name, if it is known
+here."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from typing import NoReturn
+
+from headrace import errors
+from headrace.errors import FeedError
+from headrace.feed.messages import RemoteError
+
+
+def raise_remote(error: RemoteError, where: str, otherwise: type[FeedError]) -> NoReturn:
+    """Raises a worker's exception with the remote traceback in its message.
+
+    A built-in exception, one of headrace's, or one whose module is already imported here is raised as its own type, as
+    torch's DataLoader does; any other as `otherwise`.
+    """
+    module, _, name = error.kind.partition(":")
+    text = f"{error.message}\n\n{where}; the traceback there:\n{error.traceback}" if error.traceback else error.message
+    if not error.traceback:
+        text = f"{error.message} ({where})"
+    kind = _exception_type(module, name)
+    if kind is not None:
+        try:
+            remade = kind(_Verbatim(text) if issubclass(kind, KeyError) else text)
+        except Exception:  # noqa: BLE001 - a type whose constructor wants something else: fall through to ours
+            kind = None
+        else:
+            raise remade
+    raise otherwise(f"{name}: {text}")
+
+
+class _Verbatim(str):
+    """A text that KeyError shows as it is; it shows `repr` of its argument, which would be a single line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _exception_type(module: str, name: str) -> type[Exception] | None:
+    owner = builtins if module == "builtins" else errors if module == "headrace.errors" else sys.modules.get(module)
+    found = getattr(owner, name, None)
+    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, StopIteration):
+        return found
+    return None

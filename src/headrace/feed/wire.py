@@ -1,0 +1,316 @@
+"""Framed connections: messages, descriptors and bulk payloads over a stream socket.
+
+A frame is a header, a message and a payload:
+
+    magic "HR" | version u8 | descriptors u8 | route u16 | reserved u16 | message length u32 | payload length u64
+
+all little-endian. `route` is used between a client and its receiver process to name a host. Descriptors (Unix sockets
+only) arrive with the first byte of their frame. The payload is received straight into memory that the owner of the
+connection names, and sent straight from where it lies: it is never copied into a message.
+
+Every length is checked against the connection's limits before anything is allocated. A broken peer raises
+ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Sockets are non-blocking: `receive`
+returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`).
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.errors import ProtocolError
+from headrace.feed import messages
+from headrace.feed.messages import Message
+
+HEADER = struct.Struct("<2sBBHHIQ")
+MAGIC = b"HR"
+WIRE_VERSION = 1
+MAX_DESCRIPTORS = 4
+MAX_MESSAGE = 64 << 20
+MAX_PAYLOAD = 16 << 30
+_IOV_MAX = 512
+
+
+class ConnectionClosed(Exception):
+    """The peer has closed, or the connection broke."""
+
+
+@dataclass
+class Frame:
+    """One received frame. The receiver of the frame owns the descriptors."""
+
+    message: Message
+    route: int = 0
+    descriptors: list[int] = field(default_factory=list)
+
+
+Sink = Callable[[Frame, int], Sequence[memoryview]]
+"""Given a frame and its payload's length, names the memory to receive it into (sizes add up to the length)."""
+
+
+@dataclass
+class _Outgoing:
+    parts: collections.deque[memoryview]
+    descriptors: list[int]
+    sent: Callable[[], None] | None
+
+
+class Channel:
+    """One framed connection.
+
+    Args:
+        connection: connected stream socket; the channel owns it from now on.
+        sink: where payloads go; without one a payload is a protocol error.
+        max_message: limit of a message, bytes.
+    """
+
+    def __init__(self, connection: socket.socket, *, sink: Sink | None = None, max_message: int = MAX_MESSAGE) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._sink = sink
+        self.max_message = max_message
+        self._outgoing: collections.deque[_Outgoing] = collections.deque()
+        self._descriptors: list[int] = []
+        self._header = bytearray()
+        self._lengths: tuple[int, int, int, int] | None = None
+        self._body = bytearray()
+        self._filled = 0
+        self._frame: Frame | None = None
+        self._targets: collections.deque[memoryview] = collections.deque()
+        self.bytes_received = 0
+        self.bytes_sent = 0
+
+    def fileno(self) -> int:
+        """Descriptor of the socket, -1 when closed."""
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something is queued."""
+        return bool(self._outgoing)
+
+    def check_connected(self) -> None:
+        """Raises ConnectionClosed if the connection that was begun could not be made."""
+        code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise ConnectionClosed(os.strerror(code).lower())
+
+    def close(self) -> None:
+        """Closes the socket and the descriptors that nobody has taken."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+        for outgoing in self._outgoing:
+            if outgoing.sent is not None:
+                outgoing.sent()
+        self._outgoing.clear()
+        self._targets.clear()
+        self._socket.close()
+
+    # Sending
+
+    def send(
+        self,
+        message: Message,
+        *,
+        route: int = 0,
+        descriptors: Sequence[int] = (),
+        payload: Sequence[memoryview] = (),
+        sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Queues a frame and sends what fits.
+
+        Args:
+            message: the message.
+            route: see the module.
+            descriptors: passed along; the caller keeps its own.
+            payload: bytes to send from where they lie; must not change until `sent`.
+            sent: called when the frame has left, or the channel was closed.
+
+        Raises:
+            ConnectionClosed: the peer is gone.
+        """
+        body = messages.encode(message)
+        size = sum(part.nbytes for part in payload)
+        header = HEADER.pack(MAGIC, WIRE_VERSION, len(descriptors), route, 0, len(body), size)
+        parts = collections.deque([memoryview(header + body), *(part.cast("B") for part in payload if part.nbytes)])
+        self._outgoing.append(_Outgoing(parts, [os.dup(fd) for fd in descriptors], sent))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends as much of the queue as the socket takes. Raises ConnectionClosed."""
+        try:
+            while self._outgoing and self._send_some(self._outgoing[0]):
+                pass
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise ConnectionClosed(str(error)) from error
+
+    def _send_some(self, outgoing: _Outgoing) -> bool:
+        parts = outgoing.parts
+        ancillary = []
+        if outgoing.descriptors:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", outgoing.descriptors))]
+        buffers = [parts[i] for i in range(min(len(parts), _IOV_MAX))]
+        count = self._socket.sendmsg(buffers, ancillary, socket.MSG_NOSIGNAL)
+        self.bytes_sent += count
+        for descriptor in outgoing.descriptors:
+            os.close(descriptor)
+        outgoing.descriptors.clear()
+        while count:
+            if count >= parts[0].nbytes:
+                count -= parts.popleft().nbytes
+            else:
+                parts[0] = parts[0][count:]
+                count = 0
+        if not parts:
+            self._outgoing.popleft()
+            if outgoing.sent is not None:
+                outgoing.sent()
+        return True
+
+    # Receiving
+
+    def receive(self, limit: int = 64) -> list[Frame]:
+        """Returns the frames that are complete, at most `limit`, without blocking.
+
+        Raises:
+            ConnectionClosed: the peer has closed and no complete frame is left.
+            ProtocolError: the peer broke the protocol.
+        """
+        frames: list[Frame] = []
+        try:
+            while len(frames) < limit:
+                frame = self._advance()
+                if frame is not None:
+                    frames.append(frame)
+        except (BlockingIOError, InterruptedError):
+            return frames
+        except ConnectionClosed:
+            if frames:
+                return frames
+            raise
+        except OSError as error:
+            if frames:
+                return frames
+            raise ConnectionClosed(str(error)) from error
+        return frames
+
+    def _advance(self) -> Frame | None:
+        if self._lengths is None:
+            self._read_header()
+            return None
+        _, _, message_length, payload_length = self._lengths
+        if self._frame is None:
+            if self._filled < message_length:
+                self._filled += self._recv_into(memoryview(self._body)[self._filled : message_length])
+                return None
+            self._frame = self._decode()
+            if payload_length:
+                self._targets = self._payload_targets(self._frame, payload_length)
+        while self._targets:
+            count = self._recv_into(self._targets[0])
+            self._targets[0] = self._targets[0][count:]
+            if not self._targets[0].nbytes:
+                self._targets.popleft()
+        frame, self._frame, self._lengths = self._frame, None, None
+        return frame
+
+    def _read_header(self) -> None:
+        missing = HEADER.size - len(self._header)
+        data, ancillary, flags, _ = self._socket.recvmsg(missing, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS))
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                received = array.array("i")
+                received.frombytes(content[: len(content) - len(content) % received.itemsize])
+                self._descriptors.extend(received)
+        if flags & socket.MSG_CTRUNC:
+            raise ProtocolError("a peer passed more descriptors than allowed")
+        if not data:
+            raise ConnectionClosed("closed by the peer" if not self._header else "closed in the middle of a frame")
+        self.bytes_received += len(data)
+        self._header += data
+        if len(self._header) < HEADER.size:
+            return
+        magic, version, descriptors, route, _, message_length, payload_length = HEADER.unpack(self._header)
+        self._header.clear()
+        if magic != MAGIC:
+            raise ProtocolError(f"not a headrace peer: the frame begins with {magic!r}")
+        if version != WIRE_VERSION:
+            raise ProtocolError(f"a peer speaks wire version {version}, this is {WIRE_VERSION}")
+        if message_length > self.max_message:
+            raise ProtocolError(f"a message of {message_length} bytes, at most {self.max_message} are allowed")
+        if payload_length > MAX_PAYLOAD or (payload_length and self._sink is None):
+            raise ProtocolError(f"a payload of {payload_length} bytes is not allowed here")
+        if descriptors > MAX_DESCRIPTORS or descriptors > len(self._descriptors):
+            raise ProtocolError(f"a frame claims {descriptors} descriptors, {len(self._descriptors)} came")
+        self._lengths = (descriptors, route, message_length, payload_length)
+        self._body = bytearray(message_length)
+        self._filled = 0
+
+    def _decode(self) -> Frame:
+        assert self._lengths is not None
+        descriptors, route, _, _ = self._lengths
+        try:
+            message = messages.decode(self._body)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"a message that cannot be decoded: {error}") from error
+        taken, self._descriptors = self._descriptors[:descriptors], self._descriptors[descriptors:]
+        return Frame(message, route, taken)
+
+    def _payload_targets(self, frame: Frame, length: int) -> collections.deque[memoryview]:
+        assert self._sink is not None
+        targets = collections.deque(target.cast("B") for target in self._sink(frame, length) if target.nbytes)
+        if sum(target.nbytes for target in targets) != length:
+            raise ProtocolError(f"a payload of {length} bytes does not fit its place")
+        return targets
+
+    def _recv_into(self, target: memoryview) -> int:
+        if not target.nbytes:
+            return 0
+        count = self._socket.recv_into(target)
+        if not count:
+            raise ConnectionClosed("closed in the middle of a frame")
+        self.bytes_received += count
+        return count
+
+    # Blocking use, for executors and tests
+
+    def wait(self, timeout: float | None = None) -> list[Frame]:
+        """Blocks until at least one frame is complete.
+
+        Raises:
+            ConnectionClosed, ProtocolError: as `receive`.
+            TimeoutError: nothing came within `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            frames = self.receive()
+            if frames:
+                return frames
+            self._poll(select.POLLIN, deadline)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Blocks until the queue is sent. Raises ConnectionClosed or TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self.flush()
+        while self._outgoing:
+            self._poll(select.POLLOUT, deadline)
+            self.flush()
+
+    def _poll(self, events: int, deadline: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._socket, events)
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not poll.poll(None if remaining is None else remaining * 1000):
+            raise TimeoutError("no answer from the peer in time")
