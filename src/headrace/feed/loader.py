@@ -30,7 +30,6 @@ from headrace.feed.tree import bytes_of
 if TYPE_CHECKING:
     import torch
 
-Finalizer = weakref.finalize[[], Any]
 MEMORY = 512 << 20
 STALL_SECONDS = 300.0
 
@@ -339,7 +338,9 @@ class DataLoader:
         finally:
             self._keep(session, finalizer, (epoch + 1, 0) if complete and endless else None)
 
-    def _keep(self, session: Session, finalizer: Finalizer, expected: tuple[int, int] | None) -> None:
+    def _keep(
+        self, session: Session, finalizer: weakref.finalize[[], DataLoader], expected: tuple[int, int] | None
+    ) -> None:
         """Keeps a session for the next epoch, or ends it."""
         keeps = isinstance(self.dataset, Pipeline) or self.persistent_workers
         if keeps and self._session is None and not session.closed:

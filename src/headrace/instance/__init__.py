@@ -1,0 +1,69 @@
+"""What one instance sees: the container contract, the same in every engine.
+
+An engine (or SageMaker) writes the /opt/ml tree of a host; the agent turns it into variables and arguments for the
+user's programs; the programs read it through `Environment`.
+
+    paths        where things lie below the base directory
+    tree         `build_tree`: writes the tree of one host
+    environment  `Environment`: reads it, under the names of SageMaker's training toolkit
+    variables    `program_variables`: the SM_* variables of a program
+    arguments    `hyperparameter_arguments`: hyperparameters as a program's argv
+    ranks        `torch_distributed_variables`: what torchrun tells a rank
+    outcome      `write_failure`, `read_failure`: output/failure
+    launch       the launch plan, which goes beyond SageMaker's own files
+    machine      CPUs, GPUs and Neuron cores of this instance
+
+Names are imported when they are first used: a program that only wants `Environment` pays for nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+_EXPORTS = {
+    "Channel": "tree",
+    "Environment": "environment",
+    "TreePaths": "paths",
+    "UnknownChannel": "environment",
+    "build_tree": "tree",
+    "global_ranks": "ranks",
+    "hyperparameter_arguments": "arguments",
+    "program_variables": "variables",
+    "read_failure": "outcome",
+    "torch_distributed_variables": "ranks",
+    "write_failure": "outcome",
+}
+
+__all__ = [
+    "Channel",
+    "Environment",
+    "TreePaths",
+    "UnknownChannel",
+    "build_tree",
+    "global_ranks",
+    "hyperparameter_arguments",
+    "program_variables",
+    "read_failure",
+    "torch_distributed_variables",
+    "write_failure",
+]
+
+if TYPE_CHECKING:
+    from headrace.instance.arguments import hyperparameter_arguments
+    from headrace.instance.environment import Environment, UnknownChannel
+    from headrace.instance.outcome import read_failure, write_failure
+    from headrace.instance.paths import TreePaths
+    from headrace.instance.ranks import global_ranks, torch_distributed_variables
+    from headrace.instance.tree import Channel, build_tree
+    from headrace.instance.variables import program_variables
+
+
+def __getattr__(name: str) -> object:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,56 @@
+"""CPUs, GPUs and Neuron cores of this instance.
+
+SageMaker's toolkit asks the same tools. The CPUs are those that this process may use, because a host of the local
+engine may own only some of the machine's; the toolkit counts all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+
+_TOOL_SECONDS = 30.0
+
+
+def num_cpus() -> int:
+    """Returns the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def num_gpus() -> int:
+    """Returns the number of NVIDIA GPUs that `nvidia-smi` lists, 0 without it. Asked once a process."""
+    return sum(line.startswith("GPU ") for line in _output("nvidia-smi", "--list-gpus").splitlines())
+
+
+@functools.cache
+def num_neurons(instance_type: str) -> int:
+    """Returns the number of Neuron cores that `neuron-ls` lists, 0 without it. Asked once a process."""
+    if "trn2.48xlarge" in instance_type:  # a constant in the toolkit too
+        return 64
+    try:
+        devices = json.loads(_output("neuron-ls", "-j") or "[]")
+    except ValueError:
+        return 0
+    return sum(int(device.get("nc_count", 0)) for device in devices)
+
+
+def is_installed(tool: str) -> bool:
+    """Whether a command of that name is on the PATH."""
+    return shutil.which(tool) is not None
+
+
+def _output(tool: str, *arguments: str) -> str:
+    """Standard output of a tool; empty if it is not installed, fails or hangs."""
+    path = shutil.which(tool)
+    if path is None:
+        return ""
+    import subprocess  # slow to import, and rarely needed
+
+    try:
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, check=True, timeout=_TOOL_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

@@ -1,0 +1,43 @@
+"""output/failure: why a job failed, in words.
+
+SageMaker shows the first 1024 characters of this file as the job's FailureReason. What the user's own program wrote
+there wins over everything that headrace could say. (The toolkit also writes an empty output/success; nothing reads
+it, so headrace does not: success is the exit code.)
+"""
+
+from __future__ import annotations
+
+import os
+
+from headrace.instance.paths import TreePaths
+
+FAILURE_CHARACTERS = 1024
+
+
+def write_failure(base: str | os.PathLike[str], text: str) -> bool:
+    """Writes output/failure, unless there is one.
+
+    Args:
+        base: base directory of the instance.
+        text: why; the first 1024 characters are written.
+
+    Returns:
+        Whether it was written.
+    """
+    path = TreePaths(base).failure
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(text[:FAILURE_CHARACTERS])
+    except FileExistsError:
+        return False
+    return True
+
+
+def read_failure(base: str | os.PathLike[str]) -> str:
+    """Returns the first 1024 characters of output/failure, empty when there is none."""
+    try:
+        with TreePaths(base).failure.open(encoding="utf-8", errors="replace", newline="") as file:
+            return file.read(FAILURE_CHARACTERS)
+    except OSError:
+        return ""

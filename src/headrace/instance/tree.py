@@ -1,0 +1,217 @@
+"""Writes the /opt/ml tree of one host, as SageMaker does before a container starts.
+
+The three files of input/config are those of the service: compact JSON with sorted keys, hyperparameters as strings
+that hold JSON. SageMaker's own training toolkit reads such a tree and reports what `Environment` reports
+(tests/instance/test_oracle.py). The reserved hyperparameters are those that the SDK sends and that mean something
+outside AWS:
+
+    sagemaker_program                        the entry point
+    sagemaker_job_name                       the job's name
+    sagemaker_container_log_level            20, unless the user says otherwise
+    sagemaker_region                         only when the job runs in one
+    sagemaker_torch_distributed_enabled      only with a distribution
+    sagemaker_distribution_instance_groups   only with a distribution, in rank order
+
+There is no sagemaker_submit_directory: the code is in place already, which the toolkit sees.
+
+Input data is not copied. A channel is a symlink to the user's directory, or a directory with a symlink to his file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from headrace.errors import UsageError
+from headrace.instance import arguments, launch
+from headrace.instance.environment import DISTRIBUTION_GROUPS
+from headrace.instance.paths import TreePaths
+
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LOG_LEVEL = 20
+
+
+class Group(Protocol):
+    """An instance group with its hosts, e.g. `headrace.instance.launch.GroupPlan`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the group."""
+
+    @property
+    def instance_type(self) -> str:
+        """Instance type of its hosts."""
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Names of its hosts."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One input channel of a host: what to link, and what inputdataconfig.json says of it.
+
+    Attributes:
+        source: existing file or directory.
+        content_type: MIME type, None if the user gave none.
+        input_mode: ``File`` or ``FastFile``; on local data they are the same.
+        distribution: ``FullyReplicated``.
+    """
+
+    source: Path
+    content_type: str | None = None
+    input_mode: str = "File"
+    distribution: str = "FullyReplicated"
+
+    def config(self) -> dict[str, str]:
+        """Returns the channel's part of inputdataconfig.json."""
+        content_type = {} if self.content_type is None else {"ContentType": self.content_type}
+        return content_type | {
+            "TrainingInputMode": self.input_mode,
+            "S3DistributionType": self.distribution,
+            "RecordWrapperType": "None",
+        }
+
+
+def build_tree(
+    base: str | os.PathLike[str],
+    *,
+    current_host: str,
+    groups: Sequence[Group],
+    code: str | os.PathLike[str],
+    job_name: str,
+    entry_point: str,
+    hyperparameters: Mapping[str, object] | None = None,
+    channels: Mapping[str, Channel] | None = None,
+    distribution_groups: Sequence[str] = (),
+    network_interface_name: str = "eth0",
+    region: str = "",
+) -> TreePaths:
+    """Writes the tree of one host; the directory may exist, and may hold headrace's own channel already.
+
+    Args:
+        base: base directory of the host.
+        current_host: name of the host, e.g. ``algo-1``.
+        groups: all instance groups of the job, in its order.
+        code: directory with the user's code, linked as ``code``.
+        job_name: name of the training job.
+        entry_point: the user's script inside `code`.
+        hyperparameters: the user's, as Python values.
+        channels: those of this host: channel name to what is in it.
+        distribution_groups: names of the groups that train together, in rank order.
+        network_interface_name: interface that carries the hosts' addresses (``lo`` for 127.0.0.0/8).
+        region: AWS region, empty when the job runs in none.
+
+    Returns:
+        The paths of the tree.
+
+    Raises:
+        UsageError: a hyperparameter or channel that an instance cannot have.
+        ValueError: a host or group that is not in `groups`.
+        OSError: the tree cannot be written; FileExistsError if it holds another code or channel already.
+    """
+    reserved: dict[str, object] = {"sagemaker_program": entry_point, "sagemaker_job_name": job_name}
+    if region:
+        reserved["sagemaker_region"] = region
+    if distribution_groups:
+        unknown = set(distribution_groups) - {group.name for group in groups}
+        if unknown:
+            raise ValueError(f"distribution groups {sorted(unknown)} are not groups of the job")
+        reserved |= {"sagemaker_torch_distributed_enabled": True, DISTRIBUTION_GROUPS: list(distribution_groups)}
+    defaults: dict[str, object] = {"sagemaker_container_log_level": _LOG_LEVEL}
+    encoded = arguments.encode(defaults | dict(hyperparameters or {}) | reserved)
+    resources = resource_config(current_host, groups, network_interface_name)
+    channels = channels or {}
+    for name, channel in channels.items():
+        _check_channel(name, channel)
+
+    paths = TreePaths(base)
+    for directory in (
+        paths.input_config,
+        paths.input_data,
+        paths.model,
+        paths.checkpoints,
+        paths.output_data,
+        paths.output_intermediate,
+    ):
+        directory.mkdir(parents=True, exist_ok=True)
+    _link(paths.code, Path(code))
+    for name, channel in channels.items():
+        if channel.source.is_dir():
+            _link(paths.channel(name), channel.source)
+        else:
+            paths.channel(name).mkdir(exist_ok=True)
+            _link(paths.channel(name) / channel.source.name, channel.source)
+    _write(paths.hyperparameters, encoded)
+    _write(paths.input_data_config, {name: channel.config() for name, channel in channels.items()})
+    _write(paths.resource_config, resources)
+    return paths
+
+
+def resource_config(current_host: str, groups: Sequence[Group], network_interface_name: str) -> dict[str, object]:
+    """Returns the content of resourceconfig.json.
+
+    Hosts are in the order of their numbers (algo-2 before algo-10), so that a host's place is what its name says.
+
+    Raises:
+        ValueError: the host is in no group.
+    """
+    own = next((group for group in groups if current_host in group.hosts), None)
+    if own is None:
+        raise ValueError(f"{current_host!r} is in none of the groups {[group.name for group in groups]}")
+    return {
+        "current_group_name": own.name,
+        "current_host": current_host,
+        "current_instance_type": own.instance_type,
+        "hosts": _in_order(host for group in groups for host in group.hosts),
+        "instance_groups": [
+            {"hosts": list(group.hosts), "instance_group_name": group.name, "instance_type": group.instance_type}
+            for group in groups
+        ],
+        "network_interface_name": network_interface_name,
+    }
+
+
+def _in_order(hosts: Iterable[str]) -> list[str]:
+    """Hosts sorted by name, but their numbers as numbers."""
+
+    def key(host: str) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", host)]
+
+    return sorted(hosts, key=key)
+
+
+def _check_channel(name: str, channel: Channel) -> None:
+    if not _CHANNEL_NAME.fullmatch(name) or name in {".", ".."}:
+        raise UsageError(f"channel {name!r}: not a channel name", "use letters, digits, '.', '-' and '_', at most 64")
+    if name == launch.CHANNEL:
+        raise UsageError(f"channel {name!r}: this name is taken by headrace's own files", "choose another name")
+    if channel.distribution != "FullyReplicated":
+        raise UsageError(
+            f"channel {name!r}: distribution {channel.distribution!r} is not possible with local data",
+            "use FullyReplicated",
+        )
+    if channel.input_mode not in {"File", "FastFile"}:
+        raise UsageError(f"channel {name!r}: input mode {channel.input_mode!r} is not possible here", "use File")
+    if not channel.source.exists():
+        raise UsageError(f"channel {name!r}: {channel.source} does not exist", "check the path under `inputs`")
+
+
+def _link(link: Path, target: Path) -> None:
+    """A symlink to the absolute target. One that is there already must lead to the same place."""
+    target = target.resolve()
+    try:
+        link.symlink_to(target)
+    except FileExistsError:
+        if link.is_symlink() and link.readlink() == target:
+            return
+        raise
+
+
+def _write(path: Path, content: Mapping[str, object]) -> None:
+    launch.write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

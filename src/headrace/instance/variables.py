@@ -1,0 +1,176 @@
+"""The variables of a program: SM_* and their company.
+
+`toolkit_variables` are those that SageMaker's training toolkit sets, in its format: ``SM_`` and the name in upper
+case (hyphens stay), a string as it is, None as the empty string, all else as compact JSON with sorted keys.
+
+`program_variables` adds what the toolkit knows but does not tell (the distribution's hosts, the master's address, the
+host's rank), what SDK version 3 sets under other names, and what a Python program on this instance needs. headrace's
+variables win over the user's, as on SageMaker; a program therefore cannot be told a wrong host or directory.
+
+A variable that no process can be given (longer than the kernel allows, or with ``=`` in its name) is left out, and
+its name stands in HEADRACE_LEFT_OUT; its content is in the files of input/config in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.instance.arguments import hyperparameter_arguments
+from headrace.instance.environment import Environment
+from headrace.instance.launch import MASTER_PORT, LaunchPlan
+from headrace.instance.paths import BASE_VARIABLE
+
+LEFT_OUT = "HEADRACE_LEFT_OUT"
+MAX_VARIABLE_BYTES = 131_071  # Linux: 32 pages for NAME=value with its final NUL (MAX_ARG_STRLEN in binfmts.h)
+
+# Properties of `Environment` that are variables under their own name.
+_SAME_NAME = (
+    "current_host",
+    "current_instance_group",
+    "current_instance_group_hosts",
+    "current_instance_type",
+    "distribution_instance_groups",
+    "framework_module",
+    "hosts",
+    "input_config_dir",
+    "input_data_config",
+    "input_dir",
+    "instance_groups",
+    "instance_groups_dict",
+    "is_hetero",
+    "log_level",
+    "model_dir",
+    "module_dir",
+    "module_name",
+    "network_interface_name",
+    "num_cpus",
+    "num_gpus",
+    "num_neurons",
+    "output_data_dir",
+    "output_dir",
+    "output_intermediate_dir",
+    "resource_config",
+    "user_entry_point",
+)
+
+
+def format_value(value: object) -> str:
+    """Returns a value as the toolkit writes it into a variable.
+
+    >>> format_value("a b"), format_value(None), format_value({"b": [1, True], "a": None})
+    ('a b', '', '{"a":null,"b":[1,true]}')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def format_name(name: str) -> str:
+    """Returns the variable of a name: ``format_name("hp_batch-size") == "SM_HP_BATCH-SIZE"``."""
+    return f"SM_{name}".upper()
+
+
+def toolkit_variables(env: Environment, **instead: object) -> dict[str, str]:
+    """Returns the SM_* variables that SageMaker's training toolkit would set on this instance.
+
+    Args:
+        env: the instance.
+        **instead: properties that have another value than in `env`.
+    """
+    values = {**env, **instead}
+    named: dict[str, object] = {name: values[name] for name in _SAME_NAME}
+    named |= {
+        "hps": values["hyperparameters"],
+        "framework_params": values["additional_framework_parameters"],
+        "channels": sorted(env.channel_input_dirs),
+        "training_env": values,
+        "user_args": hyperparameter_arguments(env.hyperparameters),
+    }
+    if env.topology:
+        named["topology"] = env.topology
+    named |= {f"channel_{name}": path for name, path in env.channel_input_dirs.items()}
+    named |= {f"hp_{name}": value for name, value in env.hyperparameters.items()}
+    return {format_name(name): format_value(value) for name, value in named.items()}
+
+
+def program_variables(
+    env: Environment, plan: LaunchPlan | None = None, *, inherited: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Returns the variables that a program of this instance gets beside those that it inherits.
+
+    Args:
+        env: the instance.
+        plan: the launch plan: job name, the user's variables, addresses, ports and CPUs come from it. Without one,
+            names of hosts must resolve, as they do on SageMaker.
+        inherited: variables that the program inherits; by default those of this process. Only PYTHONPATH is read.
+    """
+    inherited = os.environ if inherited is None else inherited
+    user = dict(plan.environment) if plan else {}
+    cpus = len(plan.host(env.current_host).cpus) if plan else 0
+    job_name = plan.job_name if plan else env.job_name
+    variables = toolkit_variables(env, num_cpus=cpus or env.num_cpus, job_name=job_name)
+    variables |= _cluster_variables(env, plan)
+    variables |= _sdk3_variables(env)
+    variables |= {
+        BASE_VARIABLE: str(env.paths().base),
+        "TRAINING_JOB_NAME": job_name or "",
+        "SAGEMAKER_JOB_NAME": job_name or "",
+        "SAGEMAKER_REGION": env.region(),
+        "CURRENT_HOST": env.current_host,
+        "PYTHONPATH": _search_path(str(env.paths().code), user, inherited),
+        "PYTHONUNBUFFERED": user.get("PYTHONUNBUFFERED", "1"),
+    }
+    return _possible(user | variables)
+
+
+def _search_path(code: str, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:
+    """PYTHONPATH: the code first. Inherited entries may be relative, but the program runs in the code directory."""
+    there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join([code, *filter(None, [user.get("PYTHONPATH")]), *there])
+
+
+def _cluster_variables(env: Environment, plan: LaunchPlan | None) -> dict[str, str]:
+    """Where the host stands among those it trains with."""
+    peers = env.distribution_hosts if env.current_host in env.distribution_hosts else env.hosts
+    return {
+        "SM_DISTRIBUTION_HOSTS": format_value(env.distribution_hosts),
+        "SM_MASTER_ADDR": plan.host(env.master_hostname).address if plan else env.master_hostname,
+        "SM_MASTER_PORT": str(plan.ports.master if plan else MASTER_PORT),
+        "SM_CURRENT_HOST_RANK": str(peers.index(env.current_host)),
+    }
+
+
+def _sdk3_variables(env: Environment) -> dict[str, str]:
+    """What SDK version 3 calls by other names, where it means something here."""
+    paths = env.paths()
+    variables = {
+        "SM_HOST_COUNT": str(len(env.hosts)),
+        "SM_INPUT_DATA_DIR": str(paths.input_data),
+        "SM_OUTPUT_FAILURE": str(paths.failure),
+        "SM_SOURCE_DIR": str(paths.code),
+        "SM_ENTRY_SCRIPT": env.user_entry_point or "",
+    }
+    exact = {format_name(f"hp_{name}") for name in env.hyperparameters}
+    for name, value in env.hyperparameters.items():
+        shell_name = format_name(f"hp_{name}").replace("-", "_")
+        if shell_name not in exact:  # SM_HP_BATCH-SIZE is no name that a shell can read
+            variables[shell_name] = format_value(value)
+    return variables
+
+
+def _possible(variables: dict[str, str]) -> dict[str, str]:
+    """Without the variables that exec would refuse, and with their names in HEADRACE_LEFT_OUT."""
+    refused = [name for name, value in variables.items() if "=" in name or _size(name, value) > MAX_VARIABLE_BYTES]
+    if not refused:
+        return variables
+    kept = {name: value for name, value in variables.items() if name not in refused}
+    return kept | {LEFT_OUT: format_value(refused)}
+
+
+def _size(name: str, value: str) -> int:
+    return len(os.fsencode(name)) + 1 + len(os.fsencode(value))

@@ -1,0 +1,184 @@
+"""The tree that `build_tree` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import UsageError
+from headrace.instance import Channel, TreePaths
+from headrace.instance.launch import GroupPlan, channel_dir
+
+
+def test_resourceconfig_is_byte_for_byte_what_the_service_writes(job) -> None:
+    groups = (
+        GroupPlan("data_group", "ml.c5.xlarge", ("algo-1",)),
+        GroupPlan("dnn_group", "ml.m4.xlarge", ("algo-2",)),
+    )
+    base = job.tree("algo-1", groups=groups)
+    assert TreePaths(base).resource_config.read_text() == (
+        '{"current_group_name":"data_group","current_host":"algo-1","current_instance_type":"ml.c5.xlarge",'
+        '"hosts":["algo-1","algo-2"],'
+        '"instance_groups":[{"hosts":["algo-1"],"instance_group_name":"data_group","instance_type":"ml.c5.xlarge"},'
+        '{"hosts":["algo-2"],"instance_group_name":"dnn_group","instance_type":"ml.m4.xlarge"}],'
+        '"network_interface_name":"eth0"}'
+    )
+
+
+def test_a_homogeneous_job_has_one_group_named_homogeneous_cluster(job) -> None:
+    groups = (GroupPlan("homogeneousCluster", "ml.c5.xlarge", ("algo-1", "algo-2")),)
+    config = json.loads(
+        TreePaths(job.tree("algo-2", groups=groups, distribution_groups=())).resource_config.read_bytes()
+    )
+    assert config["current_group_name"] == "homogeneousCluster"
+    assert [group["instance_group_name"] for group in config["instance_groups"]] == ["homogeneousCluster"]
+
+
+def test_hyperparameters_are_json_in_strings_beside_the_reserved_ones(job) -> None:
+    base = job.tree(
+        "algo-1", hyperparameters={"name": "a", "epochs": 10, "cased": True, "sizes": [1, 2]}, region="eu-west-1"
+    )
+    assert json.loads(TreePaths(base).hyperparameters.read_bytes()) == {
+        "name": '"a"',
+        "epochs": "10",
+        "cased": "true",
+        "sizes": "[1, 2]",
+        "sagemaker_program": '"train.py"',
+        "sagemaker_job_name": '"the-job"',
+        "sagemaker_container_log_level": "20",
+        "sagemaker_region": '"eu-west-1"',
+        "sagemaker_torch_distributed_enabled": "true",
+        "sagemaker_distribution_instance_groups": '["dnn_group"]',
+    }
+
+
+def test_without_a_distribution_or_region_their_hyperparameters_are_missing(job) -> None:
+    base = job.tree("algo-1", hyperparameters={}, distribution_groups=())
+    assert sorted(json.loads(TreePaths(base).hyperparameters.read_bytes())) == [
+        "sagemaker_container_log_level",
+        "sagemaker_job_name",
+        "sagemaker_program",
+    ]
+
+
+def test_the_user_may_set_the_log_level_but_not_the_program(job) -> None:
+    env = job.environment(
+        "algo-1", hyperparameters={"sagemaker_container_log_level": 10, "sagemaker_program": "other.py"}
+    )
+    assert (env.log_level, env.user_entry_point) == (10, "train.py")
+
+
+def test_every_directory_exists(job) -> None:
+    base = job.tree("algo-1")
+    (job.root / "code" / "train.py").write_text("pass")
+    for name in ("input/config", "input/data", "model", "checkpoints", "output/data", "output/intermediate"):
+        assert (base / name).is_dir(), name
+    assert (base / "code").is_symlink()
+    assert (base / "code" / "train.py").read_text() == "pass"
+    assert not (base / "output" / "failure").exists()
+
+
+def test_a_directory_is_linked_and_a_single_file_lies_in_a_directory(job, monkeypatch) -> None:
+    file = job.root / "labels.csv"
+    file.write_text("1,2")
+    monkeypatch.chdir(job.root)
+    channels = {"training": job.channel("training", content_type="text/csv"), "labels": Channel(Path("labels.csv"))}
+    paths = TreePaths(job.tree("algo-3", channels=channels))
+    assert paths.channel("training").is_symlink()
+    assert [entry.read_text() for entry in paths.channel("training").iterdir()] == ["training"]
+    assert not paths.channel("labels").is_symlink()
+    assert (paths.channel("labels") / "labels.csv").is_symlink()
+    monkeypatch.chdir("/")
+    assert (paths.channel("labels") / "labels.csv").read_text() == "1,2"
+    assert json.loads(paths.input_data_config.read_bytes()) == {
+        "training": {
+            "ContentType": "text/csv",
+            "TrainingInputMode": "File",
+            "S3DistributionType": "FullyReplicated",
+            "RecordWrapperType": "None",
+        },
+        "labels": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
+    }
+
+
+def test_hosts_are_ordered_by_number_and_groups_keep_their_order(job) -> None:
+    groups = (
+        GroupPlan("b", "ml.c5.xlarge", ("algo-12", "algo-2")),
+        GroupPlan("a", "ml.c5.xlarge", ("algo-1", "algo-10")),
+    )
+    env = job.environment("algo-2", groups=groups, distribution_groups=())
+    assert env.hosts == ["algo-1", "algo-2", "algo-10", "algo-12"]
+    assert env.instance_groups == ["b", "a"]
+    assert env.current_instance_group_hosts == ["algo-12", "algo-2"]
+
+
+def test_a_tree_may_be_built_twice_and_beside_headraces_own_channel(job) -> None:
+    channels = {"training": job.channel("training")}
+    own = channel_dir(job.root / "algo-1")
+    own.mkdir(parents=True)
+    (own / "plan.json").write_text("{}")
+    job.tree("algo-1", channels=channels)
+    job.tree("algo-1", channels=channels, hyperparameters={"epochs": 4})
+    env = job.environment("algo-1", channels=channels, hyperparameters={"epochs": 4})
+    assert env.hyperparameters == {"epochs": 4}
+    assert list(env.channel_input_dirs) == ["training"]
+    assert (own / "plan.json").exists()
+
+
+def test_a_tree_of_other_code_is_not_overwritten(job) -> None:
+    job.tree("algo-1")
+    (job.root / "other").mkdir()
+    with pytest.raises(FileExistsError):
+        job.tree("algo-1", code=job.root / "other")
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a b", "headrace", "x" * 65])
+def test_a_channel_name_cannot_leave_the_tree_or_take_ours(job, name: str) -> None:
+    with pytest.raises(UsageError, match="channel"):
+        job.tree("algo-1", channels={name: job.channel("training")})
+    assert not (job.root / "algo-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [({"distribution": "ShardedByS3Key"}, "ShardedByS3Key"), ({"input_mode": "Pipe"}, "Pipe")],
+)
+def test_what_local_data_cannot_do_is_refused(job, attributes: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        job.tree("algo-1", channels={"training": job.channel("training", **attributes)})
+
+
+def test_missing_data_is_refused_before_anything_is_written(job) -> None:
+    with pytest.raises(UsageError, match=r"'training'.*/nowhere does not exist"):
+        job.tree("algo-1", channels={"training": Channel(Path("/nowhere"))})
+    assert not (job.root / "algo-1").exists()
+
+
+def test_a_host_or_group_that_the_job_does_not_have_is_an_error(job) -> None:
+    with pytest.raises(ValueError, match="'algo-9'"):
+        job.tree("algo-9")
+    with pytest.raises(ValueError, match="'nobody'"):
+        job.tree("algo-1", distribution_groups=("nobody",))
+
+
+def test_paths_are_those_of_the_contract() -> None:
+    paths = TreePaths("/opt/ml")
+    assert {name: os.fspath(path) for name, path in vars(paths).items()} == {
+        "base": "/opt/ml",
+        "code": "/opt/ml/code",
+        "model": "/opt/ml/model",
+        "checkpoints": "/opt/ml/checkpoints",
+        "input": "/opt/ml/input",
+        "input_config": "/opt/ml/input/config",
+        "input_data": "/opt/ml/input/data",
+        "output": "/opt/ml/output",
+        "output_data": "/opt/ml/output/data",
+        "output_intermediate": "/opt/ml/output/intermediate",
+        "failure": "/opt/ml/output/failure",
+        "hyperparameters": "/opt/ml/input/config/hyperparameters.json",
+        "input_data_config": "/opt/ml/input/config/inputdataconfig.json",
+        "resource_config": "/opt/ml/input/config/resourceconfig.json",
+    }
