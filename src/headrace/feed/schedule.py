@@ -9,9 +9,10 @@ Invariants:
 * a part whose worker was lost is asked again elsewhere; a part over which `MAX_DEATHS` executors died is not, it fails;
 * the first batch in line is asked for before any other.
 
-Placement: the earliest part goes to the source that is expected to finish it first, by its measured seconds per row
-and what it already has to do. A source that is more than `SLOW` times slower than the best (a niced worker beside a
-busy trainer) gets the latest part instead, one at a time: its help is welcome, and nobody waits for it until the
+Placement: the earliest part goes to the source that is expected to finish it first, by its measured seconds per row and
+what it already has to do. The workers of the trainer's own host are asked when the other hosts have all they can take,
+because they take CPU time from the trainer. A source that is more than `SLOW` times slower than the best (a niced worker
+beside a busy trainer) gets the latest part instead, one at a time: its help is welcome, and nobody waits for it until the
 whole window has passed.
 """
 
@@ -71,12 +72,14 @@ class Source:
     Attributes:
         name: for messages.
         executors: how many parts it makes at a time.
+        shared: whether it works on the trainer's own host and takes CPU time from it.
         seconds_per_row: measured, of one executor; 0 until it has answered.
         outstanding: request number to part.
     """
 
     name: str
     executors: int
+    shared: bool = False
     seconds_per_row: float = 0.0
     outstanding: dict[int, Part] = field(default_factory=dict)
 
@@ -113,9 +116,9 @@ class Schedule:
 
     # Sources
 
-    def add_source(self, number: int, name: str, executors: int) -> None:
+    def add_source(self, number: int, name: str, executors: int, *, shared: bool = False) -> None:
         """A source is ready to be asked."""
-        self.sources[number] = Source(name, max(1, executors))
+        self.sources[number] = Source(name, max(1, executors), shared)
 
     def remove_source(self, number: int) -> list[Part]:
         """A source is gone. Returns the parts that it owed; they will be asked for elsewhere."""
@@ -140,11 +143,15 @@ class Schedule:
         if waiting is None:
             return None
         finish = {number: self._finish(source, waiting.rows) for number, source in self.sources.items()}
-        best = min(finish.values())
-        quick = [number for number, source in self.sources.items() if self._has_room(source)]
-        quick = [number for number in quick if finish[number] <= SLOW * best]
-        if quick:
-            return min(quick, key=lambda number: (finish[number], len(self.sources[number].outstanding))), waiting
+        near = SLOW * min(finish.values())
+        for shared in (False, True):
+            quick = [
+                number
+                for number, source in self.sources.items()
+                if source.shared is shared and self._has_room(source) and finish[number] <= near
+            ]
+            if quick:
+                return min(quick, key=lambda number: (finish[number], len(self.sources[number].outstanding))), waiting
         idle = [number for number, source in self.sources.items() if not source.outstanding]
         if idle:
             last = self._waiting_part(latest=True)

@@ -301,7 +301,7 @@ class Session:
                 f"workers compute with different libraries or CPUs, batches may differ in the last bits: {different}"
             )
         worker.ready = True
-        self._schedule.add_source(worker.number, worker.name, worker.executors)
+        self._schedule.add_source(worker.number, worker.name, worker.executors, shared=worker.kind == "server")
         self._fill()
 
     def _answer(self, worker: Worker, message: messages.Message, frame: Frame) -> None:

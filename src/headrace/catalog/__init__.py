@@ -1,0 +1,1 @@
+"""Facts about the world: instance types and their shapes. Imports nothing of ours."""

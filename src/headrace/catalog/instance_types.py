@@ -1,0 +1,60 @@
+"""The instance types that SageMaker trains on, and their shapes.
+
+The facts are in `instance_types.csv` beside this module, with their sources. Reading them is the only input or
+output here; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class InstanceShape:
+    """What one instance has.
+
+    Attributes:
+        vcpus: virtual CPUs.
+        memory_gib: memory in GiB.
+        gpus: NVIDIA devices; 0 for a machine without one.
+    """
+
+    vcpus: int
+    memory_gib: float
+    gpus: int
+
+
+def parse(lines: Iterable[str]) -> dict[str, InstanceShape | None]:
+    """Reads the table.
+
+    Args:
+        lines: of a CSV file with the columns instance_type, vcpus, memory_gib and gpus; `#` starts a comment line.
+
+    Returns:
+        The shape of every type, None where the table leaves it blank.
+
+    Raises:
+        ValueError: a number that is none, or a type that comes twice.
+    """
+    table: dict[str, InstanceShape | None] = {}
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        name = row["instance_type"]
+        if name in table:
+            raise ValueError(f"{name} comes twice")
+        known = bool(row["vcpus"])
+        table[name] = InstanceShape(int(row["vcpus"]), float(row["memory_gib"]), int(row["gpus"])) if known else None
+    return table
+
+
+_SHAPES = parse(Path(__file__).with_name("instance_types.csv").read_text(encoding="utf-8").splitlines())
+
+KNOWN: frozenset[str] = frozenset(_SHAPES)
+"""Every instance type of a SageMaker training job."""
+
+
+def shape(name: str) -> InstanceShape | None:
+    """Returns the shape of an instance type, None when the type or its shape is unknown."""
+    return _SHAPES.get(name)

@@ -1,0 +1,23 @@
+"""What the user asks for: a training job, its groups, channels and options, and every rule about them.
+
+    load_job("job.yaml", ["hyperparameters.epochs=3"])      a job file
+    Job("digits", source_dir="code", ...)                   the same from Python
+
+Both raise `headrace.errors.JobInvalid` with all problems at once. Pure data: nothing is started here.
+"""
+
+from headrace.job.cpus import assign_cpus, parse_cpu_set
+from headrace.job.fields import InstanceGroup, LocalOptions, TrainingInput
+from headrace.job.job import Job, RunHandle
+from headrace.job.load import load_job
+
+__all__ = [
+    "InstanceGroup",
+    "Job",
+    "LocalOptions",
+    "RunHandle",
+    "TrainingInput",
+    "assign_cpus",
+    "load_job",
+    "parse_cpu_set",
+]

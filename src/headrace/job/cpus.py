@@ -1,0 +1,134 @@
+"""Which CPUs the processes of a host may use, when one machine plays all hosts.
+
+Pure: the ids of the machine's CPUs come in as an argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.errors import JobInvalid, Problem
+
+if TYPE_CHECKING:
+    from headrace.job.job import Job
+
+_RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?", re.ASCII)
+
+
+def parse_cpu_set(text: str) -> tuple[int, ...]:
+    """Reads CPU ids and ranges, as the kernel writes them.
+
+    >>> parse_cpu_set("0-3,5")
+    (0, 1, 2, 3, 5)
+
+    Raises:
+        ValueError: empty, not of that form, or a range that runs backwards.
+    """
+    ids: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if not match:
+            raise ValueError(f"not a CPU id or range: {part!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"a range that runs backwards: {part!r}")
+        ids.update(range(first, last + 1))
+    return tuple(sorted(ids))
+
+
+def format_cpu_set(ids: Sequence[int]) -> str:
+    """Writes CPU ids in the form that `parse_cpu_set` reads.
+
+    >>> format_cpu_set((0, 1, 2, 3, 5))
+    '0-3,5'
+    """
+    runs: list[list[int]] = []
+    for cpu in sorted(set(ids)):
+        if runs and runs[-1][-1] == cpu - 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def apportion(total: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """Shares out `total` CPUs in proportion, at least one each (Sainte-Laguë's method, which is exact when it can be).
+
+    Args:
+        total: at least as many as there are weights.
+        weights: each above 0.
+
+    Returns:
+        One number for each weight; their sum is `total`.
+
+    Raises:
+        ValueError: fewer CPUs than weights.
+    """
+    if total < len(weights):
+        raise ValueError(f"{total} CPUs for {len(weights)} groups")
+    seats = [1] * len(weights)
+    for _ in range(total - len(weights) if weights else 0):
+        winner = max(range(len(weights)), key=lambda index: weights[index] / (2 * seats[index] + 1))
+        seats[winner] += 1
+    return tuple(seats)
+
+
+def divide(cpus: Sequence[int], hosts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Divides CPUs evenly among hosts, the first hosts getting one more. With fewer CPUs than hosts all share all."""
+    if len(cpus) < len(hosts):
+        return {host: tuple(cpus) for host in hosts}
+    bounds = [-(-len(cpus) * index // len(hosts)) for index in range(len(hosts) + 1)]
+    return {host: tuple(cpus[bounds[index] : bounds[index + 1]]) for index, host in enumerate(hosts)}
+
+
+def assign_cpus(job: Job, available: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Gives every host of a job its CPUs.
+
+    A group's set is divided evenly among its hosts; when it has fewer CPUs than hosts, they share it. With shares,
+    groups get disjoint runs of `available` in proportion to their weights; with fewer CPUs than groups, all share all.
+
+    Args:
+        job: with `cpu_sets`, `cpu_shares` or neither.
+        available: ids of the CPUs that this machine lets us use.
+
+    Returns:
+        For every host the ids that its processes may use; empty means all.
+
+    Raises:
+        JobInvalid: a set names a CPU that does not exist.
+    """
+    machine = tuple(sorted(available))
+    if job.local.cpu_sets:
+        groups = _from_sets(job, machine)
+    elif job.local.cpu_shares and len(machine) >= len(job.groups):
+        groups = _from_shares({name: job.local.cpu_shares[name] for name in job.hosts}, machine)
+    else:
+        groups = {}
+    return {
+        host: cpus for group, hosts in job.hosts.items() for host, cpus in divide(groups.get(group, ()), hosts).items()
+    }
+
+
+def _from_sets(job: Job, machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    groups = {group: parse_cpu_set(text) for group, text in job.local.cpu_sets.items()}
+    problems: list[Problem] = []
+    for group, cpus in groups.items():
+        absent = tuple(cpu for cpu in cpus if cpu not in machine)
+        if absent:
+            message = f"CPU {format_cpu_set(absent)} does not exist; this machine has {format_cpu_set(machine)}"
+            path = ("engines", "local", "cpu_sets", group)
+            problems.append(job.problem(path, message, seen=repr(job.local.cpu_sets[group])))
+    if problems:
+        raise JobInvalid(tuple(problems))
+    return groups
+
+
+def _from_shares(weights: Mapping[str, float], machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    groups: dict[str, tuple[int, ...]] = {}
+    start = 0
+    for group, count in zip(weights, apportion(len(machine), tuple(weights.values())), strict=True):
+        groups[group] = machine[start : start + count]
+        start += count
+    return groups

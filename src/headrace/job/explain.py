@@ -1,0 +1,126 @@
+"""From pydantic's errors to findings: the user's own spelling, what is allowed, the nearest known key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import get_args, get_origin
+
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from headrace.job.findings import RULE, Finding, Path, show, suggestion
+from headrace.job.later import NOT_YET, later_key
+
+UNKNOWN = "unknown key"
+_MESSAGES = {
+    "missing": "is required",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+}
+
+
+def examine(model: type[BaseModel], data: Mapping[str, object]) -> list[Finding]:
+    """Returns every value of `data` that does not fit the model."""
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        return list(explain(error, model, data))
+    return []
+
+
+def explain(error: ValidationError, model: type[BaseModel] | None = None, data: object = None) -> Iterator[Finding]:
+    """Yields one finding for each of pydantic's errors.
+
+    Args:
+        error: what validation raised.
+        model: the model that was validated, for the nearest known key; None means the one named by the error.
+        data: what was validated; a path ends where its values end.
+    """
+    for details in error.errors(include_url=False):
+        inner = details.get("ctx", {}).get("error")
+        path = tuple(step for step in details["loc"] if step != "[key]")
+        if isinstance(inner, ValueError) and hasattr(inner, "findings"):
+            for finding in inner.findings:
+                full = _cut((*path, *finding.path), data)
+                unknown = finding.message == UNKNOWN and model
+                yield _unknown_key(full, model) if unknown else replace(finding, path=full)
+        else:
+            yield _finding(details, path if data is None else _cut(path, data), model)
+
+
+def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -> Finding:
+    context = details.get("ctx", {})
+    kind = details["type"]
+    if kind == RULE:
+        seen = show(details["input"]) if context["seen"] is None else context["seen"]
+        return Finding(path, context["message"], seen, context["hint"])
+    if kind == "extra_forbidden":
+        return _unknown_key(path, model) if model else Finding(path, UNKNOWN)
+    if kind == "missing":
+        return Finding(path, _MESSAGES[kind])
+    return Finding(path, _MESSAGES.get(kind, details["msg"]), show(details["input"]))
+
+
+def _unknown_key(path: Path, model: type[BaseModel] | None) -> Finding:
+    today = later_key(path)
+    if today is not None:
+        return Finding(path, NOT_YET, hint=today)
+    known = known_keys(path[:-1], model) if model else {}
+    name = str(path[-1])
+    if name in known:
+        return Finding(path, f"is another name of {known[name]!r}, which is given as well", hint="give one of the two")
+    return Finding(path, f"{UNKNOWN}; {suggestion(name, known)}")
+
+
+def known_keys(path: Path, model: type[BaseModel]) -> dict[str, str]:
+    """Returns the keys that are known at a path, each with SageMaker's name of its field.
+
+    Args:
+        path: of a mapping in the job.
+        model: of the whole job.
+    """
+    current: type[BaseModel] | None = model
+    steps = iter(path)
+    for step in steps:
+        names = _names(current) if current else {}
+        if not isinstance(step, str) or step not in names or current is None:
+            return {}
+        annotation = current.model_fields[names[step]].annotation
+        current = _model_in(annotation)
+        if get_origin(annotation) in (dict, tuple):
+            next(steps, None)  # the channel's name or the group's index
+    return _names(current) if current else {}
+
+
+def _names(model: type[BaseModel]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name, info in model.model_fields.items():
+        alias = info.validation_alias
+        choices = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
+        names.update(dict.fromkeys(choices, name))
+    return names
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _cut(path: Path, data: object) -> Path:
+    """Ends a path at the value that it passes through when that value is no mapping or list."""
+    for length, step in enumerate(path):
+        if isinstance(data, Mapping):
+            data = data.get(step)
+        elif isinstance(data, (list, tuple)) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        elif isinstance(data, (str, int, float, os.PathLike)):
+            return path[:length]
+        else:
+            return path
+    return path

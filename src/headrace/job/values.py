@@ -1,0 +1,301 @@
+"""The values that a job is made of: each type checks itself and says what is allowed.
+
+Limits are those of the CreateTrainingJob request (botocore's service model), and of the machine where it has none.
+A number written as text, or the other way round, is refused: nothing is converted in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, JsonValue
+
+from headrace.catalog import instance_types
+from headrace.job.cpus import parse_cpu_set
+from headrace.job.findings import broken, nearest, show
+from headrace.job.later import NOT_YET, later_value
+
+RESERVED_HYPERPARAMETERS = "sagemaker_"
+RESERVED_CHANNEL = "headrace"
+MAX_RUN_LIMIT = 28 * 24 * 3600
+MAX_RUN_DEFAULT = 24 * 3600
+
+_JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
+_VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*)://")
+_OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
+_PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
+
+
+def json_form(value: object) -> str:
+    """Returns a hyperparameter as SageMaker carries it: JSON, whose length is limited.
+
+    Raises:
+        ValueError: not a finite number, string, true, false, null, list or mapping with string keys.
+    """
+    _refuse_non_json(value)
+    return json.dumps(value, allow_nan=False)
+
+
+def _refuse_non_json(value: object) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"keys must be strings, {show(key)} is not")
+            _refuse_non_json(item)
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_non_json(item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("numbers must be finite")
+    elif value is not None and not isinstance(value, (str, bool, int, float)):
+        raise ValueError(f"{type(value).__name__} is not allowed")
+    elif isinstance(value, str) and "\0" in value:
+        raise ValueError("text must not hold a NUL character")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    hint = f'write it in quotes: "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    raise broken("must be a string", hint=hint)
+
+
+def _sized(value: object, low: int, high: int) -> str:
+    text = _text(value)
+    if not low <= len(text) <= high:
+        raise broken(f"must have {low} to {high} characters", seen=f"{len(text)} characters")
+    return text
+
+
+def _one_line(value: object, low: int, high: int) -> str:
+    text = _sized(value, low, high)
+    if "\n" in text or "\0" in text:
+        raise broken("must be one line, without NUL characters")
+    return text
+
+
+def _job_name(value: object) -> str:
+    text = _text(value)
+    if not _JOB_NAME.fullmatch(text) or len(text) > 63:
+        raise broken("must be 1 to 63 letters, digits and hyphens, and start and end with a letter or digit")
+    return text
+
+
+def _group_name(value: object) -> str:
+    return _one_line(value, 1, 64)
+
+
+def _channel_name(value: object) -> str:
+    text = _sized(value, 1, 64)
+    if not _CHANNEL_NAME.fullmatch(text):
+        raise broken("a channel name must be letters, digits, dots, hyphens and underscores")
+    if text in (".", ".."):
+        raise broken("a channel name must be usable as the name of a folder")
+    if text.lower() == RESERVED_CHANNEL:
+        raise broken(f"the channel name {RESERVED_CHANNEL!r} is reserved", hint="choose another channel name")
+    return text
+
+
+def _hyperparameter_key(value: object) -> str:
+    text = _one_line(value, 1, 256)
+    if text.startswith(RESERVED_HYPERPARAMETERS):
+        raise broken(f"names that start with {RESERVED_HYPERPARAMETERS!r} are reserved", hint="choose another name")
+    return text
+
+
+def _hyperparameter_value(value: object) -> object:
+    try:
+        length = len(json_form(value))
+    except RecursionError:
+        raise broken("is nested too deeply", seen="") from None
+    except ValueError as error:
+        raise broken(f"must be a scalar, a list or a mapping that JSON can hold: {error}") from None
+    if length > 2500:
+        raise broken("must have at most 2500 characters as JSON", seen=f"{length} characters")
+    return value
+
+
+def _variable_name(value: object) -> str:
+    text = _sized(value, 1, 512)
+    if not _VARIABLE.fullmatch(text):
+        raise broken("a variable name must be letters, digits and underscores, and not start with a digit")
+    return text
+
+
+def _variable_value(value: object) -> str:
+    text = _sized(value, 0, 512)
+    if "\0" in text:
+        raise broken("must not hold a NUL character")
+    return text
+
+
+def _instance_type(value: object) -> str:
+    text = _text(value)
+    if text in instance_types.KNOWN:
+        return text
+    rule = "must be an instance type of SageMaker training"
+    if text in ("local", "local_gpu"):
+        hint = "name the type that the job is meant for, e.g. 'ml.c5.xlarge'; it runs on this machine all the same"
+        raise broken(rule, hint=hint)
+    near = f"ml.{text}" if f"ml.{text}" in instance_types.KNOWN else nearest(text, instance_types.KNOWN)
+    raise broken(f"{rule}; did you mean {near!r}?" if near else f"{rule}, e.g. 'ml.c5.xlarge'")
+
+
+def _path(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    text = _text(value)
+    if not text or "\0" in text:
+        raise broken("must be the path of a folder")
+    scheme = _SCHEME.match(text)
+    if scheme and scheme[1] != "file":
+        today = later_value("scheme", scheme[1])
+        if today is not None:
+            raise broken(f"{scheme[1]}:// {NOT_YET}", hint=today)
+        raise broken("must be a local path or a file:// URI")
+    if text == "file://":
+        raise broken("must name a folder after file://")
+    return text
+
+
+def _source_dir(value: object) -> str:
+    text = _path(value)
+    if text.startswith("file://"):
+        raise broken("must be the path of a folder, without file://")
+    return text
+
+
+def _entry_point(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    text = _text(value)
+    path = PurePosixPath(text)
+    if path.suffix != ".py" or "\0" in text:
+        raise broken("must be a Python script, with a name that ends in .py")
+    if path.is_absolute() or ".." in path.parts:
+        raise broken("must lie inside source_dir", hint="give its path relative to source_dir")
+    return str(path)
+
+
+def whole(low: int, high: int | None = None, unit: str = "") -> Callable[[object], int]:
+    """Makes the check of a whole number from `low` to `high`."""
+    allowed = f"at least {low}" if high is None else f"{low} to {high}"
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise broken("must be a whole number")
+        if value < low or (high is not None and value > high):
+            raise broken(f"must be {allowed}{unit}", seen=show(value))
+        return value
+
+    return check
+
+
+def _stop_grace(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise broken("must be a number of seconds")
+    if not 0 <= value <= 3600:
+        raise broken("must be 0 to 3600 seconds")
+    return float(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise broken("must be true or false")
+    return value
+
+
+def _workers(value: object) -> object:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise broken("must be 'auto' or a whole number that is at least 1")
+    return value
+
+
+def _cpu_set(value: object) -> str:
+    # YAML reads one CPU as a number.
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    try:
+        if not isinstance(text, str):
+            raise ValueError
+        parse_cpu_set(text)
+    except ValueError:
+        raise broken("must be CPU ids and ranges, such as '0-3,5'") from None
+    return text
+
+
+def _cpu_share(value: object) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+        raise broken("must be a number above 0")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _address_prefix(value: object) -> str:
+    text = _text(value)
+    if not _PREFIX.fullmatch(text):
+        raise broken("must be the first three octets of a loopback address, such as '127.0.1'")
+    return text
+
+
+def _only(field: str, allowed: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        text = _text(value)
+        if text == allowed:
+            return text
+        today = later_value(field, text)
+        if today is not None:
+            raise broken(f"{text} {NOT_YET}", seen="", hint=today)
+        raise broken(f"must be {allowed!r}")
+
+    return check
+
+
+def _mapping(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise broken("must be a mapping of names to values")
+    return dict(value)
+
+
+def _sequence(value: object) -> object:
+    if not isinstance(value, (list, tuple)):
+        raise broken("must be a list")
+    return tuple(value)
+
+
+AsMapping = BeforeValidator(_mapping)
+AsList = BeforeValidator(_sequence)
+JobName = Annotated[str, BeforeValidator(_job_name)]
+GroupName = Annotated[str, BeforeValidator(_group_name)]
+GroupNames = Annotated[tuple[GroupName, ...], AsList]
+InstanceType = Annotated[str, BeforeValidator(_instance_type)]
+InstanceCount = Annotated[int, BeforeValidator(whole(1))]
+HyperparameterKey = Annotated[str, BeforeValidator(_hyperparameter_key)]
+HyperparameterValue = Annotated[JsonValue, BeforeValidator(_hyperparameter_value)]
+VariableName = Annotated[str, BeforeValidator(_variable_name)]
+VariableValue = Annotated[str, BeforeValidator(_variable_value)]
+ChannelName = Annotated[str, BeforeValidator(_channel_name)]
+ChannelPath = Annotated[str, BeforeValidator(_path)]
+ContentType = Annotated[str, BeforeValidator(lambda value: _one_line(value, 0, 256))]
+DataDistribution = Annotated[Literal["FullyReplicated"], BeforeValidator(_only("distribution", "FullyReplicated"))]
+InputMode = Annotated[Literal["File"], BeforeValidator(_only("input_mode", "File"))]
+SourceDir = Annotated[str, BeforeValidator(_source_dir)]
+EntryPoint = Annotated[str, BeforeValidator(_entry_point)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Processes = Annotated[int, BeforeValidator(whole(1))]
+Workers = Annotated[int | Literal["auto"], BeforeValidator(_workers)]
+MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
+StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
+CpuSet = Annotated[str, BeforeValidator(_cpu_set)]
+CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
+AddressPrefix = Annotated[str, BeforeValidator(_address_prefix)]
+Port = Annotated[int, BeforeValidator(whole(1, 65535))]

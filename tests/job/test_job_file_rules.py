@@ -1,0 +1,467 @@
+"""Every rule of the job file: snippet, field, line, words of the message. Each snippet breaks one rule, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from snippets import HEAD, ONE, TWO
+
+from headrace.errors import Problem
+
+Problems = Callable[..., tuple[Problem, ...]]
+
+
+def hyperparameters(count: int) -> str:
+    return ONE + "hyperparameters:\n" + "".join(f"  k{index}: 1\n" for index in range(count))
+
+
+def environment(count: int) -> str:
+    return ONE + "environment:\n" + "".join(f"  K{index}: a\n" for index in range(count))
+
+
+def channels(count: int) -> str:
+    return ONE + "inputs:\n" + "".join(f"  c{index}: data\n" for index in range(count))
+
+
+def groups(count: int) -> str:
+    rows = "".join(f"  - {{name: g{index}, type: ml.c5.xlarge, count: 1}}\n" for index in range(count))
+    return HEAD + ("instance_groups:\n" + rows if count else "instance_groups: []\n")
+
+
+def group(fields: str) -> str:
+    return HEAD + f"instance_groups:\n  - {{{fields}}}\n"
+
+
+def local(options: str) -> str:
+    return TWO + f"engines:\n  local: {{{options}}}\n"
+
+
+GROUP = "name: a, type: ml.c5.xlarge"
+
+KEYS = [
+    # did you mean
+    (ONE + "hyperparams: {}", "hyperparams", 6, ["unknown key; did you mean 'hyperparameters'?"]),
+    (ONE + "StoppingCondition: {}", "StoppingCondition", 6, ["did you mean 'stopping_condition'?"]),
+    (ONE + "input: {}", "input", 6, ["did you mean 'inputs'?"]),
+    (ONE + "qqq: 1", "qqq", 6, ["unknown key; known: job_name, source_dir, entry_point", "engines"]),
+    (ONE + "self: 1", "self", 6, ["unknown key"]),
+    (ONE + "base_path: /", "base_path", 6, ["unknown key"]),
+    (group(f"{GROUP}, count: 1, counts: 1"), "instance_groups[0].counts", 5, ["did you mean 'count'?"]),
+    (group(f"{GROUP}, count: 1, self: 1"), "instance_groups[0].self", 5, ["unknown key"]),
+    (ONE + "inputs:\n  a: {path: data, mode: File}", "inputs.a.mode", 7, ["did you mean 'input_mode'?"]),
+    (ONE + "inputs:\n  s3_data: {path: data, zz: File}", "inputs.s3_data.zz", 7, ["known: s3_data, path, dist"]),
+    (ONE + "distribution:\n  torch: {enabled: true}", "distribution.torch", 7, ["did you mean 'torch_distributed'?"]),
+    (ONE + "stopping_condition: {maxrun: 3}", "stopping_condition.maxrun", 6, ["did you mean 'max_run'?"]),
+    (ONE + "engines: {locale: {}}", "engines.locale", 6, ["did you mean 'local'?"]),
+    (local("cpu_set: {}"), "engines.local.cpu_set", 8, ["did you mean 'cpu_sets'?"]),
+    (local("ports: {fed: 1}"), "engines.local.ports.fed", 8, ["did you mean 'feed'?"]),
+    # two spellings of one key
+    (group(f"{GROUP}, count: 1, instance_count: 1"), "instance_groups[0].count", 5, ["another name", "instance_count"]),
+    (ONE + "inputs:\n  a: {path: data, s3_data: data}", "inputs.a.path", 7, ["another name of 's3_data'"]),
+    # required
+    ("source_dir: code\nentry_point: train.py\ninstance_type: ml.c5.xlarge", "instance_count", 1, ["must be set"]),
+    (ONE.replace("source_dir: code\n", ""), "source_dir", 1, ["is required"]),
+    (ONE.replace("entry_point: train.py", "entry_point:"), "entry_point", 3, ["is required"]),
+    (group("name: a, type: ml.c5.xlarge"), "instance_groups[0].instance_count", 5, ["is required"]),
+    (ONE + "inputs:\n  a: {content_type: text/csv}", "inputs.a.s3_data", 7, ["is required"]),
+    (ONE + "distribution:\n  torch_distributed: {}", "distribution.torch_distributed.enabled", 7, ["is required"]),
+    (ONE + "data_service: {feed: {}}", "data_service.feed.enabled", 6, ["is required"]),
+    (ONE + "completion: {}", "completion.instance_groups", 6, ["is required"]),
+]
+
+TYPES = [
+    (ONE + "hyperparameters: [1]", "hyperparameters", 6, ["must be a mapping"]),
+    (ONE + "environment: 3", "environment", 6, ["must be a mapping"]),
+    (ONE + "environment:\n  A: 3", "environment.A", 7, ["must be a string"]),
+    (ONE + "environment:\n  A:", "environment.A", 7, ["must be a string"]),
+    (HEAD + "instance_groups: {a: 1}", "instance_groups", 4, ["must be a list"]),
+    (HEAD + "instance_groups:\n  - a\n", "instance_groups[0]", 5, ["must be a mapping"]),
+    (group("name: 3, type: ml.c5.xlarge, count: 1"), "instance_groups[0].name", 5, ["must be a string"]),
+    (group(f"{GROUP}, count: '1'"), "instance_groups[0].count", 5, ["must be a whole number"]),
+    (group(f"{GROUP}, count: 1.0"), "instance_groups[0].count", 5, ["must be a whole number"]),
+    (group(f"{GROUP}, count: true"), "instance_groups[0].count", 5, ["must be a whole number"]),
+    (ONE + "inputs: data", "inputs", 6, ["must be a mapping"]),
+    (ONE + "inputs:\n  a: 3", "inputs.a", 7, ["must be a mapping"]),
+    (TWO + "distribution: yes", "distribution", 7, ["must be a mapping"]),
+    (
+        ONE + "distribution: {torch_distributed: {enabled: yes}}",
+        "distribution.torch_distributed.enabled",
+        6,
+        ["true or"],
+    ),
+    (ONE + "completion: {instance_groups: a}", "completion.instance_groups", 6, ["must be a list"]),
+    (ONE + "stopping_condition: 3", "stopping_condition", 6, ["must be a mapping"]),
+    (ONE + "stopping_condition: {max_run: 1h}", "stopping_condition.max_run", 6, ["must be a whole number"]),
+    (local("cpu_sets: 0-3"), "engines.local.cpu_sets", 8, ["must be a mapping"]),
+    (local("stop_grace: soon"), "engines.local.stop_grace", 8, ["must be a number of seconds"]),
+]
+
+LIMITS = [
+    (HEAD.replace("demo", "a_b") + "instance_type: ml.c5.xlarge\ninstance_count: 1", "job_name", 1, ["1 to 63"]),
+    (ONE.replace("demo", "a" * 64), "job_name", 1, ["1 to 63"]),
+    (ONE.replace("demo", "a-"), "job_name", 1, ["end with a letter or digit"]),
+    (ONE.replace("train.py", "train.sh"), "entry_point", 3, ["ends in .py"]),
+    (ONE.replace("train.py", "../code/train.py"), "entry_point", 3, ["must lie inside source_dir"]),
+    (ONE.replace("train.py", "/code/train.py"), "entry_point", 3, ["must lie inside source_dir"]),
+    (hyperparameters(101), "hyperparameters", 6, ["at most 100"]),
+    (ONE + f"hyperparameters:\n  {'k' * 257}: 1", f"hyperparameters.{'k' * 257}", 7, ["1 to 256 characters"]),
+    (ONE + f"hyperparameters:\n  k: {'v' * 2499}", "hyperparameters.k", 7, ["at most 2500 characters as JSON"]),
+    (ONE + f"hyperparameters:\n  k: [{'1, ' * 833}10]", "hyperparameters.k", 7, ["at most 2500 characters as JSON"]),
+    (ONE + "hyperparameters:\n  k: .nan", "hyperparameters.k", 7, ["finite"]),
+    (ONE + "hyperparameters:\n  sagemaker_program: a", "hyperparameters.sagemaker_program", 7, ["reserved"]),
+    (environment(101), "environment", 6, ["at most 100"]),
+    (ONE + f"environment:\n  {'K' * 513}: a", f"environment.{'K' * 513}", 7, ["1 to 512 characters"]),
+    (ONE + f"environment:\n  K: {'v' * 513}", "environment.K", 7, ["0 to 512 characters"]),
+    (ONE + "environment:\n  2K: a", "environment.2K", 7, ["not start with a digit"]),
+    (ONE + "environment:\n  A-B: a", "environment.A-B", 7, ["letters, digits and underscores"]),
+    (groups(6), "instance_groups", 4, ["1 to 5 instance groups"]),
+    (groups(0), "instance_groups", 4, ["1 to 5 instance groups"]),
+    (group("name: '', type: ml.c5.xlarge, count: 1"), "instance_groups[0].name", 5, ["1 to 64 characters"]),
+    (group(f"name: {'n' * 65}, type: ml.c5.xlarge, count: 1"), "instance_groups[0].name", 5, ["1 to 64 characters"]),
+    (group(f"{GROUP}, instance_count: 0"), "instance_groups[0].instance_count", 5, ["must be at least 1"]),
+    (group(f"{GROUP}, count: 255"), "instance_groups", 4, ["at most 254 hosts"]),
+    (group("name: a, type: c5.xlarge, count: 1"), "instance_groups[0].type", 5, ["did you mean 'ml.c5.xlarge'?"]),
+    (group("name: a, type: ml.c5.large, count: 1"), "instance_groups[0].type", 5, ["must be an instance type"]),
+    (ONE.replace("ml.c5.xlarge", "local"), "instance_type", 4, ["must be an instance type of SageMaker training"]),
+    (channels(21), "inputs", 6, ["1 to 20 channels"]),
+    (ONE + "inputs: {}", "inputs", 6, ["1 to 20 channels"]),
+    (ONE + f"inputs:\n  {'c' * 65}: data", f"inputs.{'c' * 65}", 7, ["1 to 64 characters"]),
+    (ONE + "inputs:\n  a b: data", "inputs.a b", 7, ["letters, digits, dots, hyphens and underscores"]),
+    (ONE + "inputs:\n  ..: data", "inputs...", 7, ["usable as the name of a folder"]),
+    (ONE + "inputs:\n  headrace: data", "inputs.headrace", 7, ["reserved"]),
+    (ONE + "inputs:\n  a: ftp://host/data", "inputs.a", 7, ["local path or a file:// URI"]),
+    (ONE + "inputs:\n  a: file://", "inputs.a", 7, ["must name a folder"]),
+    (ONE + f"inputs:\n  a: {{path: data, content_type: {'t' * 257}}}", "inputs.a.content_type", 7, ["0 to 256"]),
+    (
+        ONE + "distribution: {torch_distributed: {enabled: true, processes_per_host: 0}}",
+        "distribution.torch_distributed.processes_per_host",
+        6,
+        ["at least 1"],
+    ),
+    (
+        ONE + "data_service: {feed: {enabled: true, workers_per_host: 0}}",
+        "data_service.feed.workers_per_host",
+        6,
+        ["'auto' or a whole number"],
+    ),
+    (ONE + "stopping_condition: {max_run: 0}", "stopping_condition.max_run", 6, ["1 to 2419200 seconds (28 days)"]),
+    (ONE + "stopping_condition: {max_run: 2419201}", "stopping_condition.max_run", 6, ["1 to 2419200 seconds"]),
+    (local("stop_grace: -1"), "engines.local.stop_grace", 8, ["0 to 3600"]),
+    (local("stop_grace: .nan"), "engines.local.stop_grace", 8, ["0 to 3600"]),
+    (local("stop_grace: 3601"), "engines.local.stop_grace", 8, ["0 to 3600"]),
+    (local("cpu_sets: {dnn: 3-1}"), "engines.local.cpu_sets.dnn", 8, ["'0-3,5'"]),
+    (local("cpu_sets: {dnn: ''}"), "engines.local.cpu_sets.dnn", 8, ["'0-3,5'"]),
+    (local("cpu_shares: {dnn: 0, data: 1}"), "engines.local.cpu_shares.dnn", 8, ["above 0"]),
+    (local("address_prefix: 10.0.1"), "engines.local.address_prefix", 8, ["loopback"]),
+    (local("address_prefix: 127.0.256"), "engines.local.address_prefix", 8, ["loopback"]),
+    (local("address_prefix: 127.0.0.1"), "engines.local.address_prefix", 8, ["loopback"]),
+    (local("ports: {feed: 0}"), "engines.local.ports.feed", 8, ["1 to 65535"]),
+    (local("ports: {feed: 65536}"), "engines.local.ports.feed", 8, ["1 to 65535"]),
+    (local("ports: {control: 7070}"), "engines.local.ports.control", 8, ["differ from the feed port"]),
+    (local("ports: {master: 9000, feed: 9000}"), "engines.local.ports.feed", 8, ["differ from the master port"]),
+]
+
+BETWEEN_KEYS = [
+    (HEAD, "instance_groups", 1, ["instance_count and instance_type must be set if instance_groups is not set"]),
+    (HEAD + "instance_count: 1", "instance_type", 1, ["must be set if instance_groups is not set"]),
+    (
+        TWO + "instance_count: 1",
+        "instance_count",
+        7,
+        ["InstanceType or InstanceCount cannot be specified with InstanceGroups"],
+    ),
+    (
+        TWO + "instance_type: ml.c5.xlarge\ninstance_count: 1",
+        "instance_type",
+        7,
+        ["InstanceType or InstanceCount cannot be specified with InstanceGroups"],
+    ),
+    (TWO.replace("name: dnn", "name: data"), "instance_groups[1].name", 6, ["unique", "instance_groups[0]"]),
+    (
+        TWO + "inputs:\n  a: {path: data, instance_groups: [date]}",
+        "inputs.a.instance_groups[0]",
+        8,
+        ["must be the name of an instance group: 'data', 'dnn'"],
+    ),
+    (
+        TWO + "inputs:\n  a:\n    path: data\n    instance_group_names:\n      - data\n      - x",
+        "inputs.a.instance_group_names[1]",
+        12,
+        ["must be the name of an instance group"],
+    ),
+    (TWO + "inputs:\n  a: {path: data, instance_groups: []}", "inputs.a.instance_groups", 8, ["at least one group"]),
+    (
+        TWO + "inputs:\n  a: {path: data, instance_groups: [data, data]}",
+        "inputs.a.instance_groups[1]",
+        8,
+        ["names a group twice"],
+    ),
+    (
+        TWO + "inputs:\n  a: {path: data, instance_groups: [data]}\n  b: data\n  c: {path: more}",
+        "inputs.b",
+        9,
+        ["Some channels have assigned instance groups: [a] while others not: [b, c]"],
+    ),
+    (ONE + "inputs:\n  train: data\n  Train: more", "inputs.Train", 8, ["SM_CHANNEL_TRAIN", "'train'"]),
+    (
+        TWO + "distribution: {torch_distributed: {enabled: true}, instance_groups: [gpu]}",
+        "distribution.instance_groups[0]",
+        7,
+        ["must be the name of an instance group"],
+    ),
+    (
+        TWO + "distribution: {torch_distributed: {enabled: true}}",
+        "distribution.instance_groups",
+        7,
+        ["is required in a job with several groups; they are 'data', 'dnn'"],
+    ),
+    (
+        TWO + "distribution:\n  instance_groups: [dnn]",
+        "distribution.instance_groups",
+        8,
+        ["Don't set training instance groups while no distribution strategies enabled!"],
+    ),
+    (
+        TWO + "distribution:\n  torch_distributed: {enabled: false}\n  instance_groups: [dnn]",
+        "distribution.instance_groups",
+        9,
+        ["no distribution strategies enabled"],
+    ),
+    (
+        TWO + "data_service: {feed: {enabled: true}}",
+        "data_service.instance_groups",
+        7,
+        ["is required in a job with several groups"],
+    ),
+    (
+        TWO + "data_service: {feed: {enabled: false}, instance_groups: [data]}",
+        "data_service.instance_groups",
+        7,
+        ["names groups while no data service is enabled"],
+    ),
+    (TWO + "completion: {instance_groups: []}", "completion.instance_groups", 7, ["at least one group"]),
+    (TWO + "completion: {instance_groups: [x]}", "completion.instance_groups[0]", 7, ["name of an instance group"]),
+    (ONE + "completion: {instance_groups: [x]}", "completion.instance_groups[0]", 6, ["'homogeneousCluster'"]),
+    (local("cpu_sets: {x: '0'}"), "engines.local.cpu_sets.x", 8, ["name of an instance group"]),
+    (
+        local("cpu_sets: {dnn: '0'}, cpu_shares: {dnn: 1, data: 1}"),
+        "engines.local.cpu_shares",
+        8,
+        ["cannot be used together"],
+    ),
+    (local("cpu_shares: {dnn: 1}"), "engines.local.cpu_shares", 8, ["every group; missing: data"]),
+]
+
+FILES = [
+    (ONE.replace("source_dir: code", "source_dir: cod"), "source_dir", 2, ["must be a folder", "does not exist"]),
+    (ONE.replace("source_dir: code", "source_dir: code/train.py"), "source_dir", 2, ["is a file"]),
+    (ONE.replace("train.py", "test.py"), "entry_point", 3, ["must be a file in source_dir"]),
+    (ONE + "inputs:\n  a: dat", "inputs.a", 7, ["must be a folder", "does not exist"]),
+    (ONE + "inputs:\n  a: {s3_data: code/train.py}", "inputs.a.s3_data", 7, ["is a file"]),
+    (ONE + "inputs:\n  a:\n    path: file:///no/such", "inputs.a.path", 8, ["/no/such does not exist"]),
+    (ONE + "inputs:\n  a: file://dat", "inputs.a", 7, ["dat does not exist"]),
+]
+
+TEXT = [
+    ("", "job", 0, ["is empty"]),
+    ("- a\n", "job", 1, ["must be a mapping of keys to values"]),
+    (ONE + "a: b: c\n", "YAML", 6, ["mapping values are not allowed here"]),
+    (ONE + "a: [1, 2\n", "YAML", 7, ["while parsing a flow sequence"]),
+    (ONE + "a: \x07\n", "YAML", 6, ["control characters"]),
+    (ONE + "job_name: x\n", "job_name", 6, ["is given twice: in line 1 and again here"]),
+    (ONE + "hyperparameters:\n  a: 1\n  a: 2\n", "hyperparameters.a", 8, ["is given twice: in line 7"]),
+    (ONE + "hyperparameters:\n  a: !!python/object:os.system x\n", "hyperparameters.a", 7, ["!!python/object"]),
+    (ONE + "hyperparameters:\n  a: !mine [1]\n", "hyperparameters.a", 7, ["tag that is not supported: !mine"]),
+    (ONE + "hyperparameters:\n  a: !!int x\n", "hyperparameters.a", 7, ["is no int"]),
+    (ONE + "hyperparameters:\n  <<: {a: 1}\n", "hyperparameters.<<", 7, ["merge keys are not supported"]),
+    (ONE + "hyperparameters:\n  [a]: 1\n", "hyperparameters.?", 7, ["keys must be text"]),
+    (ONE + "hyperparameters:\n  a: &x [*x]\n", "hyperparameters.a[0]", 7, ["must not contain itself"]),
+    (ONE + "hyperparameters: {a: " + "[" * 1500 + "]" * 1500 + "}\n", "job", 0, ["nested too deeply"]),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "line", "words"), KEYS + TYPES + LIMITS + BETWEEN_KEYS + FILES + TEXT)
+def test_a_broken_rule_is_one_problem_with_file_line_field_and_what_is_allowed(
+    problems: Problems, text: str, field: str, line: int, words: list[str]
+) -> None:
+    (problem,) = problems(text)
+    assert (problem.file, problem.field, problem.line) == ("job.yaml", field, line)
+    for word in words:
+        assert word in problem.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ONE.replace("demo", "a" * 63),
+        ONE.replace("demo", "a"),
+        ONE.replace("demo", "a--b"),
+        ONE.replace("entry_point: train.py", "entry_point: deep/train.py"),
+        ONE.replace("entry_point: train.py", "entry_point: ./train.py"),
+        hyperparameters(100),
+        ONE + f"hyperparameters:\n  {'k' * 256}: 1",
+        ONE + f"hyperparameters:\n  k: {'v' * 2498}",
+        ONE + f"hyperparameters:\n  k: [{'1, ' * 832}10]",
+        ONE + "hyperparameters: {}",
+        environment(100),
+        ONE + f"environment:\n  ? {'K' * 512}\n  : a",
+        ONE + f"environment:\n  K: {'v' * 512}",
+        ONE + "environment:\n  K: ''",
+        groups(1),
+        groups(5),
+        group(f"name: {'n' * 64}, type: ml.c5.xlarge, count: 1"),
+        group("name: 'any / thing ü', type: ml.c5.xlarge, count: 1"),
+        group(f"{GROUP}, count: 254"),
+        channels(1),
+        channels(20),
+        ONE + f"inputs:\n  {'c' * 64}: data",
+        ONE + "inputs:\n  a: file://data",
+        ONE
+        + f"inputs:\n  a: {{path: data, content_type: {'t' * 256}, distribution: FullyReplicated, input_mode: File}}",
+        ONE + "stopping_condition: {max_run: 1}",
+        ONE + "stopping_condition: {max_run: 2419200}",
+        ONE + "distribution: {torch_distributed: {enabled: true, processes_per_host: 1}}",
+        ONE + "distribution: {torch_distributed: {enabled: false}}",
+        ONE + "data_service: {feed: {enabled: true, workers_per_host: 1}}",
+        ONE + "data_service: {feed: {enabled: true, workers_per_host: auto}}",
+        ONE + "completion: {instance_groups: [homogeneousCluster]}",
+        ONE + "engines: {local: {cpu_sets: {homogeneousCluster: 0}}}",
+        TWO + "distribution: {torch_distributed: {enabled: true}, instance_groups: [dnn, data]}",
+        local("stop_grace: 0"),
+        local("stop_grace: 3600"),
+        local("address_prefix: 127.255.0"),
+        local("cpu_sets: {dnn: '0-3, 5'}"),
+        local("cpu_shares: {dnn: 0.5, data: 3}"),
+        local("ports: {control: 7070, feed: 7071, master: 65535}"),
+        "\ufeff" + ONE,
+        "---\n" + ONE + "...\n",
+    ],
+)
+def test_a_value_at_its_limit_is_allowed(problems: Problems, text: str) -> None:
+    assert problems(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("snippet", "field", "instead"),
+    [
+        *((f"{key}: x", key, "") for key in ("role", "tags", "placement", "experiment_config")),
+        ("requirements: r.txt", "requirements", "install the packages"),
+        ("image_uri: x", "image_uri", "leave it out"),
+        ("checkpoint_s3_uri: s3://b", "checkpoint_s3_uri", "checkpoints"),
+        ("metric_definitions: []", "metric_definitions", "print the figures"),
+        ("budget: {max_cost: 3}", "budget", "max_run"),
+        ("array: {grid: {}}", "array", "--set"),
+        ("use_spot_instances: true", "use_spot_instances", "leave it out"),
+        ("max_wait: 3", "max_wait", "max_run"),
+        ("max_run: 3", "max_run", "stopping_condition"),
+        ("retry: {capacity: 5}", "retry", "again"),
+        ("distribution: {mpi: {enabled: true}}", "distribution.mpi", "torch_distributed"),
+        ("distribution: {horovod: {}}", "distribution.horovod", "torch_distributed"),
+        ("distribution: {smdistributed: {}}", "distribution.smdistributed", "torch_distributed"),
+        ("distribution: {custom_mpi_options: x}", "distribution.custom_mpi_options", "torch_distributed"),
+        ("distribution: {parameter_server: {}}", "distribution.parameter_server", "SM_HOSTS"),
+        (
+            "distribution: {multi_worker_mirrored_strategy: {}, instance_groups: [homogeneousCluster]}",
+            "distribution.multi_worker_mirrored_strategy",
+            "SM_HOSTS",
+        ),
+        ("data_service: {tf_data: {enabled: true}}", "data_service.tf_data", "feed"),
+        ("stopping_condition: {max_wait: 3}", "stopping_condition.max_wait", "max_run"),
+        ("inputs: {a: 's3://b/c'}", "inputs.a", "path: data/training"),
+        ("inputs: {a: {s3_data: 's3://b/c'}}", "inputs.a.s3_data", "path: data/training"),
+        ("inputs: {a: {path: data, distribution: ShardedByS3Key}}", "inputs.a.distribution", "FullyReplicated"),
+        ("inputs: {a: {path: data, input_mode: Pipe}}", "inputs.a.input_mode", "File"),
+        ("inputs: {a: {path: data, input_mode: FastFile}}", "inputs.a.input_mode", "File"),
+        ("inputs: {a: {path: data, s3_data_type: ManifestFile}}", "inputs.a.s3_data_type", "folder"),
+        ("inputs: {a: {path: data, s3_data_type: AugmentedManifestFile}}", "inputs.a.s3_data_type", "folder"),
+        ("engines: {slurm: {}}", "engines.slurm", "local"),
+        ("engines: {local: {gpu: none}}", "engines.local.gpu", ""),
+    ],
+)
+def test_what_a_later_version_will_know_is_refused_by_name_and_says_what_to_use_today(
+    problems: Problems, snippet: str, field: str, instead: str
+) -> None:
+    (problem,) = problems(ONE + snippet)
+    assert (problem.field, problem.line) == (field, 6)
+    assert "not supported yet" in problem.message
+    assert instead in problem.hint
+
+
+def test_a_key_of_a_group_that_a_later_version_will_know_says_what_to_use_today(problems: Problems) -> None:
+    (problem,) = problems(group(f"{GROUP}, count: 1, entry_point: a.py"))
+    assert problem.field == "instance_groups[0].entry_point"
+    assert problem.message == "is not supported yet"
+    assert "SM_CURRENT_INSTANCE_GROUP" in problem.hint
+
+
+def test_the_examples_of_the_documentation_read_as_they_should(problems: Problems) -> None:
+    text = HEAD.replace("source_dir", "hyperparams: {}\nsource_dir") + (
+        "instance_groups:\n"
+        "  - {name: a, type: ml.c5.xlarge, count: 1}\n"
+        "  - name: b\n"
+        "    instance_type: ml.c5.xlarge\n"
+        "    instance_count: 0\n"
+    )
+    assert [str(problem) for problem in problems(text)] == [
+        "job.yaml:2: hyperparams: unknown key; did you mean 'hyperparameters'?",
+        "job.yaml:9: instance_groups[1].instance_count: must be at least 1 (got 0)",
+    ]
+
+
+def test_all_problems_come_at_once_and_in_the_order_of_the_file(problems: Problems) -> None:
+    text = """\
+source_dir: nowhere
+entry_point: train.sh
+hyperparams: {}
+instance_type: ml.c5.xlarge
+instance_groups:
+  - name: dnn
+    type: ml.p4d.24xlarg
+    count: 0
+  - {name: dnn, type: ml.c5.xlarge, count: 1}
+inputs:
+  a: {path: nodata, instance_groups: [dnnn]}
+  b: data
+inputs: {}
+distribution:
+  mpi: {enabled: true}
+engines:
+  local:
+    cpu_sets: {x: 0-a}
+environment:
+  A: 1
+"""
+    found = [(problem.line, problem.field) for problem in problems(text)]
+    assert found == [
+        (1, "source_dir"),
+        (2, "entry_point"),
+        (3, "hyperparams"),
+        (4, "instance_type"),
+        (7, "instance_groups[0].type"),
+        (8, "instance_groups[0].count"),
+        (9, "instance_groups[1].name"),
+        (11, "inputs.a.instance_groups[0]"),
+        (11, "inputs.a.path"),
+        (12, "inputs.b"),
+        (13, "inputs"),
+        (15, "distribution.mpi"),
+        (18, "engines.local.cpu_sets.x"),
+        (18, "engines.local.cpu_sets.x"),
+        (20, "environment.A"),
+    ]
+
+
+def test_a_long_value_is_cut_and_a_secret_of_the_wrong_length_is_not_shown(problems: Problems) -> None:
+    (problem,) = problems(ONE + f"stopping_condition: {{max_run: {'x' * 1000}}}")
+    assert len(problem.value) <= 60
+    (problem,) = problems(ONE + f"environment: {{TOKEN: {'hunter2' * 100}}}")
+    assert "hunter2" not in str(problem)
+    assert "700 characters" in str(problem)
+
+
+def test_a_file_that_grows_by_aliases_is_refused_in_little_time(problems: Problems) -> None:
+    rows = ["  a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    rows += [f"  a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)]
+    messages = [problem.message for problem in problems(ONE + "hyperparameters:\n" + "\n".join(rows))]
+    assert "must hold at most 100000 values" in messages
