@@ -1,0 +1,140 @@
+"""The entry point `headrace`: finds the command, and turns every error into `error:`, `hint:` and an exit code.
+
+Exit codes: 0 success, 1 a run or command that failed, 2 a user's mistake (nothing was started), 130 stopped by Ctrl-C
+or `headrace stop`, 141 the reader of the output is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from headrace import __version__
+from headrace.errors import HeadraceError, JobInvalid, UsageError
+
+COMMANDS = ("run", "plan", "logs", "stop", "report", "compare")
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class _ReaderGone(Exception):
+    """Nobody reads standard output any more. Click would make exit code 1 of a BrokenPipeError."""
+
+
+class _Commands(click.Group):
+    """Imports a command's module when the command is asked for."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+        return result
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"headrace.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 success, 1 failed, 2 usage, 130 stopped. Runs lie in $HEADRACE_HOME/runs (~/.headrace/runs).",
+)
+@click.version_option(__version__, prog_name="headrace", message="%(prog)s %(version)s")
+def cli() -> None:
+    """One training job on two kinds of machines: CPU hosts prepare the batches, GPU hosts only train.
+
+    \b
+    headrace plan job.yaml                  what would run where; starts nothing
+    headrace run job.yaml                   run it on this machine
+    headrace logs my-job -f                 follow the newest run of that job
+    headrace compare homogeneous heterogeneous
+    """
+
+
+def show_error(error: HeadraceError) -> None:
+    """Writes `error:` and `hint:` lines to standard error; one line a problem."""
+    if isinstance(error, JobInvalid) and error.problems:
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+            if problem.hint:
+                click.echo(f"hint: {problem.hint}", err=True)
+        return
+    for line in error.message.splitlines() or [type(error).__name__]:
+        click.echo(f"error: {line}", err=True)
+    for line in error.hint.splitlines():
+        click.echo(f"hint: {line}", err=True)
+
+
+def invoke(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: what follows `headrace`; those of the process if None.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        code = cli.main(
+            args=None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False
+        )
+        return code if isinstance(code, int) else 0
+    except HeadraceError as error:
+        show_error(error)
+        return USAGE if isinstance(error, UsageError) else FAILED
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        click.echo(f"hint: {_help_hint(error)}", err=True)
+        return USAGE if isinstance(error, click.UsageError | click.FileError) else FAILED
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except (_ReaderGone, BrokenPipeError):
+        _silence_output()
+        return BROKEN_PIPE
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            click.echo(f"error: {error.filename or 'input/output'}: {error.strerror or error}", err=True)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _silence_output()
+        return FAILED
+
+
+def _silence_output() -> None:
+    """Python flushes standard output once more at its end: lets what cannot be written go nowhere."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)
+
+
+def _help_hint(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"see `{context.command_path if context else 'headrace'} --help`"
+
+
+def main() -> None:
+    """Entry point of the script `headrace`."""
+    sys.exit(invoke())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What several commands share: options, JSON output, opening runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from headrace.runs import Run
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def output_option(command: F) -> F:
+    """Adds ``--output text|json``."""
+    return click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="json: one document on standard output and nothing else.",
+    )(command)
+
+
+def set_option(command: F) -> F:
+    """Adds ``--set key=value``, which may be given several times."""
+    return click.option(
+        "--set",
+        "overrides",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Override a value of the job file, e.g. --set hyperparameters.epochs=3. May be repeated.",
+    )(command)
+
+
+def echo_json(value: object) -> None:
+    """Writes one JSON document to standard output."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def open_run(name_or_id: str) -> Run:
+    """Opens a run by id or job name. Raises RunNotFound, or UsageError when its header is damaged."""
+    import msgspec
+
+    from headrace.errors import UsageError
+    from headrace.runs import Run
+
+    run = Run.open(name_or_id)
+    try:
+        _ = run.header
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(
+            f"{run.paths.header} cannot be read: {error}", hint="its run's logs are still in the files beside it"
+        ) from error
+    return run

@@ -1,0 +1,34 @@
+"""`headrace plan`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option, set_option
+
+
+@click.command("plan", short_help="Show what a job would run where; starts nothing.")
+@click.argument("job", type=click.Path())
+@set_option
+@output_option
+def command(job: str, overrides: tuple[str, ...], output: str) -> None:
+    """Show groups, hosts, addresses, CPU sets, programs, channels and ports of the job file JOB. Starts nothing.
+
+    \b
+    Examples:
+      headrace plan job.yaml
+      headrace plan job.yaml --set hyperparameters.epochs=3 --output json
+    """
+    from headrace import engines
+    from headrace.cli.options import echo_json
+    from headrace.cli.planview import view
+    from headrace.job import load_job
+
+    loaded = load_job(job, list(overrides))
+    shown = view(loaded, engines.plan(loaded))
+    if output == "json":
+        echo_json(shown)
+    else:
+        from headrace.cli.tables import show_plan
+
+        show_plan(shown)

@@ -1,0 +1,66 @@
+"""The progress of a run in one line: elapsed, steps, samples/s, data wait. Pure: metrics and a time in, text out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.runs import HostSecond, LoaderSecond, Metric, Stream
+
+_RECENT = 5.0  # seconds after which the last record of a rank says nothing about now
+
+
+@dataclass
+class Progress:
+    """What the loaders of all ranks have done so far.
+
+    The loader shown is ``train`` once it has reported, else the one that reported last. Ranks move in step, so the
+    steps are those of the furthest rank; samples/s are added over the ranks, data wait is of all their step time.
+    """
+
+    _steps: dict[tuple[str, Stream], int] = field(default_factory=dict)
+    _last: dict[tuple[str, Stream], LoaderSecond] = field(default_factory=dict)
+    _loader: str = ""
+
+    def add(self, stream: Stream, metric: Metric) -> None:
+        """Takes in one metric."""
+        if isinstance(metric, HostSecond):
+            return
+        key = (metric.loader, stream)
+        self._steps[key] = self._steps.get(key, 0) + metric.steps
+        self._last[key] = metric
+        if self._loader != "train":
+            self._loader = metric.loader
+
+    def text(self, elapsed: float, now: float) -> str:
+        """Returns the line.
+
+        Args:
+            elapsed: seconds since the run was made.
+            now: seconds since the epoch.
+        """
+        parts = [duration(elapsed)]
+        steps = [count for (loader, _), count in self._steps.items() if loader == self._loader]
+        if steps:
+            parts.append(f"{max(steps)} steps")
+        recent = [
+            second
+            for (loader, _), second in self._last.items()
+            if loader == self._loader and now - second.t <= _RECENT and second.step > 0
+        ]
+        if recent:
+            parts.append(f"{sum(s.samples / s.step for s in recent):.1f} samples/s")
+            parts.append(f"data wait {100 * sum(s.wait for s in recent) / sum(s.step for s in recent):.1f} %")
+        return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Formats a duration.
+
+    >>> duration(4.25), duration(75), duration(3723)
+    ('4.2 s', '1:15', '1:02:03')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

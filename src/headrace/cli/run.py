@@ -1,0 +1,50 @@
+"""`headrace run`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option, set_option
+
+
+@click.command("run", short_help="Run a job on this machine and follow it.")
+@click.argument("job", type=click.Path())
+@set_option
+@output_option
+@click.option("-q", "--quiet", is_flag=True, help="Show how the run ends and nothing else.")
+def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool) -> int:
+    """Run the job file JOB on this machine; follow its logs and progress to the end.
+
+    Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too.
+
+    Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 130 stopped.
+
+    \b
+    Examples:
+      headrace run job.yaml
+      headrace run job.yaml --set hyperparameters.epochs=3 --set job_name=try-3
+      headrace run job.yaml --quiet --output json
+    """
+    from headrace import engines
+    from headrace.cli.options import echo_json
+    from headrace.cli.screen import RunScreen, outcome
+    from headrace.cli.terminal import Terminal
+    from headrace.cli.watching import RUNNING, Interrupts, stop_and_wait, watch
+    from headrace.job import load_job
+
+    loaded = load_job(job, list(overrides))
+    screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet)
+    with Interrupts() as interrupts:
+        handle = engines.start(loaded)
+        try:
+            watch(handle.run, screen, interrupts, handle.stop)
+        except BaseException:
+            # The reader of the output is gone: in order, as Ctrl-C does.
+            stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
+            raise
+        handle.wait()
+    code = handle.exit_code
+    screen.end(handle.run)
+    if output == "json":
+        echo_json(outcome(handle.run, 1 if code is None else code))
+    return 1 if code is None else code

@@ -1,0 +1,133 @@
+"""What `headrace run` shows: the plan in brief, log lines, events worth knowing, progress, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+
+import msgspec
+
+from headrace.cli.planview import brief
+from headrace.cli.progress import Progress, duration
+from headrace.cli.terminal import Terminal
+from headrace.instance.launch import LaunchPlan
+from headrace.runs import Event, LogLine, Metric, Run, Status, Stream
+from headrace.runs.events import DataWorkerLost, HostLost, ProgramExited
+
+AGENT = "agent"  # its notes are for `headrace logs`
+LAST_LINES = 10
+
+
+class RunScreen:
+    """The screen of one run.
+
+    Args:
+        terminal: where to write.
+        quiet: only the end.
+    """
+
+    def __init__(self, terminal: Terminal, quiet: bool = False) -> None:
+        self._terminal = terminal
+        self._quiet = quiet
+        self._progress = Progress()
+        self._created = 0.0
+
+    def begin(self, run: Run) -> None:
+        """Shows which run this is, and its plan in brief."""
+        self._created = run.header.created
+        if self._quiet:
+            return
+        self._terminal.write(f"run {run.id}")
+        plan = msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=LaunchPlan)
+        for line in brief(plan):
+            self._terminal.write(f"  {line}")
+        self._terminal.flush()
+
+    def event(self, event: Event) -> None:
+        """Shows an event if it is worth knowing."""
+        if self._quiet:
+            return
+        if isinstance(event, DataWorkerLost):
+            then = "replaced" if event.recovered else "the job goes on without it"
+            self._say(f"{event.group}/{event.host}: data worker lost: {event.reason}; {then} (run degraded)")
+        elif isinstance(event, HostLost):
+            self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
+        elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
+            how = ended(event.exit_code, event.signal)
+            self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}")
+
+    def metric(self, stream: Stream, metric: Metric) -> None:
+        """Takes a metric into the progress line."""
+        self._progress.add(stream, metric)
+
+    def log(self, line: LogLine) -> None:
+        """Shows a line of a program."""
+        if not self._quiet and line.stream.name != AGENT:
+            self._terminal.log(line)
+
+    def stopping(self, now: bool) -> None:
+        """Says that a wish to stop was heard."""
+        self._say("killing" if now else "stopping (Ctrl-C again to kill)")
+
+    def tick(self, now: float) -> None:
+        """Renews the progress line."""
+        if not self._quiet:
+            self._terminal.below(self._progress.text(now - self._created, now))
+        self._terminal.flush()
+
+    def end(self, run: Run) -> None:
+        """Shows how the run ended, why, and what to ask next."""
+        state = run.state()
+        self._terminal.below("")
+        if not self._quiet:
+            for damage in run.damage:
+                self._say(str(damage))
+        if state.cause is not None and state.status is not Status.COMPLETED:
+            lines = state.cause.last_lines[-LAST_LINES:]
+            if lines:
+                self._terminal.write(
+                    f"last lines of {_place(state.cause.group, state.cause.host, state.cause.stream)}:"
+                )
+            for line in lines:
+                self._terminal.write(f"  | {line}")
+        took = f" after {duration(state.ended - self._created)}" if state.ended is not None else ""
+        degraded = " (degraded: data workers were lost)" if state.degraded else ""
+        why = f": {state.cause}" if state.cause is not None else ""
+        self._terminal.write(f"{run.id}: {state.status.value}{took}{degraded}{why}")
+        self._terminal.write(f"  headrace report {run.id}")
+        self._terminal.write(f"  headrace logs {run.id}")
+        self._terminal.flush()
+
+    def _say(self, text: str) -> None:
+        self._terminal.write(f"headrace: {text}")
+        self._terminal.flush()
+
+
+def ended(exit_code: int | None, number: int | None) -> str:
+    """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
+    if number is None:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _place(group: str, host: str, stream: str) -> str:
+    if not host:
+        return "the job"
+    return f"{group}/{host}[{stream}]" if stream else f"{group}/{host}"
+
+
+def outcome(run: Run, exit_code: int) -> dict[str, object]:
+    """Returns what ``headrace run --output json`` prints."""
+    state = run.state()
+    return {
+        "run_id": run.id,
+        "run_dir": str(run.paths.root),
+        "status": state.status,
+        "exit_code": exit_code,
+        "cause": state.cause,
+        "degraded": state.degraded,
+        "started": state.started,
+        "ended": state.ended,
+    }

@@ -1,0 +1,25 @@
+"""What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
+
+from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
+from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
+from headrace.insight.groups import GroupReport
+from headrace.insight.loaders import LoaderReport
+from headrace.insight.verdict import ProgramReport, Report, report
+
+__all__ = [
+    "FORMULAS",
+    "WARM_UP_RECORDS",
+    "Cell",
+    "ComparedRun",
+    "Comparison",
+    "Figure",
+    "GroupReport",
+    "LoaderReport",
+    "ProgramReport",
+    "Report",
+    "Row",
+    "Spread",
+    "Window",
+    "compare",
+    "report",
+]

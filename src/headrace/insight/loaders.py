@@ -1,0 +1,133 @@
+"""Figures of loaders: step time, samples a second and data wait, of one rank and of all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window, missing, spread_of
+from headrace.runs import LoaderSecond, Stream
+
+_ONLY_WARM_UP = "the loader ran for about one second, which is left out as warm-up"
+
+
+class LoaderReport(msgspec.Struct, frozen=True):
+    """What one loader delivered, in one rank or (`ranks` > 1) in all of them.
+
+    Attributes:
+        loader: its name, e.g. ``train``.
+        group, host, rank: where; empty for all ranks together.
+        ranks: how many ranks it sums up.
+        steps, samples: counts of the whole run.
+        step_time: mean duration of a step, ms.
+        samples_per_second: rate while steps last.
+        data_wait: share of the step time blocked in `next()`.
+    """
+
+    loader: str
+    group: str
+    host: str
+    rank: str
+    ranks: int
+    steps: Figure
+    samples: Figure
+    step_time: Figure
+    samples_per_second: Figure
+    data_wait: Figure
+
+
+Seconds = Mapping[Stream, Sequence[LoaderSecond]]
+
+
+def by_loader(seconds: Seconds) -> dict[str, dict[Stream, list[LoaderSecond]]]:
+    """Splits the metrics of ranks by loader name, in the order of first appearance."""
+    found: dict[str, dict[Stream, list[LoaderSecond]]] = {}
+    for stream in sorted(seconds, key=rank_order):
+        for second in seconds[stream]:
+            found.setdefault(second.loader, {}).setdefault(stream, []).append(second)
+    return found
+
+
+def rank_order(stream: Stream) -> tuple[int, Stream]:
+    """Sort key: ranks by number, then all others."""
+    return (int(stream.name) if stream.name.isdecimal() else 1 << 62, stream)
+
+
+def main_loader(seconds: Seconds) -> str | None:
+    """Returns the loader that stands for the training: ``train``, else the one with the most samples."""
+    totals = {
+        name: sum(second.samples for records in ranks.values() for second in records)
+        for name, ranks in by_loader(seconds).items()
+    }
+    if "train" in totals:
+        return "train"
+    return max(totals, key=lambda name: totals[name], default=None)
+
+
+def window_of(ranks: Seconds) -> Window | None:
+    """Returns the training window of a loader: from the end of the warm-up to its last record, over all ranks."""
+    kept = [records for records in ranks.values() if len(records) > WARM_UP_RECORDS]
+    if not kept:
+        return None
+    return Window(min(records[WARM_UP_RECORDS - 1].t for records in kept), max(records[-1].t for records in kept))
+
+
+def loader_report(name: str, ranks: Seconds) -> LoaderReport:
+    """Returns the figures of one loader over one or more ranks. Pure.
+
+    Args:
+        name: name of the loader.
+        ranks: its records, by rank.
+    """
+    one = next(iter(ranks)) if len(ranks) == 1 else Stream("", "", "")
+    everything = [second for records in ranks.values() for second in records]
+    whole = _whole(ranks)
+    window = window_of(ranks)
+    kept = {stream: list(records[WARM_UP_RECORDS:]) for stream, records in ranks.items()}
+    # A record without steps (a stall of more than a second) has no per-second value; its sums are 0.
+    timed = {stream: [s for s in records if s.steps and s.step > 0] for stream, records in kept.items()}
+    pool = [second for records in timed.values() for second in records]
+    return LoaderReport(
+        loader=name,
+        group=one.group,
+        host=one.host,
+        rank=one.name,
+        ranks=len(ranks),
+        steps=Figure("steps", "1", sum(second.steps for second in everything), whole),
+        samples=Figure("samples", "1", sum(second.samples for second in everything), whole),
+        step_time=_step_time(pool, window),
+        samples_per_second=_rate(timed, window),
+        data_wait=_wait(pool, window),
+    )
+
+
+def _whole(ranks: Seconds) -> Window | None:
+    records = [second for seconds in ranks.values() for second in seconds]
+    if not records:
+        return None
+    return Window(min(second.t - second.step for second in records), max(second.t for second in records))
+
+
+def _step_time(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    if not pool:
+        return missing("step_time", "ms", _ONLY_WARM_UP)
+    value = 1000 * sum(second.step for second in pool) / sum(second.steps for second in pool)
+    spread = spread_of([1000 * second.step / second.steps for second in pool])
+    return Figure("step_time", "ms", value, window, spread)
+
+
+def _rate(timed: Mapping[Stream, list[LoaderSecond]], window: Window | None) -> Figure:
+    if not timed or not all(timed.values()):
+        return missing("samples_per_second", "1/s", _ONLY_WARM_UP)
+    value = sum(sum(s.samples for s in records) / sum(s.step for s in records) for records in timed.values())
+    # Ranks move in step: the n-th seconds of all ranks belong together.
+    per_second = [sum(second.samples / second.step for second in row) for row in zip(*timed.values(), strict=False)]
+    return Figure("samples_per_second", "1/s", value, window, spread_of(per_second))
+
+
+def _wait(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    if not pool:
+        return missing("data_wait", "%", _ONLY_WARM_UP)
+    value = 100 * sum(second.wait for second in pool) / sum(second.step for second in pool)
+    return Figure("data_wait", "%", value, window, spread_of([100 * s.wait / s.step for s in pool]))

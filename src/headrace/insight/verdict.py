@@ -1,0 +1,229 @@
+"""The report of one run: what it was, how it ended, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.insight.figures import FORMULAS, Figure, Window, missing
+from headrace.insight.groups import GroupReport, group_report
+from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
+from headrace.runs import (
+    Cause,
+    Damage,
+    HostSecond,
+    LoaderSecond,
+    Program,
+    Run,
+    RunHeader,
+    RunState,
+    Status,
+    Stream,
+)
+
+
+class ProgramReport(msgspec.Struct, frozen=True):
+    """How one program ended.
+
+    Attributes:
+        group, host, stream: where; stream is a rank, ``feed`` or ``agent``.
+        exit_code, signal: how it ended; both None while it runs.
+        stopped: it was told to end.
+        seconds: how long it ran, None if unknown.
+    """
+
+    group: str
+    host: str
+    stream: str
+    exit_code: int | None
+    signal: int | None
+    stopped: bool
+    seconds: float | None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One run, judged.
+
+    Attributes:
+        job_name, run_id, engine, headrace_version: which run.
+        created, started, ended: seconds since the epoch, UTC; `started` is when the programs were told to start.
+        status, cause, degraded: how it ended; `cause` is the first thing that went wrong.
+        time_to_train: see `formulas`.
+        training: the main loader (``train``, else the one with the most samples), all ranks together; None without
+            loader metrics.
+        loaders: every loader of every rank.
+        groups, programs: every instance group and every program.
+        notes: what a reader must know about these figures.
+        formulas: how every figure is computed, by its name.
+    """
+
+    job_name: str
+    run_id: str
+    engine: str
+    headrace_version: str
+    created: float
+    started: float | None
+    ended: float | None
+    status: Status
+    cause: Cause | None
+    degraded: bool
+    time_to_train: Figure
+    training: LoaderReport | None
+    loaders: tuple[LoaderReport, ...]
+    groups: tuple[GroupReport, ...]
+    programs: tuple[ProgramReport, ...]
+    notes: tuple[str, ...]
+    formulas: dict[str, str]
+
+
+class PlannedGroup(msgspec.Struct, frozen=True):
+    """The part of a group in plan.json that a report needs."""
+
+    name: str
+    hosts: tuple[str, ...]
+
+
+class PlannedJob(msgspec.Struct, frozen=True):
+    """The part of plan.json that a report needs."""
+
+    groups: tuple[PlannedGroup, ...] = ()
+    completion_groups: tuple[str, ...] = ()
+
+
+def report(run: Run) -> Report:
+    """Reads a run and judges it.
+
+    Args:
+        run: the run; it may still be going on.
+
+    Raises:
+        OSError, msgspec.DecodeError: if its header cannot be read.
+    """
+    state = run.state()
+    metrics = run.metrics()
+    loaders = {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()}
+    hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
+    return judge(run.header, state, _plan(run), loaders, hosts, damage=tuple(run.damage))
+
+
+def _plan(run: Run) -> PlannedJob:
+    try:
+        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=PlannedJob)
+    except (OSError, msgspec.DecodeError):
+        return PlannedJob()
+
+
+def judge(
+    header: RunHeader,
+    state: RunState,
+    plan: PlannedJob,
+    loaders: Mapping[Stream, Sequence[LoaderSecond]],
+    hosts: Mapping[Stream, Sequence[HostSecond]],
+    *,
+    damage: Sequence[Damage] = (),
+) -> Report:
+    """Returns the report of a run, from values alone.
+
+    Args:
+        header: the run's header.
+        state: what its events say.
+        plan: its groups; may be empty.
+        loaders: metrics of the loaders, by rank.
+        hosts: metrics of the hosts.
+        damage: lines that could not be read.
+    """
+    named = by_loader(loaders)
+    main = main_loader(loaders)
+    window = window_of(named[main]) if main is not None else None
+    notes = [str(one) for one in damage]
+    if window is None:
+        window = _run_window(state, plan)
+        notes.append(
+            "the main loader has no record after its warm-up: CPU % covers the programs' whole time"
+            if main is not None
+            else "no loader metrics: wrap the training loader with headrace.track, or use headrace.feed.DataLoader"
+        )
+    if state.degraded:
+        notes.append("degraded: data workers were lost while the job went on")
+    if not state.finished:
+        notes.append("the run is still going on: the figures are of now")
+    return Report(
+        job_name=header.job_name,
+        run_id=header.run_id,
+        engine=header.engine,
+        headrace_version=header.headrace_version,
+        created=header.created,
+        started=state.started,
+        ended=state.ended,
+        status=state.status,
+        cause=state.cause,
+        degraded=state.degraded,
+        time_to_train=time_to_train(state, plan),
+        training=loader_report(main, named[main]) if main is not None else None,
+        loaders=tuple(
+            loader_report(name, {stream: records}) for name, ranks in named.items() for stream, records in ranks.items()
+        ),
+        groups=_groups(plan, state, hosts, window),
+        programs=tuple(_program(program) for program in state.programs),
+        notes=tuple(notes),
+        formulas=FORMULAS,
+    )
+
+
+def completion_programs(state: RunState, plan: PlannedJob) -> list[Program]:
+    """Returns the programs whose success is the job's: the ranks of the completion groups."""
+    ranks = [program for program in state.programs if program.stream.name.isdecimal()]
+    wanted = set(plan.completion_groups)
+    return [program for program in ranks if not wanted or program.stream.group in wanted]
+
+
+def time_to_train(state: RunState, plan: PlannedJob) -> Figure:
+    """Returns the seconds from job_started to the exit of the last completion program."""
+    if not state.finished:
+        return missing("time_to_train", "s", "the run is still going on")
+    if state.status is not Status.COMPLETED:
+        return missing("time_to_train", "s", f"the run did not complete: {state.status.value}")
+    window = _run_window(state, plan)
+    if window is None:
+        return missing("time_to_train", "s", "the events of the start or of the exits are missing")
+    return Figure("time_to_train", "s", window.seconds, window)
+
+
+def _run_window(state: RunState, plan: PlannedJob) -> Window | None:
+    exits = [program.ended for program in completion_programs(state, plan)]
+    ended = [t for t in exits if t is not None]
+    if state.started is None or not ended or len(ended) < len(exits):
+        return None
+    return Window(state.started, max(ended))
+
+
+def _groups(
+    plan: PlannedJob,
+    state: RunState,
+    hosts: Mapping[Stream, Sequence[HostSecond]],
+    window: Window | None,
+) -> tuple[GroupReport, ...]:
+    members: dict[str, list[str]] = {group.name: list(group.hosts) for group in plan.groups}
+    if not members:
+        for stream in sorted({*hosts, *(program.stream for program in state.programs)}):
+            known = members.setdefault(stream.group, [])
+            if stream.host not in known:
+                known.append(stream.host)
+    return tuple(
+        group_report(name, names, {s: found for s, found in hosts.items() if s.group == name and found}, window)
+        for name, names in members.items()
+    )
+
+
+def _program(program: Program) -> ProgramReport:
+    known = program.started is not None and program.ended is not None
+    return ProgramReport(
+        group=program.stream.group,
+        host=program.stream.host,
+        stream=program.stream.name,
+        exit_code=program.exit_code,
+        signal=program.signal,
+        stopped=program.stopped,
+        seconds=(program.ended or 0.0) - (program.started or 0.0) if known else None,
+    )

@@ -1,0 +1,57 @@
+"""The record of one execution, on disk: events, metrics and logs, written while the job runs and read at any time.
+
+What shows or judges a job reads this and nothing else, so it works after the job, without its engine and offline.
+"""
+
+from headrace.runs.events import Cause, Event, Status
+from headrace.runs.layout import RunPaths, Stream, runs_dir
+from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
+from headrace.runs.metrics import HostSecond, LoaderSecond, Metric
+from headrace.runs.reading import EndOfRun, EventFollower, MetricFollower, Run, list_runs
+from headrace.runs.state import ENGINE_KILLED, Program, RunState, state_of
+from headrace.runs.store import (
+    RunHeader,
+    adopt,
+    create_run,
+    process_start_time,
+    read_header,
+    supervisor_alive,
+)
+from headrace.runs.tail import Damage
+from headrace.runs.writers import LOG_CAP_BYTES, EventWriter, LogWriter, MetricWriter
+
+__all__ = [
+    "ENGINE_KILLED",
+    "LOG_CAP_BYTES",
+    "Cause",
+    "Damage",
+    "EndOfRun",
+    "Event",
+    "EventFollower",
+    "EventWriter",
+    "HostSecond",
+    "LoaderSecond",
+    "LogFollower",
+    "LogLine",
+    "LogWriter",
+    "Metric",
+    "MetricFollower",
+    "MetricWriter",
+    "Program",
+    "Run",
+    "RunHeader",
+    "RunPaths",
+    "RunState",
+    "Selector",
+    "Status",
+    "Stream",
+    "adopt",
+    "create_run",
+    "list_runs",
+    "parse_selector",
+    "process_start_time",
+    "read_header",
+    "runs_dir",
+    "state_of",
+    "supervisor_alive",
+]

@@ -1,0 +1,155 @@
+"""What the events of a run say about it: a pure function from events to a `RunState`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from headrace.runs.events import (
+    Cause,
+    DataWorkerLost,
+    Event,
+    HostLost,
+    JobFinished,
+    JobStarted,
+    JobStopping,
+    ProgramExited,
+    ProgramStarted,
+    RunFinished,
+    Status,
+)
+from headrace.runs.layout import Stream
+
+ENGINE_KILLED = "the engine was killed"
+"""Reason of a run whose supervisor is gone without a last word."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a run. Times are seconds since the epoch; `exit_code` or `signal` is set when it has ended.
+
+    Attributes:
+        stream: its address ``group/host[name]``.
+        pid: its process.
+        started: when it was started, None if that event is missing.
+        ended: when it ended, None if it has not.
+        exit_code: its exit code.
+        signal: number of the signal that killed it.
+        stopped: it ended because it was told to.
+        argv: its command line.
+    """
+
+    stream: Stream
+    pid: int = 0
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    stopped: bool = False
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run at one moment.
+
+    Attributes:
+        status: SageMaker's status.
+        cause: the first thing that went wrong, None if nothing did (yet).
+        degraded: data workers were lost while the job went on.
+        finished: nothing more will happen.
+        started: when the programs were started (`job_started`), None if they were not.
+        ended: when the run ended (`run_finished`, or the last event of a killed engine); None while it goes on.
+        programs: in the order of their start.
+        lost: the events of lost hosts and data workers.
+    """
+
+    status: Status = Status.IN_PROGRESS
+    cause: Cause | None = None
+    degraded: bool = False
+    finished: bool = False
+    started: float | None = None
+    ended: float | None = None
+    programs: tuple[Program, ...] = ()
+    lost: tuple[HostLost | DataWorkerLost, ...] = ()
+
+
+@dataclass
+class _Fold:
+    programs: list[Program] = field(default_factory=list)
+    lost: list[HostLost | DataWorkerLost] = field(default_factory=list)
+    started: float | None = None
+    last: float | None = None
+    stopping: bool = False
+    verdict: JobFinished | None = None
+    word: RunFinished | None = None
+
+    def exited(self, event: ProgramExited) -> None:
+        stream = Stream(event.group, event.host, event.stream)
+        for index in range(len(self.programs) - 1, -1, -1):
+            if self.programs[index].stream == stream and self.programs[index].ended is None:
+                break
+        else:
+            index = len(self.programs)
+            self.programs.append(Program(stream))
+        self.programs[index] = replace(
+            self.programs[index],
+            ended=event.t,
+            exit_code=event.exit_code,
+            signal=event.signal,
+            stopped=event.stopped,
+        )
+
+
+def state_of(events: Iterable[Event], supervised: bool) -> RunState:
+    """Returns the state of a run.
+
+    Args:
+        events: all events, in the order of time.
+        supervised: whether the process that answers for the run lives. Ask for it *before* reading the events:
+            a supervisor writes its last word and then ends.
+
+    Returns:
+        The state. Without a last word and without a supervisor the run is Failed; the cause is the coordinator's,
+        if it had one, else that the engine was killed.
+    """
+    fold = _Fold()
+    for event in events:
+        fold.last = event.t
+        if isinstance(event, ProgramStarted):
+            stream = Stream(event.group, event.host, event.stream)
+            fold.programs.append(Program(stream, event.pid, event.t, argv=event.argv))
+        elif isinstance(event, ProgramExited):
+            fold.exited(event)
+        elif isinstance(event, HostLost | DataWorkerLost):
+            fold.lost.append(event)
+        elif isinstance(event, JobStarted):
+            fold.started = event.t
+        elif isinstance(event, JobStopping):
+            fold.stopping = True
+        elif isinstance(event, JobFinished):
+            fold.verdict = fold.verdict or event
+        elif isinstance(event, RunFinished):
+            fold.word = fold.word or event
+    status, cause, ended = _verdict(fold, supervised)
+    return RunState(
+        status=status,
+        cause=cause,
+        degraded=any(isinstance(event, DataWorkerLost) for event in fold.lost),
+        finished=fold.word is not None or not supervised,
+        started=fold.started,
+        ended=ended,
+        programs=tuple(fold.programs),
+        lost=tuple(fold.lost),
+    )
+
+
+def _verdict(fold: _Fold, supervised: bool) -> tuple[Status, Cause | None, float | None]:
+    verdict_cause = fold.verdict.cause if fold.verdict else None
+    if fold.word is not None:
+        return fold.word.status, fold.word.cause or verdict_cause, fold.word.t
+    if not supervised:
+        return Status.FAILED, verdict_cause or Cause(reason=ENGINE_KILLED), fold.last
+    if fold.verdict is None and fold.stopping:
+        return Status.STOPPING, None, None
+    return Status.IN_PROGRESS, verdict_cause, None

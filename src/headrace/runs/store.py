@@ -1,0 +1,223 @@
+"""The runs on disk: making a run's directory, its header, finding a run by id or by job name.
+
+A run's directory appears in one step, with its header in it. The header names the process that answers for the
+run, by pid and start time: the one that made it, until the supervisor takes over with `adopt`. When that process is
+gone and the run has no last word, its engine was killed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+
+import headrace
+from headrace.errors import RunNotFound
+from headrace.runs.layout import RunPaths, component, decode, runs_dir
+
+_ID = re.compile(r"(?P<name>.+)-\d{8}-\d{6}-[0-9a-f]{4}")
+
+
+class RunHeader(msgspec.Struct, frozen=True):
+    """What is known of a run from its first moment: run.json.
+
+    Attributes:
+        run_id: id, which is also the name of the directory.
+        job_name: TrainingJobName.
+        engine: e.g. ``local``.
+        created: seconds since the epoch, UTC.
+        headrace_version: version that started it.
+        supervisor_pid: process that answers for the run.
+        supervisor_start_time: its start (`process_start_time`), because pids are used again.
+        node: name of the machine where that pid is valid.
+    """
+
+    run_id: str
+    job_name: str
+    engine: str
+    created: float
+    headrace_version: str
+    supervisor_pid: int
+    supervisor_start_time: float
+    node: str = ""
+    version: int = 1
+
+
+def process_start_time(pid: int) -> float | None:
+    """Returns a number that tells this process from later ones with its pid; None if it does not live.
+
+    On Linux these are the clock ticks since boot of /proc/<pid>/stat, which no change of the wall clock moves.
+    A zombie does not live.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = text.rpartition(")")[2].split()
+        return None if fields[0] in {"Z", "X"} else float(fields[19])
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except psutil.NoSuchProcess:
+        return None
+
+
+def supervisor_alive(header: RunHeader) -> bool:
+    """Returns whether the process that answers for the run lives. Of another machine's process nothing is known: True.
+
+    Args:
+        header: the run's header.
+    """
+    if header.node and header.node != socket.gethostname():
+        return True
+    return process_start_time(header.supervisor_pid) == header.supervisor_start_time
+
+
+def create_run(
+    job_name: str, engine: str = "local", runs: Path | None = None, created: float | None = None
+) -> RunPaths:
+    """Makes a new run's directory (mode 0700) with its header. The calling process answers for it until `adopt`.
+
+    Args:
+        job_name: TrainingJobName.
+        engine: name of the engine.
+        runs: directory of all runs; `runs_dir()` if None.
+        created: seconds since the epoch; now, if None.
+
+    Returns:
+        The paths of the new run, whose id is ``<job name>-<UTC yyyymmdd-hhmmss>-<4 hex>``.
+
+    Raises:
+        OSError: if the directory cannot be made.
+    """
+    parent = _parent(runs)
+    now = time.time() if created is None else created
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        run_id = f"{component(job_name)}-{stamp}-{secrets.token_hex(2)}"
+        staging = parent / f".{run_id}.{os.getpid()}"
+        staging.mkdir(mode=0o700)
+        try:
+            header = RunHeader(run_id, job_name, engine, now, headrace.__version__, 0, 0.0)
+            _write_header(staging, _signed(header))
+            staging.rename(parent / run_id)
+        except OSError:
+            # A run's directory is never empty, so a rename to an id that is taken fails: try another.
+            if (parent / run_id).exists():
+                continue
+            raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return RunPaths(parent / run_id)
+
+
+def adopt(paths: RunPaths) -> RunHeader:
+    """Makes the calling process the one that answers for the run. Returns the new header.
+
+    Raises:
+        OSError, msgspec.DecodeError: if the header cannot be read or written.
+    """
+    header = _signed(read_header(paths))
+    _write_header(paths.root, header)
+    return header
+
+
+def _signed(header: RunHeader) -> RunHeader:
+    return msgspec.structs.replace(
+        header,
+        supervisor_pid=os.getpid(),
+        supervisor_start_time=process_start_time(os.getpid()) or 0.0,
+        node=socket.gethostname(),
+    )
+
+
+def _write_header(directory: Path, header: RunHeader) -> None:
+    temporary = directory / f".run.json.{os.getpid()}"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
+    temporary.replace(directory / "run.json")
+
+
+def read_header(paths: RunPaths) -> RunHeader:
+    """Reads run.json.
+
+    Raises:
+        OSError, msgspec.DecodeError: if it is missing or damaged.
+    """
+    return msgspec.json.decode(paths.header.read_bytes(), type=RunHeader)
+
+
+def list_paths(runs: Path | None = None) -> list[RunPaths]:
+    """Returns all runs, oldest first. A directory without a readable header is no run."""
+    parent = _parent(runs)
+    found: list[tuple[float, str]] = []
+    for name in _names(parent):
+        try:
+            found.append((read_header(RunPaths(parent / name)).created, name))
+        except (OSError, msgspec.DecodeError):
+            continue
+    return [RunPaths(parent / name) for _, name in sorted(found)]
+
+
+def find_run(name_or_id: str, runs: Path | None = None) -> RunPaths:
+    """Returns the run of that id, else the newest run of the job of that name.
+
+    Raises:
+        RunNotFound: if there is none; the hint holds the nearest names.
+    """
+    parent = _parent(runs)
+    ids = [name for name in _names(parent) if _ID.fullmatch(name) and RunPaths(parent / name).header.is_file()]
+    if name_or_id in ids:
+        return RunPaths(parent / name_or_id)
+    mine = [run_id for run_id in ids if job_name_of(run_id) == name_or_id]
+    newest = max(mine, key=lambda run_id: _created(parent / run_id), default=None)
+    if newest is None:
+        raise RunNotFound(f"no run {name_or_id!r} in {parent}", hint=_nearest(name_or_id, ids))
+    return RunPaths(parent / newest)
+
+
+def _parent(runs: Path | None) -> Path:
+    """Returns the directory of all runs, absolute: the processes of a run have other working directories."""
+    return (runs_dir() if runs is None else Path(runs)).absolute()
+
+
+def _names(parent: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(parent) if not entry.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _created(directory: Path) -> tuple[str, float]:
+    """Sorts runs of one job by time: the id tells seconds, the header tells more."""
+    stamp = directory.name[-20:-5]
+    try:
+        return stamp, read_header(RunPaths(directory)).created
+    except (OSError, msgspec.DecodeError):
+        return stamp, 0.0
+
+
+def _nearest(name: str, ids: list[str]) -> str:
+    if not ids:
+        return "no job has run yet: start one with `headrace run JOB`"
+    newest = sorted(ids, key=lambda run_id: run_id[-20:], reverse=True)
+    jobs = list(dict.fromkeys(job_name_of(run_id) for run_id in newest))
+    near = difflib.get_close_matches(name, jobs + newest, n=3, cutoff=0.5)
+    if near:
+        return "did you mean " + " or ".join(near) + "?"
+    return "the newest runs are " + ", ".join(newest[:3])
+
+
+def job_name_of(run_id: str) -> str:
+    """Returns the job name inside a run id, or the id itself when it has no such form."""
+    match = _ID.fullmatch(run_id)
+    return decode(match["name"]) if match else run_id

@@ -1,0 +1,190 @@
+"""Reading files that grow: every complete line once, in order, without waiting.
+
+A `Tail` reads one file, a `Tree` finds the files of a directory as they appear, and a `TailSet` joins both and
+decodes the lines. Nothing here sleeps: the caller decides when to look again. Memory is bounded by one chunk a file
+(and the longest line). A last line without its newline is torn or still being written: it is kept back.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+CHUNK = 256 << 10
+_SETTLED = 1.0  # seconds after which a directory's mtime tells its changes apart
+
+T = TypeVar("T")
+
+
+class Tail:
+    """The complete lines of one file that may grow or not exist yet.
+
+    Attributes:
+        path: the file.
+        line: number of the last line given, from 1.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.line = 0
+        self._read = 0
+        self._parts: list[bytes] = []
+        self._ready: deque[bytes] = deque()
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the complete lines not given yet, up to the size that the file has now.
+
+        An iterator that is left early loses nothing: the next one goes on where it stopped.
+
+        Raises:
+            OSError: if the file cannot be read; a missing file has no lines.
+        """
+        yield from self._drain()
+        try:
+            size = self.path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if size <= self._read:
+            return
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self._read)
+            while self._read < size:
+                chunk = file.read(min(CHUNK, size - self._read))
+                if not chunk:
+                    return
+                self._read += len(chunk)
+                first, *others = chunk.split(b"\n")
+                self._parts.append(first)
+                if others:
+                    self._ready.append(b"".join(self._parts))
+                    self._ready.extend(others[:-1])
+                    self._parts = [others[-1]]
+                yield from self._drain()
+
+    def _drain(self) -> Iterator[bytes]:
+        while self._ready:
+            self.line += 1
+            yield self._ready.popleft()
+
+
+class Tree:
+    """Finds the files ``root/*/.../*<suffix>`` at one depth as they appear.
+
+    Args:
+        root: directory, which need not exist yet.
+        depth: path components of a file below `root`.
+        suffix: how the name of a file ends.
+    """
+
+    def __init__(self, root: Path, depth: int, suffix: str) -> None:
+        self._root = root
+        self._depth = depth
+        self._suffix = suffix
+        self._known: dict[Path, int] = {}
+        self._children: dict[Path, list[Path]] = {}
+        self._found: set[Path] = set()
+
+    def new(self) -> list[Path]:
+        """Returns the files that were not there before, in the order of their names."""
+        fresh: list[Path] = []
+        self._visit(self._root, 1, fresh)
+        return sorted(fresh)
+
+    def _visit(self, directory: Path, depth: int, fresh: list[Path]) -> None:
+        for child in self._list(directory):
+            if depth < self._depth:
+                self._visit(child, depth + 1, fresh)
+            elif child not in self._found and child.name.endswith(self._suffix):
+                self._found.add(child)
+                fresh.append(child)
+
+    def _list(self, directory: Path) -> list[Path]:
+        try:
+            modified = directory.stat().st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        if self._known.get(directory) == modified:
+            return self._children[directory]
+        try:
+            self._children[directory] = [Path(entry.path) for entry in os.scandir(directory)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        # Two changes within one tick of the file system's clock have the same mtime: trust only an old one.
+        if time.time() - modified / 1e9 > _SETTLED:
+            self._known[directory] = modified
+        return self._children[directory]
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A line of a run's file that cannot be read. It is left out.
+
+    Attributes:
+        path: the file.
+        line: its number, from 1; 0 when the whole file cannot be read.
+        reason: what is wrong with it.
+    """
+
+    path: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.path}, line {self.line}" if self.line else self.path
+        return f"{where}: {self.reason}"
+
+
+class TailSet(Generic[T]):
+    """All lines of all files of a tree, decoded.
+
+    Args:
+        tree: finds the files.
+        key: makes the decoder of a file from its path; None leaves the file out. The decoder raises ValueError or
+            msgspec.DecodeError for a damaged line.
+        on_damage: told once of each damaged line and each unreadable file.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        decoder: Callable[[Path], Callable[[bytes], T] | None],
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        self._tree = tree
+        self._decoder = decoder
+        self._on_damage = on_damage
+        self._tails: dict[Path, tuple[Tail, Callable[[bytes], T]]] = {}
+        self._unreadable: set[Path] = set()
+
+    def discover(self) -> None:
+        """Looks for new files."""
+        for path in self._tree.new():
+            decode = self._decoder(path)
+            if decode is not None:
+                self._tails[path] = (Tail(path), decode)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files found so far."""
+        return list(self._tails)
+
+    def iterators(self) -> list[Iterator[T]]:
+        """Returns one iterator a file over what is new in it, up to the end that it has when it is reached."""
+        return [self._records(tail, decode) for tail, decode in self._tails.values()]
+
+    def _records(self, tail: Tail, decode: Callable[[bytes], T]) -> Iterator[T]:
+        try:
+            for line in tail.lines():
+                try:
+                    yield decode(line)
+                except (ValueError, msgspec.DecodeError) as error:
+                    self._on_damage(Damage(str(tail.path), tail.line, f"damaged line left out ({error})"))
+        except OSError as error:
+            if tail.path not in self._unreadable:
+                self._unreadable.add(tail.path)
+                self._on_damage(Damage(str(tail.path), 0, f"cannot be read: {error.strerror or error}"))

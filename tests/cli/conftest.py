@@ -1,0 +1,48 @@
+"""Fixtures: a command line, and small job files."""
+
+from __future__ import annotations
+
+import socket
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Callable[..., str]:
+    """Makes a job file of one script on one host, with ports that are free."""
+
+    def make(script: str, name: str = "small", extra: str = "") -> str:
+        code = tmp_path / f"{name}-code"
+        code.mkdir()
+        (code / "train.py").write_text(textwrap.dedent(script))
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(
+            f"job_name: {name}\n"
+            f"source_dir: {code.name}\n"
+            "entry_point: train.py\n"
+            "hyperparameters: {epochs: 2, note: 'a b'}\n"
+            "instance_groups:\n"
+            "  - {name: dnn, type: ml.m5.large, count: 1}\n"
+            "engines:\n"
+            "  local:\n"
+            "    stop_grace: 5\n"
+            f"    ports: {{control: {free_port()}, feed: {free_port()}, master: {free_port()}}}\n" + extra
+        )
+        return str(path)
+
+    return make

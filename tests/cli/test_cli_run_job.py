@@ -1,0 +1,236 @@
+"""Real small jobs through the command line: success, failure, Ctrl-C once and twice, stop, a lost reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
+from headrace.runs import Run, Status
+
+JobFile = Callable[..., str]
+
+HELLO = """
+    import os, sys
+    print("args", sys.argv[1:])
+    print("I am", os.environ["SM_CURRENT_HOST"], flush=True)
+    print("and this is standard error", file=sys.stderr)
+"""
+
+PATIENT = """
+    import signal, sys, time
+    def end(number, frame):
+        print("saving", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    print("training", flush=True)
+    while True:
+        time.sleep(0.05)
+"""
+
+STUBBORN = """
+    import signal, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("training", flush=True)
+    while True:
+        time.sleep(0.05)
+"""
+
+
+def lines_until(child: subprocess.Popen[str], text: str) -> list[str]:
+    """Reads the output of a command up to a line that holds the text."""
+    assert child.stdout is not None
+    found = []
+    for line in child.stdout:
+        found.append(line.rstrip("\n"))
+        if text in line:
+            return found
+    raise AssertionError(f"{text!r} did not come: {found}; {child.stderr.read() if child.stderr else ''}")
+
+
+@pytest.fixture
+def running(cli: Cli) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `headrace run`; whatever the test leaves running is ended."""
+    children: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        children.append(cli.start("run", *arguments))
+        return children[-1]
+
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.communicate(timeout=30)
+
+
+def test_a_job_runs_to_its_end_and_exits_with_0(cli: Cli, job_file: JobFile) -> None:
+    result = cli("run", job_file(HELLO), "--set", "hyperparameters.epochs=7")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    run = Run.open("small", cli.runs)
+    assert lines[0] == f"run {run.id}"
+    assert lines[1].startswith("  dnn: 1 x ml.m5.large (algo-1)")
+    assert "dnn/algo-1[0] args ['--epochs', '7', '--note', 'a b']" in lines
+    assert "dnn/algo-1[0] I am algo-1" in lines
+    assert "dnn/algo-1[0] and this is standard error" in lines
+    assert lines[-3].startswith(f"{run.id}: Completed after ")
+    assert lines[-2:] == [f"  headrace report {run.id}", f"  headrace logs {run.id}"]
+    assert "\x1b" not in result.stdout
+    assert "samples/s" not in result.stdout
+    assert run.status is Status.COMPLETED
+    report = json.loads(cli("report", "small", "--output", "json").stdout)
+    assert report["time_to_train"]["value"] > 0
+    assert [(p["stream"], p["exit_code"]) for p in report["programs"]] == [("0", 0)]
+
+
+def test_a_relative_home_is_relative_to_where_the_command_was_started(cli: Cli, job_file: JobFile) -> None:
+    cli.env["HEADRACE_HOME"] = "elsewhere"
+    result = cli("run", job_file(HELLO), "--output", "json")
+    found = json.loads(result.stdout)
+    assert found["run_dir"] == str(cli.cwd / "elsewhere" / "runs" / found["run_id"])
+    assert cli("report", "small").returncode == 0
+
+
+def test_json_output_is_one_document_and_the_logs_go_to_standard_error(cli: Cli, job_file: JobFile) -> None:
+    result = cli("run", job_file(HELLO), "--output", "json")
+    found = json.loads(result.stdout)
+    assert (found["status"], found["exit_code"], found["cause"]) == ("Completed", 0, None)
+    assert Path(found["run_dir"]).name == found["run_id"]
+    assert "I am algo-1" in result.stderr
+
+
+def test_quiet_shows_the_end_only(cli: Cli, job_file: JobFile) -> None:
+    result = cli("run", job_file(HELLO), "--quiet")
+    assert len(result.stdout.splitlines()) == 3
+    assert "Completed" in result.stdout
+
+
+def test_a_failed_job_exits_with_1_and_shows_the_first_cause_with_its_last_lines(cli: Cli, job_file: JobFile) -> None:
+    result = cli("run", job_file("import sys; print('about to fail'); sys.exit(3)"))
+    assert result.returncode == 1
+    tail = result.stdout[result.stdout.index("last lines of dnn/algo-1[0]:") :]
+    assert "  | about to fail" in tail
+    assert "headrace: dnn/algo-1[0]: ended with exit code 3" in result.stdout
+    assert ": Failed after " in tail
+    assert "dnn/algo-1[0]: " in tail
+    assert "3" in tail
+
+
+def test_ctrl_c_once_stops_the_job_in_order(
+    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = running(job_file(PATIENT))
+    lines_until(child, "training")
+    child.send_signal(signal.SIGINT)
+    shown = lines_until(child, "Stopped after")
+    assert child.wait(10) == 130
+    assert "headrace: stopping (Ctrl-C again to kill)" in shown
+    assert "dnn/algo-1[0] saving" in shown
+    assert Run.open("small", cli.runs).status is Status.STOPPED
+
+
+def test_ctrl_c_twice_kills_a_program_that_does_not_listen(
+    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = running(job_file(STUBBORN), "--set", "engines.local.stop_grace=60")
+    lines_until(child, "training")
+    child.send_signal(signal.SIGINT)
+    lines_until(child, "Ctrl-C again")
+    started = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    shown = lines_until(child, "Stopped after")
+    assert child.wait(10) == 130
+    assert time.monotonic() - started < 10
+    assert "headrace: killing" in shown
+
+
+@pytest.mark.parametrize(("script", "flags"), [(PATIENT, []), (STUBBORN, ["--now"])])
+def test_headrace_stop_ends_a_run_that_somebody_else_follows(
+    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]], script: str, flags: list[str]
+) -> None:
+    child = running(job_file(script), "--set", "engines.local.stop_grace=60")
+    lines_until(child, "training")
+    stopped = cli("stop", "small", *flags)
+    assert (stopped.returncode, stopped.stdout) == (0, f"stopping {Run.open('small', cli.runs).id}\n")
+    lines_until(child, "Stopped after")
+    assert child.wait(10) == 130
+
+
+def test_a_reader_that_goes_away_stops_the_job(
+    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
+) -> None:
+    script = PATIENT.replace("time.sleep(0.05)", "time.sleep(0.05); print('on', flush=True)")
+    child = running(job_file(script))
+    lines_until(child, "training")
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.wait(20) == 141
+    assert Run.open("small", cli.runs).status is Status.STOPPED
+
+
+def test_the_death_of_the_command_line_ends_the_run(
+    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = running(job_file(PATIENT))
+    lines_until(child, "training")
+    child.kill()
+    child.wait(10)
+    run = Run.open("small", cli.runs)
+    deadline = time.monotonic() + 15
+    while not run.finished and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert run.status is Status.FAILED
+    assert "died" in str(run.cause)
+
+
+def test_a_job_that_cannot_start_exits_with_2_and_leaves_no_run(cli: Cli, job_file: JobFile) -> None:
+    result = cli("run", job_file(HELLO), "--set", "engines.local.cpu_sets.dnn=4096")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert not cli.runs.exists() or list(cli.runs.iterdir()) == []
+
+
+def test_plan_shows_what_would_run_and_starts_nothing(cli: Cli, job_file: JobFile) -> None:
+    path = job_file(HELLO)
+    text = cli("plan", path).stdout
+    assert "127.0.1.1" in text
+    assert "train.py --epochs 2 --note 'a b'" in text
+    found = json.loads(cli("plan", path, "--set", "hyperparameters.epochs=9", "--output", "json").stdout)
+    (host,) = found["hosts"]
+    assert host["programs"][0]["argv"][1:] == ["train.py", "--epochs", "9", "--note", "a b"]
+    assert found["completion_groups"] == ["dnn"]
+    assert not cli.runs.exists()
+
+
+def test_on_a_terminal_a_progress_line_shows_steps_rate_and_data_wait(cli: Cli, job_file: JobFile) -> None:
+    script = """
+        import json, os, time
+        second = {"metric": "loader", "loader": "train", "epoch": 0, "steps": 10, "samples": 100, "wait": 0.25,
+                  "step": 1.0, "step_min": 0.1, "step_max": 0.1, "bytes": 0}
+        with open(os.environ["HEADRACE_METRICS"], "a") as file:
+            file.write(json.dumps({**second, "t": time.time()}) + "\\n")
+        print("written", flush=True)
+        time.sleep(1)
+    """
+    master, slave = pty.openpty()
+    child = cli.start("run", job_file(script), out=slave)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 65536)
+        except OSError:
+            break
+    os.close(master)
+    assert child.wait(30) == 0
+    assert b"10 steps  100.0 samples/s  data wait 25.0 %" in shown
+    assert b"\x1b[36mdnn/algo-1[0]\x1b[0m written" in shown

@@ -1,0 +1,222 @@
+"""`logs`, `report`, `compare` and `stop` on runs that lie on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
+from headrace.runs import (
+    EventWriter,
+    HostSecond,
+    LoaderSecond,
+    LogWriter,
+    MetricWriter,
+    RunPaths,
+    Status,
+    Stream,
+    create_run,
+)
+from headrace.runs.events import JobStarted, ProgramExited, ProgramStarted, RunFinished
+
+RANK = Stream("dnn", "algo-1", "0")
+FEED = Stream("data", "algo-2", "feed")
+
+
+def make(cli: Cli, name: str, wait: float = 0.5, finished: bool = True) -> RunPaths:
+    paths = create_run(name, runs=cli.runs, created=1_795_201_200.0)
+    with LogWriter(paths.log(RANK)) as log:
+        log.write_line("o", b"step 1", 1_795_201_262.25)
+        log.write_line("e", "d\xe9j\xe0 \x1b[31mred\x1b[0m \x1b[2K".encode(), 1_795_201_264.0)
+    with LogWriter(paths.log(FEED)) as log:
+        log.write_line("o", b"serving", 1_795_201_263.0)
+    with EventWriter(paths.events("engine")) as events:
+        events.write(JobStarted(t=1_795_201_260.0))
+        events.write(ProgramStarted(t=1_795_201_260.0, group="dnn", host="algo-1", stream="0", pid=1))
+        if finished:
+            events.write(ProgramExited(t=1_795_201_270.0, group="dnn", host="algo-1", stream="0", exit_code=0))
+            events.write(RunFinished(t=1_795_201_271.0, status=Status.COMPLETED))
+    with MetricWriter(paths.metrics(RANK)) as metrics:
+        for second in range(4):
+            metrics.write(
+                LoaderSecond(
+                    t=1_795_201_262.0 + second,
+                    loader="train",
+                    epoch=0,
+                    steps=10,
+                    samples=100,
+                    wait=wait,
+                    step=1.0,
+                    step_min=0.1,
+                    step_max=0.1,
+                    bytes=0,
+                )
+            )
+    with MetricWriter(paths.metrics(Stream("dnn", "algo-1", "host"))) as metrics:
+        for second in range(6):
+            metrics.write(HostSecond(t=1_795_201_261.0 + second, cpu=second * 0.5, cores=2, rss=3 << 20, processes=2))
+    return paths
+
+
+def test_logs_are_merged_by_time_with_their_place(cli: Cli) -> None:
+    make(cli, "j")
+    result = cli("logs", "j")
+    assert result.returncode == 0
+    assert result.stdout == (
+        "dnn/algo-1[0] step 1\ndata/algo-2[feed] serving\ndnn/algo-1[0] d\xe9j\xe0 \x1b[31mred\x1b[0m [2K\n"
+    )
+    assert cli("logs", "j/data", "--timestamps").stdout == "2026-11-20T19:01:03.000000Z data/algo-2[feed] serving\n"
+    assert cli("logs", "j/dnn/algo-1/0", "-f").stdout.count("\n") == 2
+
+
+def test_logs_of_an_unknown_place_name_the_known_ones(cli: Cli) -> None:
+    make(cli, "j")
+    result = cli("logs", "j/gpu")
+    assert result.returncode == 2
+    assert "no logs of gpu" in result.stderr
+    assert "dnn/algo-1[0]" in result.stderr
+
+
+def test_logs_that_follow_end_with_the_run_and_say_how_it_ended(cli: Cli) -> None:
+    paths = make(cli, "j", finished=False)
+    child = cli.start("logs", "j/data", "-f")
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "data/algo-2[feed] serving\n"
+        with LogWriter(paths.log(FEED)) as log:
+            log.write_line("o", b"more", time.time())
+        assert child.stdout.readline() == "data/algo-2[feed] more\n"
+    finally:  # a command that waits in vain ends with the run
+        with EventWriter(paths.events("engine")) as events:
+            events.write(RunFinished(t=time.time(), status=Status.STOPPED))
+        out, err = child.communicate(timeout=10)
+    assert (child.returncode, out) == (0, "")
+    assert err == f"headrace: {paths.id}: Stopped\n"
+
+
+def test_logs_that_follow_a_run_whose_engine_was_killed_say_so(cli: Cli) -> None:
+    code = (
+        f"from headrace.runs import create_run; from pathlib import Path; create_run('j', runs=Path({str(cli.runs)!r}))"
+    )
+    subprocess.run([sys.executable, "-c", code], env=cli.env, check=True, timeout=30)
+    result = cli("logs", "j", "-f")
+    assert "Failed: the engine was killed" in result.stderr
+    assert "is not running: Failed" in cli("stop", "j").stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
+    paths = create_run("big", runs=cli.runs)
+    with LogWriter(paths.log(RANK)) as log:
+        for number in range(20_000):
+            log.write_line("o", b"line %d" % number)
+    child = cli.start("logs", "big")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    with child:
+        assert child.stdout.readline() == "dnn/algo-1[0] line 0\n"
+        child.stdout.close()
+        assert child.stderr.read() == ""
+        assert child.wait(10) == 141
+
+
+def test_the_json_report_is_one_document_and_holds_units_windows_and_formulas(cli: Cli) -> None:
+    paths = make(cli, "j")
+    result = cli("report", "j", "--output", "json")
+    assert result.stderr == ""
+    found = json.loads(result.stdout)
+    assert (found["run_id"], found["status"], found["cause"]) == (paths.id, "Completed", None)
+    assert found["time_to_train"]["value"] == 10.0
+    training = found["training"]
+    assert (training["step_time"]["value"], training["step_time"]["unit"]) == (pytest.approx(100), "ms")
+    assert training["samples_per_second"]["value"] == pytest.approx(100)
+    assert training["data_wait"]["value"] == pytest.approx(50)
+    assert training["data_wait"]["window"]["end"] > training["data_wait"]["window"]["start"]
+    assert found["groups"][0]["cpu"]["value"] == pytest.approx(25)
+    assert "left out" in found["formulas"]["window"]
+
+
+def test_the_report_as_text_shows_the_same_figures(cli: Cli) -> None:
+    make(cli, "j")
+    text = cli("report", "j").stdout
+    assert "Completed" in text
+    assert "time to train: 10.0 s" in text
+    row = next(line for line in text.splitlines() if line.startswith("train "))
+    assert "100.0 ms" in row
+    assert "50.0 %" in row
+    assert "\x1b" not in text
+    assert max(len(line) for line in text.splitlines()) < 200
+
+
+def test_a_comparison_as_text_and_as_json(cli: Cli) -> None:
+    slow, fast = make(cli, "slow"), make(cli, "fast", wait=0.25)
+    text = cli("compare", "slow", "fast").stdout
+    (row,) = [line for line in text.splitlines() if line.startswith("data wait")]
+    assert row.split() == [
+        "data",
+        "wait",
+        "50.0",
+        "%",
+        "[50.0",
+        "..",
+        "50.0]",
+        "25.0",
+        "%",
+        "[25.0",
+        "..",
+        "25.0]",
+        "0.50",
+    ]
+    found = json.loads(cli("compare", "slow", "fast", "--output", "json").stdout)
+    assert [run["run_id"] for run in found["runs"]] == [slow.id, fast.id]
+    (wait,) = [one for one in found["rows"] if one["name"] == "data_wait"]
+    assert wait["cells"][1]["ratio"] == pytest.approx(0.5)
+
+
+def test_missing_figures_are_shown_as_a_dash_with_a_note(cli: Cli) -> None:
+    create_run("empty", runs=cli.runs)
+    text = cli("report", "empty").stdout
+    assert "time to train: -" in text
+    assert "note: no loader metrics" in text
+
+
+def test_stopping_a_finished_run_says_that_it_is_finished(cli: Cli) -> None:
+    paths = make(cli, "j")
+    result = cli("stop", "j")
+    assert (result.returncode, result.stdout) == (0, f"{paths.id} is not running: Completed\n")
+
+
+def on_terminal(cli: Cli, *arguments: str) -> str:
+    """Returns what a command writes to a terminal."""
+    master, slave = pty.openpty()
+    child = cli.start(*arguments, out=slave)
+    os.close(slave)
+    found = b""
+    try:
+        while True:
+            try:
+                data = os.read(master, 65536)
+            except OSError:  # EIO: the last writer has closed the terminal
+                break
+            if not data:
+                break
+            found += data
+    finally:
+        os.close(master)
+        child.wait(30)
+    return found.decode()
+
+
+def test_on_a_terminal_groups_have_colours_unless_no_color_is_set(cli: Cli, tmp_path: Path) -> None:
+    make(cli, "j")
+    shown = on_terminal(cli, "logs", "j")
+    assert "\x1b[36mdnn/algo-1[0]\x1b[0m step 1" in shown
+    assert "\x1b[35mdata/algo-2[feed]\x1b[0m serving" in shown
+    cli.env["NO_COLOR"] = "1"
+    assert "\x1b[36m" not in on_terminal(cli, "logs", "j")

@@ -1,0 +1,119 @@
+"""The progress line and log lines on a screen: pure functions and a stream that remembers."""
+
+from __future__ import annotations
+
+import doctest
+import io
+
+import pytest
+
+from headrace.cli import planview, progress, terminal
+from headrace.cli.planview import brief, work
+from headrace.cli.progress import Progress
+from headrace.cli.terminal import Terminal
+from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan
+from headrace.runs import HostSecond, LoaderSecond, LogLine, Stream
+
+A, B = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
+
+
+def second(t: float, loader: str = "train", steps: int = 10, samples: int = 100, wait: float = 0.25) -> LoaderSecond:
+    return LoaderSecond(
+        t=t, loader=loader, epoch=0, steps=steps, samples=samples, wait=wait, step=1.0, step_min=0, step_max=1, bytes=0
+    )
+
+
+@pytest.mark.parametrize("module", [planview, progress, terminal])
+def test_the_examples_in_the_docstrings_are_true(module: object) -> None:
+    result = doctest.testmod(module)  # type: ignore[arg-type]
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_progress_adds_rates_over_ranks_and_shows_the_steps_of_one() -> None:
+    now = Progress()
+    assert now.text(3.0, 10.0) == "3.0 s"
+    for t in (9.0, 10.0):
+        now.add(A, second(t))
+        now.add(B, second(t, wait=0.75))
+    assert now.text(75, 10.5) == "1:15  20 steps  200.0 samples/s  data wait 50.0 %"
+
+
+def test_progress_says_nothing_about_rates_that_are_old() -> None:
+    now = Progress()
+    now.add(A, second(10.0))
+    assert now.text(1, 30.0) == "1.0 s  10 steps"
+
+
+def test_progress_stays_with_the_training_loader() -> None:
+    now = Progress()
+    now.add(A, second(10.0, "eval", steps=99))
+    assert "99 steps" in now.text(1, 10)
+    now.add(A, second(11.0, "train", steps=1))
+    now.add(A, second(12.0, "eval", steps=99))
+    assert "  1 steps" in now.text(1, 12)
+    now.add(A, HostSecond(t=12, cpu=1, cores=1, rss=1, processes=1))
+    assert "  1 steps" in now.text(1, 12)
+
+
+def test_a_line_is_written_above_the_progress_line() -> None:
+    out = io.StringIO()
+    screen = Terminal(out, interactive=True, colour=False)
+    screen.below("1 s")
+    screen.log(LogLine(0.0, A, "o", "hello"))
+    screen.below("")
+    assert out.getvalue() == "\r\x1b[2K1 s\r\x1b[2Kdnn/algo-1[0] hello\n1 s\r\x1b[2K"
+
+
+def test_on_a_pipe_there_is_no_progress_line() -> None:
+    out = io.StringIO()
+    screen = Terminal(out, interactive=False, colour=False)
+    screen.below("1 s")
+    screen.log(LogLine(0.0, A, "o", "hello"))
+    assert out.getvalue() == "dnn/algo-1[0] hello\n"
+
+
+def test_a_long_progress_line_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    out = io.StringIO()
+    Terminal(out, interactive=True, colour=False).below("x" * 50)
+    assert out.getvalue() == "\r\x1b[2K" + "x" * 9
+
+
+def test_colours_of_a_program_are_closed_at_the_end_of_its_line() -> None:
+    out = io.StringIO()
+    Terminal(out, interactive=True, colour=True).log(LogLine(0.0, A, "o", "\x1b[31mred"))
+    assert out.getvalue().endswith("\x1b[31mred\x1b[0m\n")
+
+
+def test_a_timestamp_shows_microseconds() -> None:
+    out = io.StringIO()
+    screen = Terminal(out, interactive=False, colour=False)
+    for t in (1_795_201_262.123456, 1_795_201_262.0):
+        screen.log(LogLine(t, A, "o", "x"), timestamps=True)
+    assert out.getvalue().splitlines() == [
+        "2026-11-20T19:01:02.123456Z dnn/algo-1[0] x",
+        "2026-11-20T19:01:02.000000Z dnn/algo-1[0] x",
+    ]
+
+
+def test_the_plan_in_brief_has_one_line_a_group() -> None:
+    def host(name: str, group: str, *cpus: int) -> HostPlan:
+        return HostPlan(name, group, "127.0.1.1", "/b", "/r", cpus)
+
+    plan = LaunchPlan(
+        job_name="j",
+        run_id="j-1",
+        entry_point="t.py",
+        groups=(
+            GroupPlan("dnn", "ml.m5.large", ("algo-1", "algo-2"), True, 2, 1),
+            GroupPlan("data", "ml.c5.large", ("algo-3",), False, 0, 3),
+        ),
+        hosts=(host("algo-1", "dnn", 0), host("algo-2", "dnn", 0), host("algo-3", "data", 1, 2, 3)),
+        leader="algo-1",
+    )
+    assert brief(plan) == [
+        "dnn: 2 x ml.m5.large (algo-1..algo-2), CPUs 0: 2 ranks + 1 data worker",
+        "data: 1 x ml.c5.large (algo-3), CPUs 1-3: 3 data workers",
+    ]
+    assert work(GroupPlan("idle", "t", (), False)) == "nothing"
