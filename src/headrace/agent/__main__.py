@@ -1,0 +1,56 @@
+"""Runs the agent of this host: `python -m headrace.agent [--lifeline]`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+
+from headrace.agent.bootstrap import become_subreaper
+from headrace.agent.lifeline import OPTION
+from headrace.agent.processes import descendants, reap, send
+from headrace.instance.launch import read_plan, read_secret
+from headrace.instance.paths import TreePaths, base_directory
+
+
+def kill_descendants(seconds: float = 5.0) -> None:
+    """Kills all that descends from this process; the last resort at its end."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        reap()
+        left = descendants(os.getpid())
+        if not left:
+            return
+        for process in left:
+            send(process, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def main() -> int:
+    """Entry point. Returns 0 if the job is complete."""
+    become_subreaper()
+    base = base_directory()
+    try:
+        plan = read_plan(base)
+        secret = read_secret(base)
+        host = str(json.loads(TreePaths(base).resource_config.read_bytes())["current_host"])
+    except (OSError, ValueError, KeyError) as error:
+        print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
+        return 2
+
+    async def run() -> int:
+        from headrace.agent.host import HostAgent
+
+        return await HostAgent(plan, host, secret, OPTION in sys.argv[1:]).run()
+
+    try:
+        return asyncio.run(run())
+    finally:
+        kill_descendants()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Runs in a new process, before the program: ties it to its parent, sets CPUs and niceness, then becomes it.
+
+    python -I -S bootstrap.py PARENT_PID TIED CPUS NICE PROGRAM [ARGUMENT ...]
+
+`TIED` is 1 if the kernel shall send SIGKILL to the program when its parent dies (PR_SET_PDEATHSIG). The parent may
+die before that request is made, so the parent's pid is compared afterwards. The kernel looks at the parent's
+*thread*: start programs from a thread that lives as long as the process. `CPUS` is a comma-separated list, or `-` for
+all. A program of its own is used instead of `preexec_fn`, which is not safe in a process that has threads.
+
+Uses the standard library only, and as little of it as it can: this is part of the start time of every program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+NOT_STARTED = 127  # the shell's exit code for a command that cannot be started
+
+
+def prctl(option: int, value: int) -> None:
+    """Calls prctl(2). Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}, {value}): {os.strerror(code)}")
+
+
+def become_subreaper() -> None:
+    """Makes this process the parent of descendants whose own parent dies."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def main(arguments: list[str]) -> int:
+    """Becomes the program. Returns only when it cannot be started."""
+    parent, tied, cpus, nice, *argv = arguments
+    if tied == "1":
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        return NOT_STARTED
+    if cpus != "-":
+        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
+    if int(nice):
+        os.nice(int(nice))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        print(f"cannot start {argv[0]}: {error.strerror}", file=sys.stderr)
+    return NOT_STARTED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,387 @@
+"""The job's state machine: what the agents report goes in, what they shall do and what is recorded comes out.
+
+    WAITING    for every host to register; any order, bounded by the plan's start_timeout
+    RUNNING    the programs run
+    SETTLING   something failed; a moment is given to what failed with it, to name the first cause (see `firstcause`)
+    STOPPING   the outcome is decided and never changes; programs are stopped first, then the feed servers, so that a
+               trainer that saves its work on SIGTERM still gets batches
+    FINISHED   every host has ended, or did not end in time
+
+Success has one door: every program of the completion groups exited with 0 while the job was RUNNING or SETTLING
+without a suspect. Every other way into STOPPING carries a cause.
+
+Pure: no clock, socket, thread or file. `now` is seconds since the epoch on a clock that does not go back. Whoever
+drives it calls `tick` about ten times a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.agent.firstcause import WINDOW, Kind, Suspect, exit_suspect, first_of
+from headrace.agent.messages import (
+    ExecutorLost,
+    Exited,
+    FeedDown,
+    FeedUp,
+    Hello,
+    HostEnded,
+    Message,
+    Orders,
+    ProgramsEnded,
+    Report,
+    StopOrder,
+)
+from headrace.agent.programs import expected_streams
+from headrace.instance.launch import FeedHost, LaunchPlan
+from headrace.runs.events import (
+    Cause,
+    DataWorkerLost,
+    Event,
+    FeedReady,
+    HostLost,
+    HostRegistered,
+    JobFinished,
+    JobStarted,
+    JobStopping,
+    Status,
+)
+
+SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
+FAILURE_GRACE = 5.0  # after a failure nobody waits longer than this for the others
+STOP_MARGIN = 4.0  # seconds beyond the grace within which a host must have ended
+PAUSE = 2.0  # a longer time without a tick means that this very process stood still, not the others
+
+
+class Phase(Enum):
+    """Where the job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SETTLING = "settling"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+
+
+@dataclass
+class _Host:
+    name: str
+    group: str
+    address: str
+    streams: tuple[str, ...]
+    executors: int
+    registered: bool = False
+    connected: bool = False
+    heard: float = 0.0
+    taken: int = 0
+    lost: bool = False
+    programs_ended: bool = False
+    ended: bool = False
+    exits: dict[str, Exited] = field(default_factory=dict)
+    feed: str = ""  # state of its feed server: starting, ready, lost; empty without one
+    feed_word: str = ""  # why it was down last
+
+    @property
+    def place(self) -> str:
+        return f"{self.group}/{self.name}"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether one of its programs has not ended well."""
+        return any(stream not in self.exits or self.exits[stream].exit_code != 0 for stream in self.streams)
+
+
+@dataclass
+class Effects:
+    """What shall be done now.
+
+    Attributes:
+        records: events of the job, in order.
+        wake: hosts whose orders have changed.
+    """
+
+    records: list[Event] = field(default_factory=list)
+    wake: set[str] = field(default_factory=set)
+
+
+class Coordinator:
+    """See the module. Every method that takes `now` returns the effects of one event.
+
+    Args:
+        plan: the launch plan.
+        now: when the coordinator began.
+
+    Attributes:
+        phase: where the job is.
+        verdict: the end, when the phase is FINISHED.
+    """
+
+    def __init__(self, plan: LaunchPlan, now: float) -> None:
+        self.phase = Phase.WAITING
+        self.verdict: JobFinished | None = None
+        self._plan = plan
+        self._began = now
+        self._ticked = now
+        self._started = 0.0
+        self._settle_until = 0.0
+        self._stop_until = 0.0
+        self._suspects: list[Suspect] = []
+        self._outcome: tuple[Status, Cause | None] = (Status.FAILED, None)
+        self._stop: StopOrder | None = None
+        self._feed_generation = 1
+        self._hosts: dict[str, _Host] = {}
+        for host in plan.hosts:
+            executors = plan.group(host.group).feed_executors
+            streams = expected_streams(plan, host.name)
+            state = _Host(host.name, host.group, host.address, streams, executors, heard=now)
+            state.feed = "starting" if executors else ""
+            self._hosts[host.name] = state
+
+    # --- what the hosts shall do -------------------------------------------------------------------------------
+
+    def orders(self, name: str) -> Orders:
+        """Returns all that a host shall do now."""
+        host = self._hosts[name]
+        stop = self._stop
+        if host.lost:
+            stop = StopOrder("this host was given up", grace=0.0, feed=True)
+        return Orders(
+            ack=host.taken,
+            start=self._started > 0,
+            feed_generation=self._feed_generation,
+            feed=tuple(
+                FeedHost(
+                    each.name, each.group, f"tcp://{each.address}:{self._plan.ports.feed}", each.executors, each.feed
+                )
+                for each in self._hosts.values()
+                if each.feed
+            ),
+            stop=stop,
+            verdict=self.verdict.status if self.verdict else None,
+        )
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def connected(self, name: str, now: float) -> Effects:
+        """A host opened a stream."""
+        self._hosts[name].connected = True
+        self._hosts[name].heard = now
+        return Effects(wake={name})
+
+    def disconnected(self, name: str, now: float) -> Effects:
+        """A host's stream broke. It may come back within the limit of silence."""
+        self._hosts[name].connected = False
+        return self._advance(Effects(), now)
+
+    def report(self, name: str, report: Report, now: float) -> Effects:
+        """A host reported. What was taken in before is ignored."""
+        host = self._hosts[name]
+        host.heard = now
+        effects = Effects()
+        if report.number == host.taken + 1 and not host.lost:
+            host.taken = report.number
+            self._take(host, report.message, effects, now)
+        return self._advance(effects, now)
+
+    def host_gone(self, name: str, reason: str, now: float) -> Effects:
+        """Somebody who knows says that a host's agent is gone."""
+        effects = Effects()
+        self._lose(self._hosts[name], reason, effects, now)
+        return self._advance(effects, now)
+
+    def stop_requested(self, status: Status, cause: Cause, grace: float | None, now: float) -> Effects:
+        """The job shall stop, or shall stop faster.
+
+        Args:
+            status: how a job that runs shall end: Stopped or Failed.
+            cause: why.
+            grace: seconds between SIGTERM and SIGKILL; None for the plan's. A later request can only shorten it.
+            now: the time.
+        """
+        effects = Effects()
+        wanted = self._plan.stop_grace if grace is None else grace
+        if self._stop is None:
+            if self._suspects:
+                self._decide(effects, now)
+            else:
+                self._begin_stop(status, cause, wanted, effects, now)
+        if self._stop is not None and wanted < self._stop.grace:
+            self._order_stop(wanted, self._stop.feed or not wanted, effects, now)
+        return self._advance(effects, now)
+
+    def tick(self, now: float) -> Effects:
+        """Time passed."""
+        gap = now - self._ticked
+        self._ticked = now
+        if gap > PAUSE:
+            for host in self._hosts.values():
+                host.heard += gap
+        effects = Effects()
+        for host in self._hosts.values():
+            if host.registered and not host.ended and now - host.heard > SILENCE_LIMIT:
+                broken = "" if host.connected else ", its connection is broken"
+                self._lose(host, f"silent for {SILENCE_LIMIT:g} s{broken}", effects, now)
+        return self._advance(effects, now)
+
+    # --- reports -------------------------------------------------------------------------------------------------
+
+    def _take(self, host: _Host, message: Message, effects: Effects, now: float) -> None:
+        match message:
+            case Hello():
+                host.registered = True
+                effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
+            case Exited():
+                host.exits[message.stream] = message
+                if message.exit_code != 0 and not message.stopped:
+                    self._suspect(
+                        exit_suspect(
+                            group=host.group,
+                            host=host.name,
+                            stream=message.stream,
+                            at=message.at,
+                            exit_code=message.exit_code,
+                            number=message.signal,
+                            last_lines=message.last_lines,
+                        ),
+                        now,
+                    )
+            case FeedUp():
+                host.executors = message.executors
+                self._feed_changed(host, "ready", effects)
+                effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
+            case FeedDown():
+                self._feed_lost(host, f"feed server {message.reason}", message.gone, effects, now)
+            case ExecutorLost():
+                reason = f"data worker process {message.reason}"
+                self._record_worker(host, reason, message.replaced, effects, now)
+            case ProgramsEnded():
+                host.programs_ended = True
+            case HostEnded():
+                host.programs_ended = host.ended = True
+                if self._stop is None:  # nobody had asked it to: its engine or platform ends this host
+                    self._lose(host, "its agent was told to end", effects, now)
+
+    def _record_worker(self, host: _Host, reason: str, recovered: bool, effects: Effects, now: float) -> None:
+        if self._stop is None:
+            effects.records.append(
+                DataWorkerLost(t=now, group=host.group, host=host.name, reason=reason, recovered=recovered)
+            )
+
+    def _feed_changed(self, host: _Host, state: str, effects: Effects) -> None:
+        host.feed = state
+        self._feed_generation += 1
+        effects.wake.update(self._hosts)
+
+    def _feed_lost(self, host: _Host, reason: str, gone: bool, effects: Effects, now: float) -> None:
+        host.feed_word = reason
+        self._feed_changed(host, "lost" if gone else "starting", effects)
+        self._record_worker(host, reason, not gone, effects, now)
+        if gone and self._nobody_serves() and any(each.unfinished for each in self._hosts.values()):
+            self._suspect(Suspect(Kind.SILENT, now, _feed_cause(host, "")), now)
+
+    def _nobody_serves(self) -> bool:
+        return all(each.feed in {"", "lost"} for each in self._hosts.values())
+
+    def _lose(self, host: _Host, reason: str, effects: Effects, now: float) -> None:
+        if host.lost or (host.ended and self._stop is not None):
+            return
+        host.lost = True
+        # When its connection broke is not known better than by its last word.
+        at = now if host.connected else host.heard
+        effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
+        if host.unfinished:
+            self._suspect(Suspect(Kind.SILENT, at, Cause(reason, host.group, host.name, "agent")), now)
+        if host.feed:
+            self._feed_lost(host, f"host lost: {reason}", True, effects, now)
+
+    # --- decisions -----------------------------------------------------------------------------------------------
+
+    def _suspect(self, suspect: Suspect, now: float) -> None:
+        if self.phase in {Phase.WAITING, Phase.RUNNING}:
+            self.phase = Phase.SETTLING
+            self._settle_until = now + WINDOW
+        if self.phase is Phase.SETTLING:
+            self._suspects.append(suspect)
+
+    def _advance(self, effects: Effects, now: float) -> Effects:
+        if self.phase is Phase.WAITING:
+            self._wait(effects, now)
+        if self.phase is Phase.RUNNING:
+            self._watch(effects, now)
+        if self.phase is Phase.SETTLING and now >= self._settle_until and not self._in_doubt():
+            self._decide(effects, now)
+        if self.phase is Phase.STOPPING:
+            self._await_end(effects, now)
+        return effects
+
+    def _wait(self, effects: Effects, now: float) -> None:
+        missing = [host for host in self._hosts.values() if not host.registered and not host.lost]
+        if not missing:
+            self.phase = Phase.RUNNING
+            self._started = now
+            effects.records.append(JobStarted(t=now))
+            effects.wake.update(self._hosts)
+        elif now - self._began > self._plan.start_timeout:
+            names = ", ".join(host.place for host in missing)
+            reason = f"did not come within {self._plan.start_timeout:g} s; waited for: {names}"
+            cause = Cause(reason, missing[0].group, missing[0].name, "agent")
+            self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
+
+    def _watch(self, effects: Effects, now: float) -> None:
+        plan = self._plan
+        wanted = plan.completion_groups or plan.distribution_groups
+        complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
+        if complete and not any(host.unfinished for host in complete):
+            self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)
+        elif plan.max_run and now - self._started > plan.max_run:
+            cause = Cause(f"MaxRuntimeExceeded: the job ran longer than max_run, {plan.max_run:g} s")
+            self._begin_stop(Status.STOPPED, cause, plan.stop_grace, effects, now)
+
+    def _in_doubt(self) -> bool:
+        """Whether a host's connection is broken and it is not known whether the host is lost: it may be the cause."""
+        return any(host.registered and not (host.connected or host.lost or host.ended) for host in self._hosts.values())
+
+    def _decide(self, effects: Effects, now: float) -> None:
+        first = first_of(self._suspects)
+        cause = first.cause
+        down = [host for host in self._hosts.values() if host.feed_word and host.feed != "ready"]
+        serves = any(host.feed == "ready" for host in self._hosts.values())
+        if first.kind is not Kind.SILENT and down and not serves:
+            cause = _feed_cause(down[-1], f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}")
+        self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
+
+    def _begin_stop(self, status: Status, cause: Cause | None, grace: float, effects: Effects, now: float) -> None:
+        self.phase = Phase.STOPPING
+        self._outcome = (status, cause)
+        if status is Status.FAILED:
+            grace = min(grace, FAILURE_GRACE, self._plan.stop_grace)
+        effects.records.append(JobStopping(t=now, reason=str(cause) if cause else "the completion groups are done"))
+        self._order_stop(grace, False, effects, now)
+
+    def _order_stop(self, grace: float, feed: bool, effects: Effects, now: float) -> None:
+        cause = self._outcome[1]
+        self._stop = StopOrder(str(cause) if cause else "the job is complete", grace, feed)
+        self._stop_until = now + grace + STOP_MARGIN
+        effects.wake.update(self._hosts)
+
+    def _await_end(self, effects: Effects, now: float) -> None:
+        assert self._stop is not None
+        live = [host for host in self._hosts.values() if host.registered and not host.lost]
+        if not self._stop.feed and all(host.programs_ended or not host.streams for host in live):
+            self._order_stop(self._stop.grace, True, effects, now)
+        waiting = [host for host in live if not host.ended]
+        if waiting and now < self._stop_until:
+            return
+        for host in waiting:
+            host.lost = True
+            reason = f"did not stop within {self._stop.grace + STOP_MARGIN:g} s"
+            effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
+        self.phase = Phase.FINISHED
+        self.verdict = JobFinished(t=now, status=self._outcome[0], cause=self._outcome[1])
+        effects.records.append(self.verdict)
+        effects.wake.update(self._hosts)
+
+
+def _feed_cause(host: _Host, more: str) -> Cause:
+    return Cause(f"no data worker is left: {host.feed_word}{more}", host.group, host.name, "feed")

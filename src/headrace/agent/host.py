@@ -1,0 +1,392 @@
+"""The agent of one host: obeys the coordinator's orders, reports what happens, and leaves nothing behind.
+
+What ends a host: an order to stop; a SIGTERM to the agent; the loss of the coordinator; the loss of the engine's
+supervisor. In every case the programs get SIGTERM and time, then SIGKILL, then whatever they left running is ended,
+and the agent goes. If the agent itself is killed, the kernel kills its programs (see `bootstrap`) and the engine's
+supervisor ends what they leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from headrace.agent.client import Client, CoordinatorLost
+from headrace.agent.feedfile import write_feed_file
+from headrace.agent.feedserver import FeedServer
+from headrace.agent.leader import Leader
+from headrace.agent.lifeline import CommandReader, StopJob
+from headrace.agent.messages import Exited, Hello, HostEnded, Orders, ProgramsEnded, StopOrder, clip_lines
+from headrace.agent.processes import descendants, name_of_exit
+from headrace.agent.programs import FEED, ProgramSpec, expected_streams, feed_argv, programs_of
+from headrace.agent.running import Reaper, Running
+from headrace.agent.sweep import end_leftovers
+from headrace.agent.usage import UsageSampler
+from headrace.agent.variables import HostVariables
+from headrace.instance import write_failure
+from headrace.instance.launch import LaunchPlan
+from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream
+from headrace.runs.events import ProgramExited, ProgramStarted
+
+ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
+FEED_GRACE = 5.0
+GONE_SECONDS = 5.0  # for a process to go after SIGKILL
+LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
+
+
+class HostAgent:
+    """See the module.
+
+    Args:
+        plan: the launch plan.
+        host: name of this host.
+        secret: the job's secret.
+        lifeline: whether standard input is the engine's lifeline.
+    """
+
+    def __init__(self, plan: LaunchPlan, host: str, secret: bytes, lifeline: bool) -> None:
+        self.plan = plan
+        self.me = plan.host(host)
+        self.group = plan.group(self.me.group)
+        self._paths = RunPaths(Path(self.me.record_dir))
+        self._events = EventWriter(self._paths.events(host))
+        self._log = LogWriter(self._paths.log(self._stream("agent")))
+        self._logs: dict[str, LogWriter] = {}
+        self._variables = HostVariables(plan, host)
+        self._reaper = Reaper()
+        self._running: dict[str, Running] = {}
+        self._feed: FeedServer | None = None
+        self._feed_generation = 0
+        self._started = False
+        self._stop: StopOrder | None = None
+        self._stop_at = 0.0  # when SIGKILL is due
+        self._stop_changed = asyncio.Event()
+        self._verdict: Status | None = None
+        self._ended = asyncio.Event()
+        self._released = asyncio.Event()
+        self._told_to_leave = False
+        self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lifeline = lifeline
+        self._supervisor = os.getppid()
+        self._leader = Leader(plan, secret, self._events, self.note) if plan.leader == host else None
+        leader = plan.host(plan.leader)
+        address = f"{leader.address}:{plan.ports.control}"
+        self._client = Client(
+            address=address,
+            leader=f"{leader.group}/{leader.name}",
+            secret=secret,
+            host=host,
+            start_timeout=plan.start_timeout,
+            obey=self.obey,
+            note=self.note,
+        )
+
+    def note(self, text: str) -> None:
+        """Writes a line into the agent's own log."""
+        self._log.write_line("o", text.encode(errors="replace"))
+
+    async def run(self) -> int:
+        """Runs the host to its end. Returns the exit code: 0 if the job is complete."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        if self._lifeline:
+            self._watch_lifeline()
+        if self._leader is not None:
+            await self._leader.start()
+            self._task(self._leader.run())
+        self._task(self._talk())
+        self._client.report(Hello(self.group.name))
+        sampler = UsageSampler(
+            MetricWriter(self._paths.metrics(self._stream("host"))),
+            len(self.me.cpus) or len(os.sched_getaffinity(0)),
+        )
+        self._task(sampler.run())
+        self._variables.prepare()
+        await self._until_crash(self._ended.wait())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
+        sampler.sample()
+        if self._leader is not None:
+            await self._close_leader(self._leader)
+        while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=0.1)
+            self._tasks = [task for task in self._tasks if not task.done()]
+        for log in [*self._logs.values(), self._log]:
+            log.close()
+        self._events.close()
+        return 0 if self._verdict is Status.COMPLETED else 1
+
+    async def _until_crash(self, work: Coroutine[object, object, object]) -> None:
+        """Waits for the work. Raises what any task of this agent raised."""
+        task = asyncio.ensure_future(work)
+        try:
+            both: set[asyncio.Future[object]] = {task, cast("asyncio.Future[object]", self._crashed)}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if self._crashed.done():
+                self._crashed.result()
+        finally:
+            task.cancel()
+
+    async def _last_word(self) -> None:
+        while not (self._released.is_set() or (self._told_to_leave and self._client.delivered)):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._released.wait(), 0.05)
+
+    # --- orders --------------------------------------------------------------------------------------------------
+
+    def obey(self, orders: Orders) -> None:
+        """Does what the coordinator wants and is not done yet."""
+        if orders.feed_generation > self._feed_generation and orders.feed and self.group.entry_point:
+            self._feed_generation = orders.feed_generation
+            try:
+                write_feed_file(self.plan, self.me.name, orders)
+            except OSError as error:
+                self.note(f"cannot write feed.json: {error}")
+        if orders.stop is not None:
+            self.stop(orders.stop)
+        elif orders.start and not self._started:
+            self._start_programs()
+        if orders.verdict is not None:
+            self._verdict = orders.verdict
+            self._released.set()
+
+    def stop(self, order: StopOrder) -> None:
+        """Stops the host, or stops it faster."""
+        due = time.monotonic() + order.grace
+        first = self._stop is None
+        self._stop_at = due if first else min(self._stop_at, due)
+        feed = order.feed or (self._stop is not None and self._stop.feed)
+        if first:
+            self.note(f"stopping: {order.reason}")
+        self._stop = msgspec.structs.replace(order, feed=feed)
+        self._stop_changed.set()
+        if first:
+            self._task(self._stop_host())
+
+    def _signalled(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._leader is not None:
+            self._leader.stop(Status.STOPPED, f"the agent of {self.me.name} was told to stop by {name}")
+        else:
+            self._told_to_leave = True
+            self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
+
+    def _abandoned(self, reason: str) -> None:
+        """Nobody directs this host any more."""
+        if self._leader is not None and self._leader.verdict is None:
+            self._leader.stop(Status.FAILED, reason, min(ORPHAN_GRACE, self.plan.stop_grace))
+        self.stop(StopOrder(reason, min(ORPHAN_GRACE, self.plan.stop_grace), feed=True))
+
+    # --- programs ------------------------------------------------------------------------------------------------
+
+    def _start_programs(self) -> None:
+        self._started = True
+        for spec in programs_of(self.plan, self.me.name):
+            if spec.is_feed:
+                self._feed = FeedServer(self._start_feed, self._client.report, self.note, self.plan.start_timeout)
+                self._feed.start()
+            else:
+                self._start_program(spec)
+
+    def _start_program(self, spec: ProgramSpec) -> None:
+        metrics = self._paths.metrics(self._stream(spec.stream))
+        metrics.parent.mkdir(parents=True, exist_ok=True)
+        env = self._variables.of_program(spec, metrics)
+        try:
+            running = self._launch(spec.stream, self._variables.argv(), env)
+        except OSError as error:
+            reason = f"cannot start {spec.stream}: {error.strerror or error}"
+            self.note(reason)
+            self._client.report(Exited(spec.stream, time.time(), exit_code=127, last_lines=(reason,)))
+            return
+        self._reaper.watch(running, lambda: self._program_ended(running))
+
+    def _start_feed(self, status_fd: int, on_end: Callable[[], None]) -> Running:
+        argv = [sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
+        running = self._launch(FEED, argv, self._variables.of_feed(), (status_fd,))
+
+        def ended() -> None:
+            self._record_exit(running)
+            on_end()
+
+        self._reaper.watch(running, ended)
+        return running
+
+    def _launch(self, stream: str, argv: list[str], env: dict[str, str], fds: tuple[int, ...] = ()) -> Running:
+        log = self._logs.setdefault(stream, LogWriter(self._paths.log(self._stream(stream))))
+        running = Running(stream, argv=argv, env=env, cwd=f"{self.me.base_dir}/code", log=log, pass_fds=fds)
+        self._running[stream] = running
+        where = {"group": self.group.name, "host": self.me.name, "stream": stream}
+        self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
+        return running
+
+    def _record_exit(self, running: Running) -> None:
+        self._events.write(
+            ProgramExited(
+                t=time.time(),
+                group=self.group.name,
+                host=self.me.name,
+                stream=running.stream,
+                exit_code=running.exit_code,
+                signal=running.signal,
+                stopped=running.told,
+            )
+        )
+
+    def _program_ended(self, running: Running) -> None:
+        self._record_exit(running)
+        lines = clip_lines(list(running.tail))
+        if running.exit_code != 0 and not running.told:
+            how = name_of_exit(running.exit_code, running.signal)
+            self._write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
+        self._client.report(
+            Exited(
+                running.stream,
+                time.time(),
+                exit_code=running.exit_code,
+                signal=running.signal,
+                stopped=running.told,
+                last_lines=lines,
+            )
+        )
+        if not any(self._entry_running()) and self._stop is None:
+            self._task(self._clear())
+
+    def _write_failure(self, text: str) -> None:
+        try:
+            write_failure(self.me.base_dir, text)
+        except OSError as error:
+            self.note(f"cannot write output/failure: {error}")
+
+    def _entry_running(self) -> list[Running]:
+        return [each for each in self._running.values() if each.stream != FEED and not each.ended.is_set()]
+
+    # --- stop ----------------------------------------------------------------------------------------------------
+
+    async def _stop_host(self) -> None:
+        if self._feed is not None:
+            self._feed.stop()
+        await self._end(self._entry_running(), None)
+        if expected_streams(self.plan, self.me.name):
+            self._client.report(ProgramsEnded())
+        while self._stop is not None and not self._stop.feed:
+            self._stop_changed.clear()
+            await self._stop_changed.wait()
+        feed = self._running.get(FEED)
+        if feed is not None and not feed.ended.is_set():
+            await self._end([feed], FEED_GRACE)
+        await self._clear()
+        for running in self._running.values():
+            running.close()
+        self._variables.remove_scratch()
+        self._client.report(HostEnded())
+        self._ended.set()
+
+    async def _end(self, programs: list[Running], at_most: float | None) -> None:
+        """Ends programs: SIGTERM, the time that the order gives (or less), SIGKILL."""
+        if not programs:
+            return
+        limit = float("inf") if at_most is None else time.monotonic() + at_most
+        for program in programs:
+            program.terminate()
+        ended = asyncio.ensure_future(_all_ended(programs))
+        while not ended.done():
+            self._stop_changed.clear()
+            rest = min(self._stop_at, limit) - time.monotonic()
+            if rest <= 0:
+                break
+            changed = asyncio.ensure_future(self._stop_changed.wait())
+            await asyncio.wait({ended, changed}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+        for program in programs:
+            if not program.ended.is_set():
+                self.note(f"{program.stream} did not end in time: SIGKILL")
+                program.kill()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(ended, GONE_SECONDS)
+
+    async def _clear(self) -> None:
+        """Ends what the programs left running: whatever descends from this agent and is not one of its programs."""
+        alive = [each.pid for each in self._running.values() if not each.ended.is_set()]
+        left = await end_leftovers(lambda: descendants(os.getpid(), without=alive), self._reaper.reap)
+        if left:
+            self.note(f"{left} processes that the programs had left running were killed")
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    async def _talk(self) -> None:
+        try:
+            await self._client.run()
+        except CoordinatorLost as error:
+            self._released.set()  # there will be no last word
+            self.note(str(error))
+            self._abandoned(str(error))
+
+    async def _close_leader(self, leader: Leader) -> None:
+        verdict = leader.verdict
+        if verdict is not None and verdict.status is Status.FAILED and verdict.cause is not None:
+            self._write_failure("\n".join([str(verdict.cause), *verdict.cause.last_lines]))
+        await leader.close()
+
+    def _watch_lifeline(self) -> None:
+        loop = asyncio.get_running_loop()
+        reader = CommandReader()
+        os.set_blocking(0, False)
+
+        def read() -> None:
+            try:
+                data = os.read(0, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                loop.remove_reader(0)
+                self._abandoned("the engine's supervisor died")
+                return
+            for command in reader.feed(data):
+                if self._leader is not None:
+                    self._leader.command(command)
+                elif isinstance(command, StopJob):
+                    grace = self.plan.stop_grace if command.grace is None else command.grace
+                    self._released.set()  # the engine speaks to this host itself because the coordinator is gone
+                    self.stop(StopOrder(command.reason, grace, feed=True))
+
+        loop.add_reader(0, read)
+        self._task(self._watch_parent())
+
+    async def _watch_parent(self) -> None:
+        """Notices the supervisor's death when somebody else holds the lifeline's other end."""
+        while os.getppid() == self._supervisor:
+            await asyncio.sleep(0.5)
+        self._abandoned("the engine's supervisor died")
+
+    def _task(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._task_done)
+        self._tasks.append(task)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None and not self._crashed.done():
+                self._crashed.set_exception(error)
+
+    def _stream(self, name: str) -> Stream:
+        return Stream(self.group.name, self.me.name, name)
+
+
+async def _all_ended(programs: list[Running]) -> None:
+    for program in programs:
+        await program.ended.wait()

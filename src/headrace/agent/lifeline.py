@@ -1,0 +1,57 @@
+"""The pipe from an engine's supervisor to an agent: commands, and a sign of life.
+
+The supervisor holds the writing end. When it is closed without a command the supervisor is dead, whatever killed it.
+Commands are JSON lines. This module is for both ends.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.runs.events import Status
+
+OPTION = "--lifeline"  # argument of the agent: its standard input is such a pipe
+SCRATCH = "HEADRACE_SCRATCH"  # variable: directory for the temporary files of the job's programs
+RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
+
+
+class StopJob(msgspec.Struct, frozen=True, tag="stop"):
+    """Stop. The leader's agent stops the job, another one its own host.
+
+    Attributes:
+        reason: why, in words.
+        status: how the job ends with it: Stopped or Failed.
+        grace: seconds between SIGTERM and SIGKILL, None for the plan's; 0 is at once.
+    """
+
+    reason: str
+    status: Status
+    grace: float | None = None
+
+
+class AgentGone(msgspec.Struct, frozen=True, tag="gone"):
+    """The agent of a host ended. For the leader's agent."""
+
+    host: str
+    reason: str
+
+
+Command = StopJob | AgentGone
+_decoder = msgspec.json.Decoder(Command)
+
+
+def encode(command: Command) -> bytes:
+    """Returns the line of a command."""
+    return msgspec.json.encode(command) + b"\n"
+
+
+class CommandReader:
+    """Cuts what came through the pipe into commands."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Takes the next bytes. Returns the commands that are complete. Raises msgspec.DecodeError."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [_decoder.decode(line) for line in lines if line]

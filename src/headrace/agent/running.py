@@ -1,0 +1,197 @@
+"""One operating-system process of a host: its start, its output and its end.
+
+Output is read whenever there is some and goes into the program's log, so a program never waits for a full pipe,
+whatever it writes. `Reaper` takes in every child that ended, also those that were only adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.agent.messages import LAST_LINE_BYTES, LAST_LINES
+from headrace.agent.output import LineSplitter
+from headrace.agent.processes import describe_exit, reap
+from headrace.agent.spawn import spawn
+from headrace.runs import LogWriter
+
+CHUNK = 1 << 18
+PIPE_BYTES = 1 << 20
+
+
+class Pump:
+    """Moves what comes out of one pipe into a log.
+
+    Args:
+        descriptor: the reading end; it is closed at its end.
+        letter: ``o`` or ``e``, see `LogWriter`.
+        log: the program's log.
+        tail: gets the last lines.
+    """
+
+    def __init__(self, descriptor: int, letter: str, log: LogWriter, tail: deque[bytes]) -> None:
+        self._descriptor = descriptor
+        self._letter = letter
+        self._log = log
+        self._tail = tail
+        self._splitter = LineSplitter()
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+        with contextlib.suppress(OSError):  # a bigger pipe is a favour, not a need
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._loop.add_reader(descriptor, self._read)
+
+    def _read(self) -> bool:
+        """Moves one chunk. Returns whether there may be more."""
+        try:
+            data = os.read(self._descriptor, CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self._write(self._splitter.feed(data, time.monotonic()))
+            return True
+        self.close()
+        return False
+
+    def drain(self) -> None:
+        """Moves what is in the pipe now, and what has no newline yet."""
+        for _ in range(2 * PIPE_BYTES // CHUNK):  # a descendant may go on writing
+            if self._descriptor < 0 or not self._read():
+                break
+        self._write(self._splitter.end())
+
+    def close(self) -> None:
+        """Closes the pipe."""
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._write(self._splitter.end())
+
+    def _write(self, lines: list[bytes]) -> None:
+        if lines:
+            self._tail.extend(line[:LAST_LINE_BYTES] for line in lines[-LAST_LINES:])
+            self._log.write_line(self._letter, b"\n".join(lines) + b"\n")
+
+
+class Running:
+    """A program that was started.
+
+    Args:
+        stream: its name.
+        argv, env, cwd, pass_fds: see `spawn`.
+        log: where its output goes.
+
+    Attributes:
+        pid: its process.
+        exit_code, signal: one of them is set when it has ended.
+        told: it was told to stop.
+        ended: set when it has ended.
+        tail: its last lines.
+
+    Raises:
+        OSError: no process could be made.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        log: LogWriter,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.stream = stream
+        self.argv = tuple(argv)
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.told = False
+        self.ended = asyncio.Event()
+        self.tail: deque[bytes] = deque(maxlen=LAST_LINES)
+        out, out_end = os.pipe()
+        err, err_end = os.pipe()
+        try:
+            self._process = spawn(argv, env=env, cwd=cwd, tied=True, stdout=out_end, stderr=err_end, pass_fds=pass_fds)
+        except OSError:
+            os.close(out)
+            os.close(err)
+            raise
+        finally:
+            os.close(out_end)
+            os.close(err_end)
+        self.pid = self._process.pid
+        self._pumps = [Pump(out, "o", log, self.tail), Pump(err, "e", log, self.tail)]
+
+    def send(self, number: int) -> None:
+        """Sends a signal to its main process, if that has not ended. It counts as told to stop."""
+        if not self.ended.is_set():  # not reaped yet, so the pid is still its own
+            self.told = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        self.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends its main process."""
+        self.send(signal.SIGKILL)
+
+    def finish(self, status: int) -> None:
+        """Takes the wait status of its main process. Its output so far is in the log afterwards."""
+        self.exit_code, self.signal = describe_exit(status)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        for pump in self._pumps:
+            pump.drain()
+        self.ended.set()
+
+    def close(self) -> None:
+        """Closes its pipes; what a descendant writes from here on is lost."""
+        for pump in self._pumps:
+            pump.close()
+
+
+class Started(Protocol):
+    """What `Reaper` needs of a process."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    def finish(self, status: int) -> None:
+        """It has ended."""
+
+
+class Reaper:
+    """Takes in children that ended."""
+
+    def __init__(self) -> None:
+        self._children: dict[int, tuple[Started, Callable[[], None]]] = {}
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Children that were started here and have not ended."""
+        return frozenset(self._children)
+
+    def watch(self, child: Started, on_exit: Callable[[], None]) -> None:
+        """Calls `on_exit` after `child.finish`."""
+        self._children[child.pid] = (child, on_exit)
+
+    def reap(self) -> None:
+        """Takes in those that have ended by now."""
+        for pid, status in reap():
+            known = self._children.pop(pid, None)
+            if known is not None:
+                child, on_exit = known
+                child.finish(status)
+                on_exit()

@@ -1,0 +1,84 @@
+"""Where instances come from: an engine checks and plans a job, starts an agent on each, and brings the run home.
+
+    plan(job)     what would run where; starts nothing, asks nothing but the machine's CPUs
+    check(job)    raises what would stop `start`; starts nothing
+    start(job)    starts a run and returns its `Handle`
+    stop(run)     stops a run that somebody else started
+
+Each engine is a package of its own with these functions; it is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Protocol, cast
+
+from headrace.errors import EngineRefused
+
+if TYPE_CHECKING:
+    from headrace.engines.local.handle import Handle
+    from headrace.instance.launch import LaunchPlan
+    from headrace.job import Job
+    from headrace.runs import Run
+
+__all__ = ["ENGINES", "check", "plan", "start", "stop"]
+
+ENGINES = {"local": "headrace.engines.local.engine"}  # module with these functions
+
+
+class _Engine(Protocol):
+    def plan(self, job: Job) -> LaunchPlan: ...
+
+    def check(self, job: Job) -> None: ...
+
+    def start(self, job: Job) -> Handle: ...
+
+    def stop(self, run: Run, now: bool) -> bool: ...
+
+
+def plan(job: Job, engine: str = "local") -> LaunchPlan:
+    """Returns what would run where.
+
+    Raises:
+        EngineRefused: no engine of that name.
+        JobInvalid: the job asks for something that this machine does not have.
+    """
+    return _engine(engine).plan(job)
+
+
+def check(job: Job, engine: str = "local") -> None:
+    """Checks that a job could start here and now.
+
+    Raises:
+        JobInvalid: a file or CPU that is not there.
+        EngineRefused: a port in use, a job of that name that runs, no engine of that name.
+    """
+    _engine(engine).check(job)
+
+
+def start(job: Job, engine: str = "local") -> Handle:
+    """Starts a run of the job. It lives as long as this process: when the caller dies the run is stopped.
+
+    Raises:
+        JobInvalid, EngineRefused: as `check` does; nothing was started, nothing is left.
+    """
+    return _engine(engine).start(job)
+
+
+def stop(run: Run, now: bool = False) -> bool:
+    """Asks a run to stop, whoever started it.
+
+    Args:
+        run: the run.
+        now: kill its programs instead of asking them.
+
+    Returns:
+        Whether it was still running.
+    """
+    return _engine(run.header.engine).stop(run, now)
+
+
+def _engine(name: str) -> _Engine:
+    if name not in ENGINES:
+        raise EngineRefused(f"no engine is called {name!r}", hint=f"there is: {', '.join(ENGINES)}")
+    return cast(_Engine, importlib.import_module(ENGINES[name]))

@@ -1,0 +1,73 @@
+"""What must be true of this machine before a job can start. Nothing is created here."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+
+import msgspec
+
+from headrace.errors import EngineRefused
+from headrace.instance.launch import LaunchPlan
+from headrace.runs import list_runs
+
+
+def check_ports(plan: LaunchPlan) -> None:
+    """Checks that every port that the job needs is free.
+
+    Raises:
+        EngineRefused: with every port that is not.
+    """
+    wrong = [
+        f"{name} port {address}:{port}: {why}"
+        for name, address, port in needed_ports(plan)
+        if (why := _taken(address, port))
+    ]
+    if wrong:
+        raise EngineRefused(
+            "; ".join(wrong),
+            hint="end what uses it (another job on this machine?), or choose others with engines.local.ports or "
+            "engines.local.address_prefix",
+        )
+
+
+def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
+    """Yields what the job will listen on: name of the port, address, number."""
+    yield "control", plan.host(plan.leader).address, plan.ports.control
+    for host in plan.hosts:
+        if plan.group(host.group).feed_executors:
+            yield "feed", host.address, plan.ports.feed
+    if plan.distribution_hosts:
+        yield "master", plan.host(plan.distribution_hosts[0]).address, plan.ports.master
+
+
+def _taken(address: str, port: int) -> str:
+    """Returns why the port cannot be listened on; empty if it can."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the servers do: a connection of a former job that still lingers does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError as error:
+            return "in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+    return ""
+
+
+def check_name(job_name: str) -> None:
+    """Checks that no job of that name runs.
+
+    Raises:
+        EngineRefused: one does.
+    """
+    for run in list_runs():
+        try:
+            running = run.header.job_name == job_name and not run.finished
+        except (OSError, msgspec.DecodeError):  # no run that anybody could use
+            continue
+        if running:
+            raise EngineRefused(
+                f"a job named {job_name!r} is already running: {run.id}",
+                hint=f"stop it with `headrace stop {run.id}`, or choose another job_name",
+            )

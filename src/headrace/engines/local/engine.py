@@ -1,0 +1,133 @@
+"""The engine's face. It starts a run: checks first, creates afterwards, then hands over to the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.agent.lifeline import RUN_ID
+from headrace.engines.local.checks import check_name, check_ports
+from headrace.engines.local.handle import Handle, stop_run
+from headrace.engines.local.planning import make_plan
+from headrace.engines.local.preparing import prepare
+from headrace.errors import EngineRefused
+from headrace.instance.launch import LaunchPlan
+from headrace.job import Job
+from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
+
+SUPERVISOR = "headrace.engines.local.supervisor"
+SUPERVISOR_SECONDS = 30.0
+ENGINE_LOGS = "engine"  # folder of the run: what supervisor and agents write when something is wrong with them
+
+
+def plan(job: Job) -> LaunchPlan:
+    """Returns what would run where. Raises JobInvalid for a CPU set that this machine does not have."""
+    return _plan(job, RunPaths(runs_dir() / job.job_name))
+
+
+def check(job: Job) -> None:
+    """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
+    job.check_files()
+    check_ports(plan(job))
+    check_name(job.job_name)
+
+
+def start(job: Job) -> Handle:
+    """Starts a run. Raises JobInvalid or EngineRefused; then nothing is left."""
+    check(job)
+    with _name_taken(job.job_name):
+        paths = create_run(job.job_name, "local")
+    try:
+        prepare(job, _plan(job, paths), paths)
+        return _start_supervisor(paths)
+    except BaseException as error:
+        shutil.rmtree(paths.root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise EngineRefused(
+                f"the run cannot be prepared in {paths.root}: {error}",
+                hint="is the disk full, or $HEADRACE_HOME wrong?",
+            ) from error
+        raise
+
+
+def stop(run: Run, now: bool = False) -> bool:
+    """Asks a run to stop. Returns whether it was still running."""
+    return stop_run(run.paths, now)
+
+
+def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
+    return make_plan(job, paths, sorted(os.sched_getaffinity(0)), sys.executable)
+
+
+@contextlib.contextmanager
+def _name_taken(job_name: str) -> Iterator[None]:
+    """Checks the name once more, with no other start on this machine between the check and the new run."""
+    try:
+        runs_dir().mkdir(parents=True, exist_ok=True)
+        directory = os.open(runs_dir(), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise EngineRefused(
+            f"no runs can be kept in {runs_dir()}: {error.strerror}", hint="set HEADRACE_HOME"
+        ) from error
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        check_name(job_name)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _start_supervisor(paths: RunPaths) -> Handle:
+    logs = paths.root / ENGINE_LOGS
+    logs.mkdir()
+    reading, writing = os.pipe()
+    try:
+        with (logs / "supervisor.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                stdin=reading,
+                stdout=log,
+                stderr=log,
+                env=supervisor_environment(paths.id),
+                cwd=paths.root,  # so that no module of the user's directory is imported in its place
+                start_new_session=True,
+            )
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    try:
+        _await_supervisor(paths, process)
+    except BaseException:
+        os.close(writing)
+        process.kill()
+        process.wait()
+        raise
+    return Handle(paths, process, writing)
+
+
+def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None:
+    """Waits until the supervisor answers for the run, so that from here on others can see and stop it."""
+    deadline = time.monotonic() + SUPERVISOR_SECONDS
+    while read_header(paths).supervisor_pid != process.pid:
+        if process.poll() is not None or time.monotonic() > deadline:
+            words = (paths.root / ENGINE_LOGS / "supervisor.log").read_text(errors="replace").strip()
+            raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
+        time.sleep(0.005)
+
+
+def supervisor_environment(run_id: str) -> dict[str, str]:
+    """Returns the variables of supervisor and agents: those of the caller, and how headrace is found from elsewhere."""
+    package = str(Path(__file__).resolve().parents[3])
+    search = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if package not in search:
+        search.insert(0, package)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(search), RUN_ID: run_id}

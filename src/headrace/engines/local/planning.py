@@ -1,0 +1,88 @@
+"""From a job to its launch plan on this machine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.job import Job, assign_cpus
+from headrace.runs import RunPaths
+
+START_TIMEOUT = 60.0
+
+
+def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) -> LaunchPlan:
+    """Returns the launch plan of a run.
+
+    Args:
+        job: the job.
+        paths: the run's directory; it need not exist.
+        machine: ids of the CPUs that this process may use.
+        python: interpreter for the user's programs.
+
+    Raises:
+        JobInvalid: a CPU set that this machine does not have.
+    """
+    cpus = assign_cpus(job, tuple(machine))
+    hosts = tuple(
+        HostPlan(
+            name=host,
+            group=group,
+            address=f"{job.local.address_prefix}.{number_of(host)}",
+            base_dir=str(paths.host(host)),
+            record_dir=str(paths.root),
+            cpus=cpus[host],
+        )
+        for group, names in job.hosts.items()
+        for host in names
+    )
+    return LaunchPlan(
+        job_name=job.job_name,
+        run_id=paths.id,
+        entry_point=str(job.entry_point),
+        groups=tuple(_group(job, group.instance_group_name, cpus, len(machine)) for group in job.groups),
+        hosts=hosts,
+        leader=job.hosts[job.completion_groups[0]][0],
+        distribution_groups=job.distribution_groups,
+        completion_groups=job.completion_groups,
+        environment=dict(job.environment),
+        ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
+        stop_grace=job.local.stop_grace,
+        start_timeout=START_TIMEOUT,
+        max_run=float(job.max_run),
+        python=python,
+    )
+
+
+def number_of(host: str) -> int:
+    """Returns n of ``algo-n``."""
+    return int(host.rpartition("-")[2])
+
+
+def _group(job: Job, name: str, cpus: dict[str, tuple[int, ...]], machine: int) -> GroupPlan:
+    group = next(group for group in job.groups if group.instance_group_name == name)
+    hosts = job.hosts[name]
+    entry_point = name in job.entry_point_groups
+    ranks = job.processes_on(name) or int(entry_point)
+    cores = min(len(cpus[host]) or machine for host in hosts)
+    return GroupPlan(
+        name=name,
+        instance_type=group.instance_type,
+        hosts=hosts,
+        entry_point=entry_point,
+        processes_per_host=job.processes_on(name),
+        feed_executors=feed_executors(job.feed_workers, cores, ranks) if name in job.feed_groups else 0,
+    )
+
+
+def feed_executors(wanted: str | int, cores: int, ranks: int) -> int:
+    """Returns the data worker processes of a host.
+
+    Args:
+        wanted: ``auto`` or a number.
+        cores: CPUs of the host.
+        ranks: user's programs on the host; data workers get what they leave.
+    """
+    if isinstance(wanted, int):
+        return wanted
+    return max(1, cores - ranks)

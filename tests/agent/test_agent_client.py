@@ -1,0 +1,153 @@
+"""An agent keeps its line to the coordinator, through broken connections, and gives up in time."""
+
+import asyncio
+import itertools
+import os
+import time
+
+import pytest
+
+from headrace.agent import client as client_module
+from headrace.agent.client import Client, CoordinatorLost
+from headrace.agent.control import ControlServer
+from headrace.agent.messages import ExecutorLost, Heartbeat, Hello, Orders
+
+SECRET = b"s" * 32
+_numbers = itertools.count(1)
+
+
+class Desk:
+    """A coordinator's desk that takes reports in order, once each."""
+
+    def __init__(self):
+        self.taken = []
+        self.all = []
+
+    def connected(self, host):
+        pass
+
+    def disconnected(self, host):
+        pass
+
+    def receive(self, host, report):
+        self.all.append(report.message)
+        if report.number == len(self.taken) + 1:
+            self.taken.append(report.message)
+
+    def orders(self, host):
+        return Orders(ack=len(self.taken))
+
+
+def make_client(at, start_timeout=20.0, orders=None):
+    return Client(
+        address=at,
+        leader="dnn/algo-1",
+        secret=SECRET,
+        host="algo-1",
+        start_timeout=start_timeout,
+        obey=(orders if orders is not None else []).append,
+        note=lambda _: None,
+    )
+
+
+def address():
+    return f"127.{178 + os.getpid() % 50}.8.{next(_numbers)}:7071"
+
+
+async def serve(desk, at):
+    server = ControlServer(SECRET, frozenset({"algo-1"}), desk, lambda _: None)
+    await server.start(at)
+    return server
+
+
+async def until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def end(task):
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.2)
+
+
+def test_the_coordinator_may_come_after_the_agent():
+    async def scene():
+        at, desk = address(), Desk()
+        client = make_client(at)
+        client.report(Hello("dnn"))
+        task = asyncio.ensure_future(client.run())
+        await asyncio.sleep(0.3)  # the agent has been refused a few times by now
+        server = await serve(desk, at)
+        await until(lambda: client.delivered)
+        assert desk.taken == [Hello("dnn")]
+        await end(task)
+        await server.stop()
+
+    asyncio.run(scene())
+
+
+def test_reports_survive_a_broken_connection_once_and_in_order():
+    async def scene():
+        at, desk = address(), Desk()
+        client = make_client(at)
+        client.report(Hello("dnn"))
+        task = asyncio.ensure_future(client.run())
+        server = await serve(desk, at)
+        await until(lambda: client.delivered)
+        links = server._links
+        await server.stop()
+        messages = [ExecutorLost(str(number), True) for number in range(5)]
+        for message in messages:
+            client.report(message)
+        server = ControlServer(SECRET, frozenset({"algo-1"}), desk, lambda _: None)
+        server._links = links  # the same coordinator, back again
+        await server.start(at)
+        await until(lambda: client.delivered)
+        assert desk.taken == [Hello("dnn"), *messages]
+        await end(task)
+        await server.stop()
+
+    asyncio.run(scene())
+
+
+def test_heartbeats_go_out_when_there_is_no_news(monkeypatch):
+    monkeypatch.setattr(client_module, "HEARTBEAT", 0.02)
+
+    async def scene():
+        at, desk = address(), Desk()
+        server = await serve(desk, at)
+        orders = []
+        task = asyncio.ensure_future(make_client(at, orders=orders).run())
+        await until(lambda: desk.all.count(Heartbeat()) > 5 and len(orders) > 5)
+        await end(task)
+        await server.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_coordinator_that_never_comes_is_named():
+    async def scene():
+        with pytest.raises(CoordinatorLost, match=r"coordinator on dnn/algo-1 .* did not answer within 0\.5 s"):
+            await asyncio.wait_for(make_client(address(), start_timeout=0.5).run(), 20)
+
+    asyncio.run(scene())
+
+
+def test_a_coordinator_that_falls_silent_is_lost(monkeypatch):
+    monkeypatch.setattr(client_module, "SILENCE_LIMIT", 0.6)
+
+    async def scene():
+        at, desk = address(), Desk()
+        server = await serve(desk, at)
+        client = make_client(at)
+        client.report(Hello("dnn"))
+        task = asyncio.ensure_future(client.run())
+        await until(lambda: client.delivered)
+        await server.stop()
+        with pytest.raises(CoordinatorLost, match=r"silent for 0\.6 s"):
+            await asyncio.wait_for(task, 20)
+
+    asyncio.run(scene())

@@ -1,0 +1,407 @@
+"""The job's state machine, step by step, without clock, socket or process."""
+
+import pytest
+from agent_plans import make_plan, ranks, scripts, workers
+
+from headrace.agent.coordinator import Coordinator, Phase
+from headrace.agent.messages import (
+    ExecutorLost,
+    Exited,
+    FeedDown,
+    FeedUp,
+    Heartbeat,
+    Hello,
+    HostEnded,
+    ProgramsEnded,
+    Report,
+)
+from headrace.runs.events import Cause, DataWorkerLost, HostLost, JobFinished, JobStarted, JobStopping, Status
+
+
+class Play:
+    """Plays a job: sends reports, moves the clock, keeps what was recorded."""
+
+    def __init__(self, plan, now=100.0):
+        self.now = now
+        self.core = Coordinator(plan, now)
+        self.records = []
+        self.woken = set()
+        self.numbers = {}
+
+    def take(self, effects):
+        self.records += effects.records
+        self.woken |= effects.wake
+
+    def say(self, host, *messages):
+        for message in messages:
+            self.numbers[host] = self.numbers.get(host, 0) + 1
+            self.take(self.core.report(host, Report(self.numbers[host], message), self.now))
+
+    def come(self, *hosts):
+        for host in hosts:
+            self.take(self.core.connected(host, self.now))
+            self.say(host, Hello("group"))
+
+    def exit(self, host, stream, exit_code=None, number=None, lines=(), stopped=False):
+        self.say(host, Exited(stream, self.now, exit_code, number, stopped, tuple(lines)))
+
+    def wait(self, seconds, alive=()):
+        for _ in range(round(seconds * 10)):
+            self.now = round(self.now + 0.1, 3)
+            for host in alive:
+                self.take(self.core.report(host, Report(0, Heartbeat()), self.now))
+            self.take(self.core.tick(self.now))
+
+    def end(self, *hosts):
+        for host in hosts:
+            if self.core.orders(host).stop is not None:
+                self.say(host, ProgramsEnded())
+        for host in hosts:
+            self.say(host, HostEnded())
+
+    def of(self, kind):
+        return [record for record in self.records if isinstance(record, kind)]
+
+    @property
+    def verdict(self):
+        return self.core.verdict
+
+
+def started(*groups, **fields):
+    play = Play(make_plan(*groups, **fields))
+    play.come(*(host for group in groups for host in group.hosts))
+    return play
+
+
+def test_nothing_starts_before_every_host_has_come_in_any_order():
+    play = Play(make_plan(scripts("a", "algo-1", "algo-2"), scripts("b", "algo-3")))
+    play.come("algo-3", "algo-1")
+    assert play.core.phase is Phase.WAITING
+    assert not play.core.orders("algo-1").start
+    play.come("algo-2")
+    assert play.core.phase is Phase.RUNNING
+    assert all(play.core.orders(host).start for host in ("algo-1", "algo-2", "algo-3"))
+    assert len(play.of(JobStarted)) == 1
+
+
+def test_a_host_that_does_not_come_is_named_with_all_others_that_are_missing():
+    play = Play(make_plan(scripts("a", "algo-1", "algo-2"), scripts("b", "algo-3"), start_timeout=10.0))
+    play.come("algo-1")
+    play.wait(10.5, alive=["algo-1"])
+    play.end("algo-1")
+    assert play.verdict.status is Status.FAILED
+    assert play.verdict.cause.host == "algo-2"
+    assert "within 10 s; waited for: a/algo-2, b/algo-3" in play.verdict.cause.reason
+
+
+def test_success_needs_every_program_of_the_completion_groups():
+    play = started(ranks("dnn", "algo-1", "algo-2"), distribution_groups=("dnn",))
+    for host, stream in (("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2")):
+        play.exit(host, stream, 0)
+    assert play.core.phase is Phase.RUNNING
+    play.exit("algo-2", "3", 0)
+    assert play.core.phase is Phase.STOPPING
+    play.end("algo-1", "algo-2")
+    assert play.verdict == JobFinished(t=play.now, status=Status.COMPLETED)
+
+
+def test_the_rest_is_stopped_after_success_and_its_exit_does_not_count():
+    play = started(scripts("dnn", "algo-1"), scripts("side", "algo-2"), completion_groups=("dnn",), stop_grace=12.0)
+    play.exit("algo-1", "0", 0)
+    assert play.core.orders("algo-2").stop.grace == 12.0
+    play.exit("algo-2", "0", 1)
+    play.end("algo-1", "algo-2")
+    assert play.verdict.status is Status.COMPLETED
+
+
+def test_another_group_may_end_early_with_zero():
+    play = started(scripts("dnn", "algo-1"), scripts("side", "algo-2"), completion_groups=("dnn",))
+    play.exit("algo-2", "0", 0)
+    assert play.core.phase is Phase.RUNNING
+
+
+def test_another_group_that_fails_fails_the_job():
+    play = started(scripts("dnn", "algo-1"), scripts("side", "algo-2"), completion_groups=("dnn",))
+    play.exit("algo-2", "0", 7, lines=["boom"])
+    play.wait(1, alive=["algo-1", "algo-2"])
+    play.end("algo-1", "algo-2")
+    assert play.verdict.status is Status.FAILED
+    assert play.verdict.cause == Cause("exited with code 7", "side", "algo-2", "0", 7, None, ("boom",))
+
+
+def test_the_killed_rank_is_the_cause_although_its_peer_is_heard_of_first():
+    play = started(ranks("dnn", "algo-1", "algo-2", count=1), distribution_groups=("dnn",))
+    play.exit("algo-2", "1", 1, lines=["RuntimeError: Connection closed by peer"])
+    play.wait(0.2, alive=["algo-1", "algo-2"])
+    assert play.core.phase is Phase.SETTLING
+    play.exit("algo-1", "0", None, 9)
+    play.wait(0.5, alive=["algo-1", "algo-2"])
+    assert play.core.phase is Phase.STOPPING
+    play.end("algo-1", "algo-2")
+    assert (play.verdict.cause.stream, play.verdict.cause.signal) == ("0", 9)
+
+
+def test_a_zero_exit_while_settling_does_not_make_success_of_a_failure():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.exit("algo-1", "0", 3)
+    play.exit("algo-2", "0", 0)
+    play.wait(1, alive=["algo-1", "algo-2"])
+    play.end("algo-1", "algo-2")
+    assert play.verdict.status is Status.FAILED
+
+
+def test_what_fails_after_the_decision_changes_nothing():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.exit("algo-1", "0", 3)
+    play.wait(1, alive=["algo-1", "algo-2"])
+    play.exit("algo-2", "0", None, 15, stopped=True)
+    play.end("algo-1", "algo-2")
+    assert play.verdict.cause.exit_code == 3
+
+
+def test_after_a_failure_nobody_waits_longer_than_five_seconds():
+    play = started(scripts("dnn", "algo-1", "algo-2"), stop_grace=120.0)
+    play.exit("algo-1", "0", 3)
+    play.wait(1, alive=["algo-1", "algo-2"])
+    assert play.core.orders("algo-2").stop.grace == 5.0
+
+
+def test_a_silent_host_is_lost_after_five_seconds_and_fails_the_job():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.wait(4.9, alive=["algo-1"])
+    assert not play.of(HostLost)
+    play.wait(0.8, alive=["algo-1"])
+    assert [lost.host for lost in play.of(HostLost)] == ["algo-2"]
+    play.wait(1, alive=["algo-1"])
+    play.end("algo-1")
+    assert play.verdict.status is Status.FAILED
+    assert str(play.verdict.cause) == "dnn/algo-2[agent]: silent for 5 s"
+
+
+def test_a_broken_stream_within_the_limit_is_no_loss():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.take(play.core.disconnected("algo-2", play.now))
+    play.wait(3, alive=["algo-1"])
+    play.take(play.core.connected("algo-2", play.now))
+    play.wait(3, alive=["algo-1", "algo-2"])
+    assert play.core.phase is Phase.RUNNING
+
+
+def test_a_rank_that_fails_while_a_stream_is_broken_waits_for_the_lost_host_to_be_named():
+    play = started(ranks("dnn", "algo-1", "algo-2", count=1), distribution_groups=("dnn",))
+    play.take(play.core.disconnected("algo-2", play.now))
+    play.exit("algo-1", "0", 1, lines=["Connection reset by peer"])
+    play.wait(4, alive=["algo-1"])
+    assert play.core.phase is Phase.SETTLING
+    play.wait(2, alive=["algo-1"])
+    play.end("algo-1")
+    assert play.verdict.cause.host == "algo-2"
+
+
+def test_who_knows_that_an_agent_is_gone_need_not_wait_for_the_silence():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.take(play.core.host_gone("algo-2", "agent killed by SIGKILL", play.now))
+    play.wait(0.6, alive=["algo-1"])
+    play.end("algo-1")
+    assert str(play.verdict.cause) == "dnn/algo-2[agent]: agent killed by SIGKILL"
+
+
+def test_when_this_process_stood_still_the_others_are_not_lost():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.take(play.core.tick(play.now))
+    play.now += 60.0
+    play.take(play.core.tick(play.now))
+    play.wait(1, alive=["algo-1", "algo-2"])
+    assert not play.of(HostLost)
+
+
+def test_a_host_whose_programs_are_done_may_be_lost():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.exit("algo-2", "0", 0)
+    play.take(play.core.host_gone("algo-2", "agent killed by SIGKILL", play.now))
+    play.wait(1, alive=["algo-1"])
+    play.exit("algo-1", "0", 0)
+    play.end("algo-1")
+    assert play.verdict.status is Status.COMPLETED
+
+
+def test_a_report_that_is_sent_again_is_taken_once():
+    play = started(scripts("dnn", "algo-1"), scripts("side", "algo-2"))
+    play.say("algo-1", ExecutorLost("1 killed by SIGKILL", True))
+    again = Report(play.numbers["algo-1"], ExecutorLost("1 killed by SIGKILL", True))
+    play.take(play.core.report("algo-1", again, play.now))
+    assert len(play.of(DataWorkerLost)) == 1
+    assert play.core.orders("algo-1").ack == 2
+
+
+def feeding():
+    return started(scripts("dnn", "algo-1"), workers("data", "algo-2", "algo-3"))
+
+
+def test_feed_hosts_become_ready_and_every_host_is_told():
+    play = feeding()
+    generation = play.core.orders("algo-1").feed_generation
+    play.woken.clear()
+    play.say("algo-2", FeedUp(4))
+    orders = play.core.orders("algo-1")
+    assert orders.feed_generation == generation + 1
+    assert [(host.host, host.state, host.executors) for host in orders.feed] == [
+        ("algo-2", "ready", 4),
+        ("algo-3", "starting", 2),
+    ]
+    assert orders.feed[0].address == "tcp://127.78.1.2:7070"
+    assert "algo-1" in play.woken
+
+
+def test_the_loss_of_a_data_host_degrades_the_run_while_another_serves():
+    play = feeding()
+    play.say("algo-2", FeedUp(2))
+    play.say("algo-3", FeedUp(2))
+    play.take(play.core.host_gone("algo-2", "agent killed by SIGKILL", play.now))
+    play.wait(3, alive=["algo-1", "algo-3"])
+    assert play.core.phase is Phase.RUNNING
+    assert [(lost.host, lost.recovered) for lost in play.of(DataWorkerLost)] == [("algo-2", False)]
+    assert [host.state for host in play.core.orders("algo-1").feed] == ["lost", "ready"]
+    play.exit("algo-1", "0", 0)
+    play.end("algo-1", "algo-3")
+    assert play.verdict.status is Status.COMPLETED
+
+
+def test_a_feed_server_that_is_started_again_is_recovered():
+    play = feeding()
+    play.say("algo-2", FeedUp(2), FeedDown("killed by SIGKILL", gone=False))
+    assert [host.state for host in play.core.orders("algo-1").feed] == ["starting", "starting"]
+    assert play.of(DataWorkerLost)[0].recovered
+    play.say("algo-2", FeedUp(2))
+    assert play.core.orders("algo-1").feed[0].state == "ready"
+
+
+def test_when_the_last_feed_host_is_gone_the_job_fails_and_names_it():
+    play = feeding()
+    play.say("algo-2", FeedDown("exited with code 1", gone=True))
+    assert play.core.phase is Phase.RUNNING
+    play.say("algo-3", FeedUp(2), FeedDown("killed by SIGKILL", gone=True))
+    play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
+    play.end("algo-1", "algo-2", "algo-3")
+    assert play.verdict.status is Status.FAILED
+    assert str(play.verdict.cause) == "data/algo-3[feed]: no data worker is left: feed server killed by SIGKILL"
+
+
+def test_a_trainer_that_gave_up_on_its_feed_is_not_blamed():
+    play = started(scripts("dnn", "algo-1"), workers("data", "algo-2"))
+    play.say("algo-2", FeedUp(2), FeedDown("killed by SIGKILL", gone=False))
+    play.exit("algo-1", "0", 1, lines=["headrace.errors.WorkersLost: no worker"])
+    play.wait(1, alive=["algo-1", "algo-2"])
+    play.end("algo-1", "algo-2")
+    cause = play.verdict.cause
+    assert (cause.host, cause.stream) == ("algo-2", "feed")
+    assert "dnn/algo-1[0] then exited with code 1" in cause.reason
+
+
+def test_a_trainer_that_fails_while_its_feed_serves_is_blamed():
+    play = feeding()
+    play.say("algo-2", FeedUp(2))
+    play.say("algo-3", FeedDown("killed by SIGKILL", gone=True))
+    play.exit("algo-1", "0", 1, lines=["ValueError"])
+    play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
+    play.end("algo-1", "algo-2", "algo-3")
+    assert play.verdict.cause.stream == "0"
+
+
+def test_the_feed_is_stopped_after_the_programs_so_that_they_can_save():
+    play = feeding()
+    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    assert not play.core.orders("algo-2").stop.feed
+    play.say("algo-1", ProgramsEnded())
+    assert play.core.orders("algo-2").stop.feed
+
+
+def test_a_stop_by_the_user_ends_as_stopped_whatever_the_programs_say():
+    play = started(scripts("dnn", "algo-1"), stop_grace=7.0)
+    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    assert play.core.orders("algo-1").stop.grace == 7.0
+    play.exit("algo-1", "0", 0, stopped=True)
+    play.end("algo-1")
+    assert (play.verdict.status, play.verdict.cause.reason) == (Status.STOPPED, "stopped by the user")
+
+
+def test_the_second_stop_takes_the_grace_away():
+    play = started(scripts("dnn", "algo-1"))
+    for grace in (None, 0.0):
+        play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), grace, play.now))
+    stop = play.core.orders("algo-1").stop
+    assert (stop.grace, stop.feed) == (0.0, True)
+
+
+def test_a_stop_does_not_hide_a_failure_that_came_first():
+    play = started(scripts("dnn", "algo-1"))
+    play.exit("algo-1", "0", 3)
+    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    play.end("algo-1")
+    assert play.verdict.status is Status.FAILED
+
+
+def test_a_stop_before_all_hosts_have_come_starts_nothing():
+    play = Play(make_plan(scripts("dnn", "algo-1", "algo-2")))
+    play.come("algo-1")
+    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    play.end("algo-1")
+    assert play.verdict.status is Status.STOPPED
+    assert not play.of(JobStarted)
+    play.come("algo-2")
+    assert play.core.orders("algo-2").stop is not None
+
+
+def test_max_run_stops_the_job_with_its_name():
+    play = started(scripts("dnn", "algo-1"), max_run=20.0)
+    play.wait(19, alive=["algo-1"])
+    assert play.core.phase is Phase.RUNNING
+    play.wait(2, alive=["algo-1"])
+    play.end("algo-1")
+    assert play.verdict.status is Status.STOPPED
+    assert play.verdict.cause.reason.startswith("MaxRuntimeExceeded")
+
+
+def test_a_host_that_does_not_stop_is_given_up():
+    play = started(scripts("dnn", "algo-1", "algo-2"), stop_grace=1.0)
+    play.exit("algo-1", "0", 3)
+    play.wait(1, alive=["algo-1", "algo-2"])
+    play.end("algo-1")
+    play.wait(12, alive=["algo-1", "algo-2"])
+    assert play.verdict.status is Status.FAILED
+    assert [lost.host for lost in play.of(HostLost)] == ["algo-2"]
+
+
+def test_a_host_that_ends_unasked_is_lost():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.say("algo-2", HostEnded())
+    play.wait(1, alive=["algo-1"])
+    play.end("algo-1")
+    assert play.verdict.cause.host == "algo-2"
+
+
+def test_a_lost_host_that_comes_back_is_told_to_end():
+    play = started(scripts("dnn", "algo-1"), workers("data", "algo-2", "algo-3"))
+    play.take(play.core.host_gone("algo-2", "silent", play.now))
+    stop = play.core.orders("algo-2").stop
+    assert (stop.grace, stop.feed) == (0.0, True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_order_of_events_leads_from_a_failure_to_completed(seed):
+    import random
+
+    rng = random.Random(seed)
+    play = started(ranks("dnn", "algo-1", "algo-2"), workers("data", "algo-3"), distribution_groups=("dnn",))
+    play.say("algo-3", FeedUp(2))
+    streams = [("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2"), ("algo-2", "3")]
+    rng.shuffle(streams)
+    bad = rng.randrange(4)
+    for index, (host, stream) in enumerate(streams):
+        code = rng.choice([1, 3, 137]) if index == bad else rng.choice([0, 0, 1])
+        play.exit(host, stream, code)
+        play.wait(rng.choice([0.0, 0.1, 0.7]), alive=["algo-1", "algo-2", "algo-3"])
+    play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
+    play.end("algo-1", "algo-2", "algo-3")
+    assert play.verdict.status is Status.FAILED
+    assert len(play.of(JobStopping)) == 1

@@ -1,0 +1,47 @@
+"""The first of several failures is named."""
+
+from headrace.agent.firstcause import Kind, Suspect, exit_suspect, first_of, lost_peer
+from headrace.runs.events import Cause
+
+
+def died(stream, at, exit_code=None, number=None, *lines):
+    return exit_suspect(
+        group="dnn", host="algo-1", stream=stream, at=at, exit_code=exit_code, number=number, last_lines=lines
+    )
+
+
+def test_a_killed_rank_wins_over_the_rank_that_lost_it_even_when_that_one_is_heard_of_first():
+    follower = died("1", 10.0, 1, None, "RuntimeError: Connection closed by peer [127.0.1.1]:1234")
+    victim = died("0", 10.1, None, 9)
+    assert first_of([follower, victim]).cause.stream == "0"
+
+
+def test_the_rank_that_raised_wins_over_peers_that_ended_before_it():
+    follower = died("1", 10.0, 1, None, "torch.distributed.DistBackendError: ...", "Connection reset by peer")
+    raised = died("0", 10.3, 1, None, "ValueError: bad label")
+    assert first_of([follower, raised]).cause.last_lines == ("ValueError: bad label",)
+
+
+def test_of_equal_kinds_the_earliest_wins():
+    assert first_of([died("1", 11.0, 3), died("0", 10.0, 4)]).cause.exit_code == 4
+    assert first_of([died("1", 11.0, None, 9), died("0", 10.0, None, 11)]).cause.signal == 11
+
+
+def test_a_watchdog_that_aborts_after_it_lost_its_peer_is_a_follower():
+    follower = died("1", 10.0, None, 6, "terminate called: NCCL error: remote process exited")
+    assert follower.kind is Kind.LOST_PEER
+    assert first_of([follower, died("0", 10.4, 3)]).cause.exit_code == 3
+
+
+def test_a_lost_host_wins_over_the_ranks_that_missed_it():
+    host = Suspect(Kind.SILENT, 12.0, Cause("silent for 5 s", "dnn", "algo-2", "agent"))
+    assert first_of([died("0", 10.0, 1, None, "Connection reset by peer"), host]).cause.host == "algo-2"
+
+
+def test_ordinary_last_words_are_no_complaint_about_a_peer():
+    assert not lost_peer(["Traceback (most recent call last):", "KeyError: 'label'"])
+
+
+def test_the_cause_names_place_and_code():
+    assert str(died("3", 1.0, 3).cause) == "dnn/algo-1[3]: exited with code 3"
+    assert str(died("3", 1.0, None, 9).cause) == "dnn/algo-1[3]: killed by SIGKILL"

@@ -1,0 +1,183 @@
+"""The process table, starting and ending processes: real ones."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headrace.agent.processes import descendants, describe_exit, is_running, look, name_of_exit, reap, send
+from headrace.agent.running import Reaper, Running
+from headrace.agent.spawn import spawn
+from headrace.agent.sweep import end_leftovers
+from headrace.runs import LogWriter
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_known_by_pid_and_start(sleeper):
+    seen = look(sleeper.pid)
+    assert seen.parent == os.getpid()
+    assert is_running(seen.pid, seen.start)
+    assert not is_running(seen.pid, seen.start + 1)
+    assert not send(seen._replace(start=seen.start + 1), signal.SIGKILL)
+    assert send(seen, signal.SIGKILL)
+    until(lambda: not is_running(seen.pid, seen.start))  # a zombie does not run
+    sleeper.wait()
+    assert look(sleeper.pid) is None
+    assert not send(seen, signal.SIGKILL)
+
+
+def test_descendants_are_found_through_generations_and_can_be_left_out():
+    code = "import subprocess, sys; subprocess.run(['sleep', '60'])"
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        child = until(lambda: descendants(parent.pid))[0]
+        family = [process.pid for process in descendants(os.getpid())]
+        assert family.index(parent.pid) < family.index(child.pid)
+        assert child.pid not in [process.pid for process in descendants(os.getpid(), without=[parent.pid])]
+    finally:
+        send(child, signal.SIGKILL)
+        parent.wait()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("raise SystemExit(3)", "exited with code 3"), ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL")],
+)
+def test_how_a_program_ended_in_words(code, expected):
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], {})
+    assert name_of_exit(*describe_exit(os.waitpid(pid, 0)[1])) == expected
+
+
+def test_a_tied_program_dies_with_its_parent_even_when_that_is_killed():
+    code = """
+import os, subprocess, sys, time
+from headrace.agent.spawn import spawn
+child = spawn(["sleep", "60"], env=dict(os.environ), cwd="/", tied=True)
+while b"sleep" not in open(f"/proc/{child.pid}/cmdline", "rb").read().split(b"\\0")[0]:
+    time.sleep(0.01)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = look(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until(lambda: not is_running(child.pid, child.start), 3)
+
+
+def test_a_program_gets_session_cpus_directory_and_default_signals(tmp_path):
+    cpu = min(os.sched_getaffinity(0))
+    code = (
+        "import os; print(os.getsid(0) == os.getpid(), os.sched_getaffinity(0), os.getcwd(), os.environ['X'],"
+        "[l for l in open('/proc/self/status') if l.startswith('SigIgn')][0].split()[1])"
+    )
+    reading, writing = os.pipe()
+    child = spawn(
+        ["sh", "-c", f'exec {sys.executable} -S -c "{code}"'],
+        env={"X": "y", "PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        tied=True,
+        cpus=[cpu],
+        stdout=writing,
+    )
+    os.close(writing)
+    with os.fdopen(reading) as out:
+        session, cpus, *rest = out.read().split()
+    assert child.wait() == 0
+    assert (session, cpus) == ("True", f"{{{cpu}}}")
+    assert rest[:2] == [str(tmp_path), "y"]
+    assert int(rest[2], 16) & (1 << (signal.SIGTERM - 1)) == 0
+
+
+def test_a_program_that_is_not_there_says_so_and_exits_127(tmp_path):
+    with (tmp_path / "err").open("wb") as err:
+        child = spawn(["no-such-program"], env=dict(os.environ), cwd=tmp_path, tied=False, stderr=err)
+    assert child.wait() == 127
+    assert (tmp_path / "err").read_text() == "cannot start no-such-program: No such file or directory\n"
+
+
+def in_agent(tmp_path, code, scene=None):
+    """Runs a script as an agent would. Returns it and its log."""
+
+    async def run():
+        reaper = Reaper()
+        with LogWriter(tmp_path / "log") as log:
+            running = Running("0", argv=[sys.executable, "-c", code], env=dict(os.environ), cwd=str(tmp_path), log=log)
+            reaper.watch(running, lambda: None)
+            if scene is not None:
+                await scene(running)
+            await asyncio.wait_for(running.ended.wait(), 30)
+            running.close()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+        return running
+
+    running = asyncio.run(run())
+    return running, [line.split(b" ", 2) for line in (tmp_path / "log").read_bytes().splitlines()]
+
+
+def test_all_output_is_in_the_log_when_the_end_is_known(tmp_path):
+    code = "import os, sys; os.write(2, b'e' * 9 + b'\\n'); os.write(1, b'last words without newline'); os._exit(5)"
+    running, lines = in_agent(tmp_path, code)
+    assert (running.exit_code, running.signal, running.told) == (5, None, False)
+    assert {(kind, text) for _, kind, text in lines} == {(b"e", b"e" * 9), (b"o", b"last words without newline")}
+    assert b"last words without newline" in running.tail
+
+
+def test_a_descendant_that_holds_the_pipe_does_not_delay_the_end(tmp_path):
+    code = "import os, time\nchild = os.fork()\nif not child:\n    time.sleep(600)\nprint(child, flush=True)"
+    running, lines = in_agent(tmp_path, code)
+    assert running.exit_code == 0
+    child = look(int(lines[0][2]))
+    assert is_running(child.pid, child.start)
+    send(child, signal.SIGKILL)
+
+
+def test_a_program_that_is_told_to_stop_is_marked(tmp_path):
+    async def scene(running):
+        while not (tmp_path / "log").exists():
+            await asyncio.sleep(0.01)
+        running.terminate()
+
+    running, _ = in_agent(tmp_path, "import time; print('up', flush=True); time.sleep(60)", scene)
+    assert (running.signal, running.told) == (signal.SIGTERM, True)
+
+
+def test_leftovers_get_a_moment_and_are_then_killed():
+    gentle = subprocess.Popen(["sleep", "0.3"])
+    stubborn = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60"])
+    began = time.monotonic()
+
+    def left():
+        gentle.poll()
+        return [process for process in descendants(os.getpid()) if process.state != "Z"]
+
+    assert asyncio.run(end_leftovers(left, lambda: None)) >= 1
+    assert 0.9 < time.monotonic() - began < 5
+    assert gentle.wait() == 0
+    assert stubborn.wait() == -signal.SIGKILL
+
+
+def test_reaping_takes_adopted_children_too():
+    pids = {os.posix_spawn("/bin/true", ["true"], {}) for _ in range(3)}
+    seen = set()
+    until(lambda: seen.update(pid for pid, _ in reap()) or seen >= pids)

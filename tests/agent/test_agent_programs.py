@@ -1,0 +1,57 @@
+"""What runs on a host, and where the data workers are."""
+
+import msgspec
+from agent_plans import make_plan, ranks, scripts, workers
+
+from headrace.agent.feedfile import feed_hosts_for
+from headrace.agent.messages import Orders
+from headrace.agent.programs import ProgramSpec, expected_streams, feed_argv, feed_socket, programs_of
+from headrace.instance.launch import FeedHost
+
+
+def test_a_plain_group_has_one_script():
+    assert programs_of(make_plan(scripts("dnn", "algo-1")), "algo-1") == [ProgramSpec("0")]
+
+
+def test_ranks_are_numbered_over_hosts():
+    plan = make_plan(ranks("dnn", "algo-1", "algo-2"), distribution_groups=("dnn",))
+    assert expected_streams(plan, "algo-1") == ("0", "1")
+    assert programs_of(plan, "algo-2") == [ProgramSpec("2", 0), ProgramSpec("3", 1)]
+
+
+def test_a_group_outside_of_the_distribution_has_a_script():
+    plan = make_plan(scripts("side", "algo-1"), ranks("dnn", "algo-2"), distribution_groups=("dnn",))
+    assert programs_of(plan, "algo-1") == [ProgramSpec("0")]
+
+
+def test_a_data_host_has_a_feed_server_and_nothing_else():
+    plan = make_plan(scripts("dnn", "algo-1"), workers("data", "algo-2"))
+    assert [spec.stream for spec in programs_of(plan, "algo-2")] == ["feed"]
+    assert expected_streams(plan, "algo-2") == ()
+
+
+def test_a_host_with_both_starts_the_feed_first_and_nices_it():
+    plan = make_plan(ranks("dnn", "algo-1", feed=3), distribution_groups=("dnn",))
+    assert [spec.stream for spec in programs_of(plan, "algo-1")] == ["feed", "0", "1"]
+    argv = feed_argv(plan, "algo-1", 9)
+    options = dict(zip(argv[2::2], argv[3::2], strict=True))
+    assert options["--bind"] == "127.78.1.1:7070"
+    assert options["--executors"] == "3"
+    assert options["--nice"] != "0"
+    assert options["--status-fd"] == "9"
+
+
+def test_the_name_of_the_socket_fits_into_its_address():
+    plan = make_plan(scripts("dnn", "algo-1"))
+    assert feed_socket(plan, "algo-1") == "@headrace/job-1/algo-1"
+    long = msgspec.structs.replace(plan, run_id="x" * 200)
+    assert len(feed_socket(long, "algo-1")) <= 108
+    assert feed_socket(long, "algo-1") != feed_socket(long, "algo-2")
+
+
+def test_a_host_reaches_its_own_workers_by_socket_and_others_by_tcp():
+    plan = make_plan(scripts("dnn", "algo-1", "algo-2", feed=1))
+    feed = tuple(FeedHost(f"algo-{n}", "dnn", f"tcp://127.78.1.{n}:7070", 1, "ready") for n in (1, 2))
+    written = feed_hosts_for(plan, "algo-2", Orders(feed_generation=4, feed=feed))
+    assert written.generation == 4
+    assert [host.address for host in written.hosts] == ["tcp://127.78.1.1:7070", "unix:@headrace/job-1/algo-2"]

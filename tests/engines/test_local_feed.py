@@ -1,0 +1,162 @@
+"""Hosts with data workers: the feed server beside and without ranks, its death, its end."""
+
+import time
+from pathlib import Path
+
+import msgspec
+from conftest import agent_pid, assert_failed, groups, kill, said, text, until
+
+from headrace.instance.launch import FeedHosts
+from headrace.runs import Status
+from headrace.runs.events import DataWorkerLost, FeedReady, ProgramExited, ProgramStarted
+
+TRAINER = """
+import os, time
+print("running", os.environ["HEADRACE_FEED"], flush=True)
+while not os.path.exists("enough"):
+    time.sleep(0.02)
+"""
+
+
+def feeding(stage, data=1, script=TRAINER, **fields):
+    return stage.start(
+        script,
+        instance_groups=groups(dnn=1, data=data),
+        data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+        **fields,
+    )
+
+
+def feed_file(handle, host="algo-1"):
+    path = handle.paths.host(host) / "input/data/headrace/feed.json"
+    return msgspec.json.decode(path.read_bytes(), type=FeedHosts)
+
+
+def states(handle):
+    return [host.state for host in feed_file(handle).hosts]
+
+
+def events(handle, kind):
+    return [event for event in handle.run.events() if isinstance(event, kind)]
+
+
+def feed_pids(handle, host):
+    started = events(handle, ProgramStarted)
+    return [event.pid for event in started if (event.host, event.stream) == (host, "feed")]
+
+
+def enough(handle):
+    (handle.paths.code / "enough").touch()
+
+
+def test_a_data_host_serves_and_ends_with_the_job(stage):
+    handle = feeding(stage)
+    until(lambda: events(handle, FeedReady), 60)
+    until(lambda: states(handle) == ["ready"])
+    [host] = feed_file(handle).hosts
+    assert (host.host, host.group, host.address, host.executors) == (
+        "algo-2",
+        "data",
+        f"tcp://{stage.prefix}.2:7070",
+        1,
+    )
+    assert len(Path(feed_file(handle).secret_file).read_text()) == 64
+    until(said(handle, "running"))
+    assert not any(line.text.startswith("running") for line in handle.logs("data"))
+    enough(handle)
+    assert handle.wait(30) is Status.COMPLETED
+    stage.assert_nothing_left(handle)
+    [feed] = [event for event in events(handle, ProgramExited) if event.stream == "feed"]
+    assert (feed.exit_code, feed.stopped) == (0, True)
+    assert not handle.run.degraded
+
+
+def test_a_host_with_ranks_and_data_workers_reaches_its_own_by_its_socket(stage):
+    handle = stage.start(
+        TRAINER,
+        data_service={"feed": {"enabled": True, "workers_per_host": 1}},
+        instance_groups=groups(dnn=2),
+    )
+    until(lambda: len(events(handle, FeedReady)) == 2, 60)
+    until(lambda: states(handle) == ["ready", "ready"])
+    own, other = feed_file(handle).hosts
+    assert own.address == f"unix:@headrace/{handle.id}/algo-1"
+    assert other.address == f"tcp://{stage.prefix}.2:7070"
+    enough(handle)
+    assert handle.wait(30) is Status.COMPLETED
+    stage.assert_nothing_left(handle)
+
+
+def test_a_feed_server_that_is_killed_is_started_again_and_the_run_is_degraded(stage):
+    handle = feeding(stage)
+    until(lambda: events(handle, FeedReady), 60)
+    before = feed_file(handle).generation
+    kill(feed_pids(handle, "algo-2")[0])
+    until(lambda: len(events(handle, FeedReady)) == 2, 60)
+    until(lambda: states(handle) == ["ready"])
+    assert feed_file(handle).generation >= before + 2
+    [lost] = events(handle, DataWorkerLost)
+    assert (lost.host, lost.reason, lost.recovered) == ("algo-2", "feed server killed by SIGKILL", True)
+    enough(handle)
+    assert handle.wait(30) is Status.COMPLETED
+    assert handle.run.degraded
+    stage.assert_nothing_left(handle)
+
+
+def test_one_of_two_data_hosts_is_lost_and_the_run_goes_on(stage):
+    handle = feeding(stage, data=2)
+    until(lambda: len(events(handle, FeedReady)) == 2, 60)
+    kill(agent_pid(handle, "algo-3"))
+    until(lambda: states(handle) == ["ready", "lost"])
+    enough(handle)
+    assert handle.wait(30) is Status.COMPLETED
+    assert handle.exit_code == 0
+    assert handle.run.degraded
+    stage.assert_nothing_left(handle)
+
+
+def test_the_last_data_host_is_lost_and_named(stage):
+    handle = feeding(stage)
+    until(lambda: events(handle, FeedReady), 60)
+    began = time.monotonic()
+    kill(agent_pid(handle, "algo-2"))
+    assert_failed(handle, began)
+    stage.assert_nothing_left(handle)
+    assert str(handle.cause) == "data/algo-2[feed]: no data worker is left: host lost: agent killed by SIGKILL"
+
+
+def test_a_feed_server_that_dies_again_and_again_is_given_up(stage):
+    handle = feeding(stage)
+    until(lambda: events(handle, FeedReady), 60)
+    for attempt in range(4):
+        until(lambda attempt=attempt: len(feed_pids(handle, "algo-2")) > attempt)
+        began = time.monotonic()
+        kill(feed_pids(handle, "algo-2")[attempt])
+    assert_failed(handle, began)
+    stage.assert_nothing_left(handle)
+    assert str(handle.cause) == "data/algo-2[feed]: no data worker is left: feed server killed by SIGKILL"
+    assert len(feed_pids(handle, "algo-2")) == 4
+
+
+def test_programs_that_save_at_the_end_still_have_their_feed(stage):
+    script = """
+    import os, signal, socket, sys, time
+    import json
+    def save(*_):
+        time.sleep(0.8)
+        address = json.load(open(os.environ["HEADRACE_FEED"]))["hosts"][0]["address"].removeprefix("tcp://")
+        host, port = address.split(":")
+        socket.create_connection((host, int(port)), 2).close()
+        print("feed is there", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("running", flush=True)
+    time.sleep(600)
+    """
+    handle = feeding(stage, script=script)
+    until(lambda: events(handle, FeedReady), 60)
+    until(said(handle, "running"))
+    handle.stop()
+    assert handle.wait(20) is Status.STOPPED
+    assert "feed is there" in text(handle)
+    stage.assert_nothing_left(handle)

@@ -1,0 +1,125 @@
+"""From a job to its launch plan."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.engines.local.planning import feed_executors, make_plan
+from headrace.engines.local.preparing import snapshot
+from headrace.job import Job
+from headrace.runs import RunPaths
+
+PATHS = RunPaths(Path("/runs/job-1"))
+
+
+def job(**fields):
+    return Job("job", source_dir="code", entry_point="train.py", **fields)
+
+
+def group(name, count, kind="ml.c5.xlarge"):
+    return {"instance_group_name": name, "instance_type": kind, "instance_count": count}
+
+
+def plan(machine=(0, 1, 2, 3), **fields):
+    return make_plan(job(**fields), PATHS, machine, "/usr/bin/python3")
+
+
+def test_hosts_are_numbered_through_the_groups_with_an_address_each():
+    made = plan(instance_groups=[group("data", 2), group("dnn", 1)])
+    assert [(host.name, host.group, host.address) for host in made.hosts] == [
+        ("algo-1", "data", "127.0.1.1"),
+        ("algo-2", "data", "127.0.1.2"),
+        ("algo-3", "dnn", "127.0.1.3"),
+    ]
+    assert made.hosts[2].base_dir == "/runs/job-1/hosts/algo-3"
+    assert made.hosts[2].record_dir == "/runs/job-1"
+    assert made.run_id == "job-1"
+
+
+def test_a_job_without_groups_is_one_group():
+    made = plan(instance_type="ml.c5.xlarge", instance_count=2)
+    assert [each.name for each in made.groups] == ["homogeneousCluster"]
+    assert made.leader == "algo-1"
+    assert made.completion_groups == ("homogeneousCluster",)
+
+
+def test_the_leader_is_the_first_host_of_the_first_completion_group():
+    made = plan(instance_groups=[group("data", 2), group("dnn", 2)], completion={"instance_groups": ["dnn"]})
+    assert made.leader == "algo-3"
+
+
+def test_ranks_go_to_the_distributions_groups_only():
+    made = plan(
+        instance_groups=[group("side", 1), group("dnn", 2)],
+        distribution={"torch_distributed": {"enabled": True, "processes_per_host": 3}, "instance_groups": ["dnn"]},
+    )
+    assert [each.processes_per_host for each in made.groups] == [0, 3]
+    assert made.distribution_hosts == ("algo-2", "algo-3")
+    assert made.completion_groups == ("dnn",)
+
+
+def test_a_group_that_only_feeds_runs_no_entry_point():
+    made = plan(
+        instance_groups=[group("data", 1), group("dnn", 1)],
+        data_service={"feed": {"enabled": True}, "instance_groups": ["data"]},
+        engines={"local": {"cpu_sets": {"data": "1-3", "dnn": "0"}}},
+    )
+    data, dnn = made.groups
+    assert (data.entry_point, data.feed_executors) == (False, 3)
+    assert (dnn.entry_point, dnn.feed_executors) == (True, 0)
+    assert [host.cpus for host in made.hosts] == [(1, 2, 3), (0,)]
+    assert made.leader == "algo-2"
+
+
+def test_a_data_group_without_cpu_sets_may_use_the_whole_machine():
+    made = plan(
+        instance_groups=[group("data", 1), group("dnn", 1)],
+        data_service={"feed": {"enabled": True}, "instance_groups": ["data"]},
+    )
+    assert made.groups[0].feed_executors == 4
+    assert made.hosts[0].cpus == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "ranks", "executors"),
+    [("auto", 4, 0, 4), ("auto", 4, 1, 3), ("auto", 2, 2, 1), ("auto", 1, 4, 1), (6, 2, 2, 6)],
+)
+def test_data_workers_get_the_cores_that_ranks_leave(wanted, cores, ranks, executors):
+    assert feed_executors(wanted, cores, ranks) == executors
+
+
+def test_the_snapshot_leaves_out_what_is_not_code(tmp_path):
+    source = tmp_path / "source"
+    for name in (".git/config", "__pycache__/x.pyc", ".venv311/bin/python", ".headrace/runs/a/b", "pkg/mod.py"):
+        (source / name).parent.mkdir(parents=True)
+        (source / name).write_text(name)
+    (source / "pkg" / "__pycache__").mkdir()
+    (source / "train.py").write_text("train")
+    snapshot(source, tmp_path / "copy", leave_out=tmp_path / "runs")
+    found = sorted(str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*"))
+    assert found == ["pkg", "pkg/mod.py", "train.py"]
+
+
+def test_the_snapshot_keeps_symlinks_and_what_they_mean(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / "data.bin").write_text("data")
+    (source / "a.py").write_text("a")
+    (source / "inside").symlink_to("a.py")
+    (source / "outside").symlink_to("../big")
+    (source / "absolute").symlink_to(tmp_path / "big")
+    snapshot(source, tmp_path / "elsewhere", leave_out=tmp_path / "runs")
+    copy = tmp_path / "elsewhere"
+    assert (copy / "inside").resolve() == copy / "a.py"
+    for name in ("outside", "absolute"):
+        assert (copy / name).is_symlink()
+        assert (copy / name / "data.bin").read_text() == "data"
+
+
+def test_the_snapshot_of_a_directory_that_holds_the_runs_ends(tmp_path):
+    (tmp_path / "train.py").write_text("train")
+    copy = tmp_path / "home" / "runs" / "r" / "code"
+    copy.parent.mkdir(parents=True)
+    snapshot(tmp_path, copy, leave_out=tmp_path / "home" / "runs")
+    assert sorted(path.name for path in copy.rglob("*")) == ["home", "train.py"]

@@ -1,0 +1,141 @@
+"""What cannot start is refused before anything is created."""
+
+import os
+import socket
+import threading
+
+import pytest
+from conftest import groups
+
+from headrace import engines
+from headrace.errors import EngineRefused, JobInvalid
+from headrace.runs import Status, list_runs, runs_dir
+
+SLEEP = "import time; print('running', flush=True); time.sleep(600)"
+
+
+def assert_nothing_was_created():
+    assert not runs_dir().exists() or not list(runs_dir().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "name"),
+    [(1, 7071, "control"), (2, 7070, "feed"), (1, 7777, "master")],
+)
+def test_a_port_in_use_is_named_with_its_address(stage, host, port, name):
+    job = stage.job(
+        SLEEP,
+        instance_groups=groups(dnn=1, data=1),
+        distribution={"torch_distributed": {"enabled": True}, "instance_groups": ["dnn"]},
+        data_service={"feed": {"enabled": True}, "instance_groups": ["data"]},
+    )
+    with socket.create_server((f"{stage.prefix}.{host}", port)), pytest.raises(EngineRefused) as refused:
+        engines.start(job)
+    assert f"{name} port {stage.prefix}.{host}:{port}: in use" in refused.value.message
+    assert "engines.local.ports" in refused.value.hint
+    assert "address_prefix" in refused.value.hint
+    assert_nothing_was_created()
+
+
+def test_a_wildcard_listener_is_seen(stage):
+    with socket.create_server(("", 0)) as listener, pytest.raises(EngineRefused):
+        engines.check(stage.job(SLEEP, local={"ports": {"control": listener.getsockname()[1]}}))
+
+
+def test_a_connection_that_lingers_does_not_refuse(stage):
+    address = (f"{stage.prefix}.1", 7071)
+    with socket.create_server(address) as server:
+        client = socket.create_connection(address)
+        served, _ = server.accept()
+        served.close()  # the server's side lingers in TIME_WAIT
+        client.close()
+    engines.check(stage.job(SLEEP))
+
+
+def test_a_job_name_that_runs_is_refused_with_the_run(stage):
+    handle = stage.start(SLEEP)
+    with pytest.raises(EngineRefused) as refused:
+        engines.start(stage.job(SLEEP, local={"address_prefix": f"127.4.{os.getpid() % 200}"}))
+    assert handle.id in refused.value.message
+    assert f"headrace stop {handle.id}" in refused.value.hint
+    assert [run.id for run in list_runs()] == [handle.id]
+    handle.stop(now=True)
+    handle.wait(20)
+
+
+def test_of_two_starts_at_once_one_is_refused(stage):
+    results = []
+
+    def start():
+        try:
+            results.append(stage.start(SLEEP, local={"address_prefix": prefixes.pop()}))
+        except EngineRefused as error:
+            results.append(error)
+
+    prefixes = [f"127.2.{os.getpid() % 200}", f"127.3.{os.getpid() % 200}"]
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(type(result).__name__ for result in results) == ["EngineRefused", "Handle"]
+    [handle] = stage.handles
+    handle.stop(now=True)
+    assert handle.wait(20) is Status.STOPPED
+
+
+def test_the_name_is_free_again_when_the_run_is_over(stage):
+    for _ in range(2):
+        assert stage.start("pass").wait(30) is Status.COMPLETED
+
+
+def test_a_cpu_that_does_not_exist_is_refused(stage):
+    with pytest.raises(JobInvalid, match="CPU 999 does not exist"):
+        engines.start(stage.job(SLEEP, local={"cpu_sets": {"homogeneousCluster": "999"}}))
+    assert_nothing_was_created()
+
+
+def test_code_that_is_not_there_any_more_is_refused(stage):
+    job = stage.job(SLEEP)
+    (stage.folder / "code" / "train.py").unlink()
+    with pytest.raises(JobInvalid, match=r"train\.py"):
+        engines.start(job)
+    assert_nothing_was_created()
+
+
+def test_an_unknown_engine_is_refused_with_those_there_are(stage):
+    with pytest.raises(EngineRefused) as refused:
+        engines.start(stage.job(SLEEP), engine="cloud")
+    assert "local" in refused.value.hint
+
+
+def test_a_home_that_cannot_be_written_is_refused(stage, monkeypatch):
+    (stage.folder / "file").touch()
+    monkeypatch.setenv("HEADRACE_HOME", str(stage.folder / "file"))
+    with pytest.raises(EngineRefused) as refused:
+        engines.start(stage.job(SLEEP))
+    assert "HEADRACE_HOME" in refused.value.hint
+
+
+def test_code_that_cannot_be_copied_leaves_no_run(stage, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("headrace.engines.local.preparing.shutil.copy2", fail)
+    with pytest.raises(EngineRefused, match="No space left"):
+        engines.start(stage.job(SLEEP))
+    assert_nothing_was_created()
+
+
+def test_a_supervisor_that_cannot_start_leaves_no_run(stage, monkeypatch):
+    monkeypatch.setattr("headrace.engines.local.engine.SUPERVISOR", "headrace.no_such_module")
+    with pytest.raises(EngineRefused, match="No module named"):
+        engines.start(stage.job(SLEEP))
+    assert_nothing_was_created()
+
+
+def test_checking_and_planning_create_nothing(stage):
+    job = stage.job(SLEEP)
+    engines.check(job)
+    engines.plan(job)
+    assert not runs_dir().exists()

@@ -1,0 +1,200 @@
+"""Jobs that go well, with real processes."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from conftest import groups, text
+
+from headrace.runs import Status
+from headrace.runs.events import ProgramExited, RunFinished
+
+HELLO = """
+import os, sys
+print("hello from", os.environ["SM_CURRENT_HOST"], os.environ["SM_CURRENT_INSTANCE_GROUP"], sys.argv[1:])
+print("and on stderr", file=sys.stderr)
+assert os.getcwd().endswith("/code")
+assert os.read(0, 1) == b""
+"""
+
+
+def test_three_hosts_run_the_entry_point_and_leave_nothing(stage):
+    began = time.monotonic()
+    handle = stage.start(HELLO, instance_groups=groups(data=2, dnn=1), hyperparameters={"epochs": 3, "note": "a b; c"})
+    assert handle.wait(30) is Status.COMPLETED
+    took = time.monotonic() - began
+    stage.assert_nothing_left(handle)
+    assert handle.exit_code == 0
+    assert handle.cause is None
+    arguments = ["--epochs", "3", "--note", "a b; c"]
+    assert text(handle, "data/algo-1[0]") == f"hello from algo-1 data {arguments}\nand on stderr"
+    assert text(handle, "dnn/algo-3[0]") == f"hello from algo-3 dnn {arguments}\nand on stderr"
+    events = handle.run.events()
+    assert isinstance(events[-1], RunFinished)
+    assert len([event for event in events if isinstance(event, ProgramExited)]) == 3
+    assert took < 10  # on an idle machine under 3 s, see bench
+
+
+def test_the_run_holds_job_plan_code_and_host_metrics(stage):
+    handle = stage.start("import time\nx = sum(range(10**7))\ntime.sleep(1.2)")
+    assert handle.wait(30) is Status.COMPLETED
+    root = handle.paths.root
+    assert json.loads((root / "plan.json").read_text())["run_id"] == handle.id
+    assert (root / "job.yaml").exists()
+    assert (root / "code" / "train.py").exists()
+    [(stream, seconds)] = handle.run.host_seconds().items()
+    assert (stream.group, stream.host, stream.name) == ("homogeneousCluster", "algo-1", "host")
+    assert len(seconds) >= 2
+    assert seconds[-1].cpu > 0.1  # the script's, though it has ended
+    assert seconds[-1].cpu >= seconds[0].cpu
+
+
+def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
+    pytest.importorskip("torch")
+    script = """
+    import os, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    value = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(value)
+    print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", value.item(), os.environ["SM_CURRENT_HOST"])
+    dist.destroy_process_group()
+    """
+    handle = stage.start(
+        script,
+        instance_groups=groups(dnn=2),
+        distribution={"torch_distributed": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]},
+        environment={"OMP_NUM_THREADS": "1"},
+    )
+    assert handle.wait(90) is Status.COMPLETED, text(handle)
+    for host, rank in (("algo-1", 0), ("algo-1", 1), ("algo-2", 2), ("algo-2", 3)):
+        assert text(handle, f"dnn/{host}[{rank}]").splitlines()[-1] == f"rank {rank} of 4 sum 6.0 {host}"
+    stage.assert_nothing_left(handle)
+
+
+def test_the_rest_is_stopped_when_the_completion_group_is_done(stage):
+    script = """
+    import os, signal, sys, time
+    if os.environ["SM_CURRENT_INSTANCE_GROUP"] == "side":
+        signal.signal(signal.SIGTERM, lambda *_: (print("asked to end", flush=True), sys.exit(5)))
+        print("ready", flush=True)
+        time.sleep(60)
+    time.sleep(0.7)
+    """
+    handle = stage.start(script, instance_groups=groups(dnn=1, side=1), completion={"instance_groups": ["dnn"]})
+    assert handle.wait(30) is Status.COMPLETED
+    assert "asked to end" in text(handle, "side/algo-2[0]")
+    stage.assert_nothing_left(handle)
+
+
+def test_a_daemon_of_a_program_is_ended_with_the_host(stage):
+    script = """
+    import os, time
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.environ.clear()
+            open("daemon.pid", "w").write(str(os.getpid()))
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    while not os.path.exists("daemon.pid"):
+        time.sleep(0.01)
+    """
+    handle = stage.start(script)
+    assert handle.wait(30) is Status.COMPLETED
+    daemon = int((handle.paths.code / "daemon.pid").read_text())
+    assert not Path(f"/proc/{daemon}").exists()
+    stage.assert_nothing_left(handle)
+
+
+def test_a_helper_that_cleans_up_after_its_killed_program_gets_the_time_to_do_it(stage):
+    script = """
+    import multiprocessing.shared_memory as shm, os, signal
+    segment = shm.SharedMemory(create=True, size=4096)
+    print("segment", segment.name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    handle = stage.start(script)
+    assert handle.wait(30) is Status.FAILED
+    assert "segment" in text(handle)
+    stage.assert_nothing_left(handle)
+
+
+def test_temporary_files_of_programs_go_with_the_run(stage):
+    script = """
+    import os, signal, tempfile
+    print(tempfile.mkdtemp(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    handle = stage.start(script)
+    assert handle.wait(30) is Status.FAILED
+    assert not Path(text(handle, "homogeneousCluster/algo-1[0]").splitlines()[0]).exists()
+    stage.assert_nothing_left(handle)
+
+
+def test_the_users_variables_and_headraces_reach_the_program(stage):
+    script = """
+    import json, os
+    json.dump(dict(os.environ), open("seen.json", "w"))
+    """
+    handle = stage.start(script, environment={"COLOUR": "blue"})
+    assert handle.wait(30) is Status.COMPLETED
+    seen = json.loads((handle.paths.code / "seen.json").read_text())
+    assert seen["COLOUR"] == "blue"
+    assert seen["HEADRACE_RUN_ID"] == handle.id
+    assert seen["HEADRACE_METRICS"].endswith("/homogeneousCluster/algo-1/0.jsonl")
+    assert seen["SAGEMAKER_BASE_DIR"] == str(handle.paths.host("algo-1"))
+    assert "HEADRACE_FEED" not in seen
+    secret = (handle.paths.host("algo-1") / "input/data/headrace/secret").read_text()
+    assert len(secret) == 64
+    assert secret not in "".join(seen.values())
+
+
+def test_cpu_sets_hold_for_programs(stage):
+    cpu = max(os.sched_getaffinity(0))
+    script = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['SM_NUM_CPUS'])"
+    handle = stage.start(script, local={"cpu_sets": {"homogeneousCluster": str(cpu)}})
+    assert handle.wait(30) is Status.COMPLETED
+    assert text(handle, "homogeneousCluster/algo-1[0]") == f"[{cpu}] 1"
+
+
+def test_output_is_kept_whole_and_never_blocks_a_program(stage):
+    script = """
+    import os, sys
+    block = (b"x" * 99 + b"\\n") * 10_000
+    for _ in range(20):
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+    sys.stdout.buffer.write(b"L" * (3 << 20) + b"\\n")
+    sys.stdout.buffer.flush()
+    for step in range(1000):
+        sys.stderr.write(f"\\r{step}/1000")
+    sys.stderr.write("\\n")
+    sys.stdout.write("no newline at the end")
+    """
+    handle = stage.start(script)
+    assert handle.wait(60) is Status.COMPLETED
+    lines = [line for line in handle.logs() if str(line.stream) == "homogeneousCluster/algo-1[0]"]
+    out = [line.text for line in lines if line.kind == "o"]
+    assert len(out) == 200_000 + 2
+    assert out[-2] == "L" * (3 << 20)
+    assert out[-1] == "no newline at the end"
+    assert [line.text for line in lines if line.kind == "e"] == ["999/1000"]
+
+
+def test_a_burst_of_200_megabytes_does_not_block_the_program_or_silence_the_agent(stage):
+    script = """
+    import sys, time
+    block = (b"y" * 199 + b"\\n") * 5_000
+    began = time.monotonic()
+    for _ in range(200):
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+    print("took", time.monotonic() - began)
+    """
+    handle = stage.start(script)
+    assert handle.wait(60) is Status.COMPLETED
+    assert handle.paths.root.joinpath("logs/homogeneousCluster/algo-1/0.log").stat().st_size > 200 << 20
+    handle.paths.root.joinpath("logs/homogeneousCluster/algo-1/0.log").unlink()

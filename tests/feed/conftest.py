@@ -1,0 +1,81 @@
+"""A pair of feed servers that most tests share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import feed_data
+import pytest
+from feed_servers import Server
+
+from headrace.feed import DataLoader
+
+
+class Pair(NamedTuple):
+    """Two feed servers, of two executors each."""
+
+    a: Server
+    b: Server
+
+    @property
+    def secret(self) -> str:
+        return str(self.a.secret)
+
+    @property
+    def both(self) -> str:
+        return f"{self.a.tcp},{self.b.tcp}"
+
+    @property
+    def mixed(self) -> str:
+        return f"{self.a.unix_address},{self.b.tcp}"
+
+    def places(self) -> dict[str, str]:
+        return {"unix": self.a.unix_address, "tcp": self.a.tcp, "two tcp": self.both, "unix and tcp": self.mixed}
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two feed servers for the whole session. Tests that end a server start their own."""
+    directory = tmp_path_factory.mktemp("pair")
+    servers = Pair(Server(directory, "host-a"), Server(directory, "host-b"))
+    for server in servers:
+        server.wait_ready()
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts feed servers of this test."""
+    started: list[Server] = []
+
+    def start(name: str = "host-own", **options: Any) -> Server:
+        started.append(Server(tmp_path, name, **options))
+        return started[-1].wait_ready()
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def epochs() -> Callable[..., list[bytes]]:
+    """Loads epochs and returns the bits of their batches."""
+
+    def load(dataset: Any, count: int = 1, **options: Any) -> list[bytes]:
+        with DataLoader(dataset, **({"batch_size": 8, "shuffle": True, "seed": 3} | options)) as loader:
+            return [feed_data.flat(batch) for _ in range(count) for batch in loader]
+
+    return load
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test is inside a job, whatever the shell says."""
+    for name in ("HEADRACE_FEED", "HEADRACE_FEED_SECRET_FILE", "HEADRACE_METRICS", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert str(Path(__file__).parent) in sys.path

@@ -1,0 +1,129 @@
+"""Real feed servers for the tests: `python -m headrace.feed.serve` on loopback, with real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from observer import processes_of
+
+HERE = Path(__file__).parent
+START_SECONDS = 60.0
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+    """Waits for a condition. Fails with `what` when it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """One feed server.
+
+    Args:
+        directory: for its log and secret.
+        name: host name in messages.
+        executors: how many.
+        port: TCP port; a free one by default.
+        memory: limit of its staging slabs.
+    """
+
+    def __init__(self, directory: Path, name: str, executors: int = 2, port: int = 0, memory: int = 1 << 30) -> None:
+        self.name = name
+        self.port = port or free_port()
+        self.mark = f"feedtest-{uuid.uuid4().hex}"
+        self.unix = f"@{self.mark}"
+        self.secret = directory / "secret"
+        if not self.secret.exists():
+            self.secret.write_text("5e" * 32)
+        self._log = directory / f"{self.mark}.log"
+        self._executors, self._memory = executors, memory
+        self._status = -1
+        self.start()
+
+    @property
+    def tcp(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    @property
+    def unix_address(self) -> str:
+        return f"unix:{self.unix}"
+
+    def start(self) -> None:
+        """Starts it, on the same port as before."""
+        self._status, theirs = os.pipe()
+        command = [
+            sys.executable, "-m", "headrace.feed.serve", "--bind", f"127.0.0.1:{self.port}", "--unix", self.unix,
+            "--executors", str(self._executors), "--secret-file", str(self.secret), "--code", str(HERE),
+            "--host", self.name, "--status-fd", str(theirs), "--memory", str(self._memory),
+        ]  # fmt: skip
+        environment = dict(os.environ) | {"HEADRACE_RUN_ID": self.mark}
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, pass_fds=[theirs], stderr=log, env=environment)
+        os.close(theirs)
+        os.set_blocking(self._status, False)
+        self.events: list[dict[str, Any]] = []
+        self._rest = b""
+
+    def wait_ready(self) -> Server:
+        wait_until(lambda: self.event("ready") or self.process.poll() is not None, "server ready", START_SECONDS)
+        assert self.process.poll() is None, self.log()
+        return self
+
+    def event(self, name: str) -> list[dict[str, Any]]:
+        """Returns the status events of a name so far."""
+        try:
+            while data := os.read(self._status, 65536):
+                self._rest += data
+        except BlockingIOError:
+            pass
+        *lines, self._rest = self._rest.split(b"\n")
+        self.events += [json.loads(line) for line in lines]
+        return [event for event in self.events if event["event"] == name]
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def zygote(self) -> psutil.Process:
+        [found] = psutil.Process(self.process.pid).children()
+        return found
+
+    def executors(self) -> list[psutil.Process]:
+        return self.zygote().children()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def stop(self) -> None:
+        """Ends it with SIGTERM, or waits for it if it was killed, and checks that no process is left."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.process.terminate()
+        self.process.wait(10)
+        os.close(self._status)
+        wait_until(lambda: not processes_of(self.mark, Path("/nonexistent")), f"processes of {self.name} are gone", 5.0)
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL."""
+        self.process.kill()
+        self.stop()

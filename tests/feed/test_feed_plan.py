@@ -1,0 +1,127 @@
+"""The plan of an epoch: who loads what, when."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.feed.plan import EpochPlan, plan_fingerprint, sampled_epoch
+
+GRID = [
+    (n, batch, world, drop, shuffle)
+    for n, batch, world, drop, shuffle in itertools.product(
+        (1, 2, 3, 7, 8, 9, 31, 64, 65, 100), (1, 2, 3, 8, 50), (1, 2, 3, 8), (False, True), (False, True)
+    )
+    if n >= world
+]
+
+
+def ranks(n: int, batch: int, world: int, *, drop: bool, shuffle: bool) -> list[EpochPlan]:
+    return [EpochPlan(n, batch, 7, shuffle, drop, rank, world) for rank in range(world)]
+
+
+def test_every_sample_is_taken_by_exactly_one_rank_and_step() -> None:
+    for n, batch, world, drop, shuffle in GRID:
+        plans = ranks(n, batch, world, drop=drop, shuffle=shuffle)
+        keys = [key for plan in plans for one in plan.epoch(2) for key in one.keys]
+        expected = n // (batch * world) * (batch * world) if drop else n
+        assert len(keys) == len(set(keys)) == expected, (n, batch, world, drop, shuffle)
+        assert set(keys) <= set(range(n))
+
+
+def test_every_rank_has_the_same_number_of_steps_and_no_empty_batch() -> None:
+    for n, batch, world, drop, shuffle in GRID:
+        plans = ranks(n, batch, world, drop=drop, shuffle=shuffle)
+        rows = [[one.rows for one in plan.epoch(0)] for plan in plans]
+        assert {len(each) for each in rows} == {plans[0].steps}
+        assert all(count >= 1 for each in rows for count in each)
+        assert all(count == batch for each in rows for count in each[:-1])
+
+
+def test_the_positions_of_a_step_cover_the_global_batch_in_rank_order() -> None:
+    for n, batch, world, drop, shuffle in GRID:
+        plans = ranks(n, batch, world, drop=drop, shuffle=shuffle)
+        following = 0
+        for step in range(plans[0].steps):
+            for plan in plans:
+                one = plan.batch(0, step)
+                assert one.position == following
+                following += one.rows
+
+
+@settings(deadline=None, max_examples=60)
+@given(n=st.integers(24, 500), batch=st.sampled_from([1, 2, 5]), seed=st.integers(0, 2**63), epoch=st.integers(0, 99))
+def test_position_and_sample_do_not_depend_on_the_number_of_ranks(n: int, batch: int, seed: int, epoch: int) -> None:
+    worlds = [1, 2, 3, 4, 6, 12]
+    orders = []
+    for world in worlds:
+        per_rank = batch * 12 // world
+        order = {}
+        for rank in range(world):
+            for one in EpochPlan(n, per_rank, seed, True, False, rank, world).epoch(epoch):
+                order.update({one.position + row: key for row, key in enumerate(one.keys)})
+        orders.append(order)
+    assert all(order == orders[0] for order in orders)
+    assert sorted(orders[0]) == list(range(n))
+
+
+def test_epochs_have_different_orders_and_the_same_epoch_always_the_same() -> None:
+    plan = EpochPlan(100, 10, 7, shuffle=True)
+    first = [one.keys for one in plan.epoch(0)]
+    assert first == [one.keys for one in EpochPlan(100, 10, 7, shuffle=True).epoch(0)]
+    assert first != [one.keys for one in plan.epoch(1)]
+    assert first != [one.keys for one in EpochPlan(100, 10, 8, shuffle=True).epoch(0)]
+
+
+def test_without_shuffle_the_order_is_the_dataset_s() -> None:
+    assert [key for one in EpochPlan(10, 3, 7).epoch(5) for key in one.keys] == list(range(10))
+
+
+def test_an_epoch_can_be_entered_in_its_middle() -> None:
+    plan = EpochPlan(10**9, 256, 7, shuffle=True)
+    step = plan.steps // 2
+    assert next(plan.epoch(0, step)) == plan.batch(0, step)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 0, "batch_size": 1, "seed": 0}, "length must be at least 1"),
+        ({"length": 1, "batch_size": 0, "seed": 0}, "batch_size must be at least 1"),
+        ({"length": 1, "batch_size": 1, "seed": 0, "world_size": 0}, "world_size must be at least 1"),
+        ({"length": 9, "batch_size": 1, "seed": 0, "rank": 2, "world_size": 2}, r"rank must lie in \[0, 2\)"),
+        ({"length": 1, "batch_size": 1, "seed": 0, "world_size": 2}, "2 ranks cannot share 1 samples"),
+    ],
+)
+def test_an_impossible_plan_says_what_is_wrong(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EpochPlan(**arguments)
+
+
+def test_a_step_beyond_the_epoch_is_refused() -> None:
+    with pytest.raises(IndexError, match=r"\[0, 4\), got 4"):
+        EpochPlan(10, 3, 0).batch(0, 4)
+
+
+def test_the_fingerprint_differs_when_anything_differs_that_ranks_must_agree_on() -> None:
+    same = {"pipeline": "m:f", "global_batch": 8, "world_size": 2, "seed": 1, "shuffle": True, "drop_last": False}
+    changes = [
+        {"pipeline": "m:g"}, {"global_batch": 9}, {"world_size": 4}, {"seed": 2}, {"shuffle": False}, {"drop_last": True}
+    ]  # fmt: skip
+    prints = [plan_fingerprint(**(same | change)) for change in [{}, *changes]]
+    assert len(set(prints)) == len(prints)
+    assert plan_fingerprint(**same) == prints[0]
+    assert len(prints[0]) == 32
+
+
+def test_a_sampler_s_batches_keep_their_keys_and_get_positions_without_gaps() -> None:
+    plans = list(sampled_epoch([["a", "b"], ["c"], []], 4, 9, batched=True))
+    assert [(one.step, one.position, one.keys, one.epoch, one.seed) for one in plans] == [
+        (0, 0, ["a", "b"], 4, 9),
+        (1, 2, ["c"], 4, 9),
+        (2, 3, [], 4, 9),
+    ]
+    assert [one.keys for one in sampled_epoch([5, (1, 2)], 0, 0, batched=False)] == [[5], [(1, 2)]]

@@ -1,0 +1,86 @@
+"""Looks for what a test has left behind in this process: threads, children, descriptors, shared memory.
+
+`check()` is used around every test by an autouse fixture. What is still going away gets a few seconds; what stays is
+named. Processes, sockets and mappings that a fixture of a wider scope made are there before the test and do not count.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+import psutil
+
+GRACE_SECONDS = 5.0
+STANDING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # one each, to the end of the process
+WATCHED = re.compile(r"^(socket:|pipe:|/memfd:|anon_inode:\[pidfd\])")
+
+
+def threads() -> dict[str, str]:
+    """Returns the live threads that can be left behind: id to name."""
+    return {str(thread.ident): f"thread {thread.name!r}" for thread in threading.enumerate() if thread.is_alive()}
+
+
+def children() -> dict[str, str]:
+    """Returns the child processes, and theirs: pid to command line."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(process.cmdline()) or process.name()
+        except psutil.Error:
+            continue
+        if not any(name in command for name in STANDING):
+            found[str(process.pid)] = f"process {process.pid}: {command[:200]}"
+    return found
+
+
+def descriptors() -> dict[str, str]:
+    """Returns the open sockets, pipes, memfds and pidfds: descriptor and target."""
+    standing = {
+        getattr(resource_tracker._resource_tracker, "_fd", None),
+        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+    }
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if WATCHED.match(target) and int(name) not in standing:
+            found[f"{name} {target}"] = f"descriptor {name}: {target}"
+    return found
+
+
+def mappings() -> dict[str, str]:
+    """Returns the mapped shared memory: memfds and files of /dev/shm, by inode."""
+    found = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        parts = line.split(maxsplit=5)
+        if len(parts) == 6 and parts[5].startswith(("/memfd:", "/dev/shm/")):
+            found[parts[4]] = f"mapping of {parts[5]} (inode {parts[4]})"
+    return found
+
+
+def everything() -> dict[str, str]:
+    """Returns all that is looked for: key to words."""
+    return threads() | children() | descriptors() | mappings()
+
+
+@contextmanager
+def check(grace: float = GRACE_SECONDS) -> Iterator[None]:
+    """Fails if there is more after the block than before it, `grace` seconds later still."""
+    before = everything()
+    yield
+    deadline = time.monotonic() + grace
+    while left := {key: words for key, words in everything().items() if key not in before}:
+        gc.collect()
+        if time.monotonic() > deadline:
+            raise AssertionError("left behind by the test:\n  " + "\n  ".join(sorted(left.values())))
+        time.sleep(0.02)
