@@ -2,10 +2,10 @@
 
     python bench/digits_pairs.py [--pairs 5] [--epochs 3]
 
-First torch's DataLoader is swept over its number of workers on the homogeneous job, and the best setting is kept. Then every
-pair measures P and T and runs, one after the other: homogeneous with torch at its best, homogeneous with headrace,
-heterogeneous with headrace. Speed-up is the ratio of mean step times of the two headrace runs of a pair. Raw data go to
-bench/results/. On a shared machine look at the ratios, not at the milliseconds.
+First torch's DataLoader is swept over its number of workers on the homogeneous job, and the best setting is kept. Then
+every pair measures P and T and runs, one after the other: homogeneous with torch at its best, homogeneous with
+headrace, heterogeneous with headrace. Speed-up is the ratio of mean step times of the two headrace runs of a pair.
+Raw data go to bench/results/. On a shared machine look at the ratios, not at the milliseconds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def main() -> None:
         }
         pairs.append(pair)
         print(
-            f"pair {number + 1}: torch {peer.figure('step_time'):.0f} ms, homogeneous {alone.figure('step_time'):.0f} ms, "
+            f"pair {number + 1}: torch {peer.figure('step_time'):.0f} ms, "
+            f"homogeneous {alone.figure('step_time'):.0f} ms, "
             f"heterogeneous {mixed.figure('step_time'):.0f} ms, speed-up {pair['speed_up']:.2f}, "
             f"ideal {costs['ideal_ratio']:.2f}, losses equal: {pair['loss_curves_equal']}",
             flush=True,

@@ -20,12 +20,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "instance": set(),
     "feed": set(),
     "runs": set(),
-    "agent": {"instance", "feed", "runs"},
-    "engines": {"job", "instance", "runs", "catalog"},
+    "processes": set(),
+    "agent": {"instance", "feed", "runs", "processes"},
+    "engines": {"job", "instance", "runs", "catalog", "processes"},
     "insight": {"runs", "catalog"},
     "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
 }
-INSTANCE_SIDE = ["instance", "feed", "agent", "runs"]
+INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec"]
 

@@ -2,8 +2,9 @@
 
     python demo.py [--epochs 3] [--output json]
 
-Runs homogeneous.yaml (one instance on core 0) with torch's own DataLoader and with headrace's, then heterogeneous.yaml (the
-same instance, and a data instance on core 1), and prints what that changed, beside what it could have changed at best.
+Runs homogeneous.yaml (one instance on core 0) with torch's own DataLoader and with headrace's, then heterogeneous.yaml
+(the same instance, and a data instance on core 1), and prints what that changed, beside what it could have changed at
+best.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import prepare
 from rich.console import Console
 from rich.table import Table
 
+import prepare
 from headrace import insight
 from headrace.errors import HeadraceError
 from headrace.job import load_job
@@ -106,8 +107,8 @@ def main() -> int:
     console.print("[bold]1/4[/] what a batch costs on core 0")
     costs = measure()
     console.print(
-        f"    preprocessing P = {costs['preprocessing'] * 1000:.0f} ms, training T = {costs['training'] * 1000:.0f} ms, "
-        f"ideal speed-up (P + T) / max(T, (P + T) / 2) = {costs['ideal_ratio']:.2f}"
+        f"    preprocessing P = {costs['preprocessing'] * 1000:.0f} ms, training T = {costs['training'] * 1000:.0f} ms\n"
+        f"    ideal speed-up (P + T) / max(T, (P + T) / 2) = {costs['ideal_ratio']:.2f}"
     )
     try:
         console.print("[bold]2/4[/] homogeneous.yaml with torch's DataLoader")

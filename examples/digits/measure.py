@@ -42,6 +42,7 @@ def measure(batches: int, batch_size: int) -> dict[str, float]:
     """Returns medians of P and T in CPU seconds a batch, and the ideal ratio."""
     import torch
     import torch.nn.functional as F
+
     from digits import Digits
     from model import Net
 

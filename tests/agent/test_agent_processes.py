@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from headrace.agent.processes import descendants, describe_exit, is_running, look, name_of_exit, reap, send
 from headrace.agent.running import Reaper, Running
-from headrace.agent.spawn import spawn
 from headrace.agent.sweep import end_leftovers
+from headrace.processes.spawn import spawn
+from headrace.processes.table import descendants, describe_exit, is_running, look, name_of_exit, reap, send
 from headrace.runs import LogWriter
 
 
@@ -70,7 +70,7 @@ def test_how_a_program_ended_in_words(code, expected):
 def test_a_tied_program_dies_with_its_parent_even_when_that_is_killed():
     code = """
 import os, subprocess, sys, time
-from headrace.agent.spawn import spawn
+from headrace.processes.spawn import spawn
 child = spawn(["sleep", "60"], env=dict(os.environ), cwd="/", tied=True)
 while b"sleep" not in open(f"/proc/{child.pid}/cmdline", "rb").read().split(b"\\0")[0]:
     time.sleep(0.01)

@@ -13,10 +13,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from observer import Observer
 
 from headrace.job import load_job
 from headrace.runs import Run, Status
+from observer import Observer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "digits"
 PREFIX = "127.91.1"
@@ -25,7 +25,8 @@ PREFIX = "127.91.1"
 def load(name: str) -> ModuleType:
     """Imports a script of the example by its path."""
     spec = importlib.util.spec_from_file_location(f"digits_example_{name}", EXAMPLE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

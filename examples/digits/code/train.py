@@ -1,7 +1,7 @@
 """Trains the MNIST network on the digits, with torch's DataLoader or with headrace's.
 
-An ordinary SageMaker training script: hyperparameters arrive as arguments, directories through `headrace.Environment`. It
-runs on every host of the dnn group, in as many processes as the job file says.
+An ordinary SageMaker training script: hyperparameters arrive as arguments, directories through `headrace.Environment`.
+It runs on every host of the dnn group, in as many processes as the job file says.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from digits import Digits, train_set
-from model import Net
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import headrace
+from digits import Digits, train_set
 from headrace import feed
+from model import Net
 
 
 def arguments() -> argparse.Namespace:

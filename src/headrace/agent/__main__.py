@@ -9,11 +9,11 @@ import signal
 import sys
 import time
 
-from headrace.agent.bootstrap import become_subreaper
-from headrace.agent.lifeline import OPTION
-from headrace.agent.processes import descendants, reap, send
 from headrace.instance.launch import read_plan, read_secret
+from headrace.instance.lifeline import OPTION
 from headrace.instance.paths import TreePaths, base_directory
+from headrace.processes.bootstrap import become_subreaper
+from headrace.processes.table import descendants, reap, send
 
 
 def kill_descendants(seconds: float = 5.0) -> None:

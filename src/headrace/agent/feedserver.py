@@ -15,8 +15,8 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.agent.messages import ExecutorLost, FeedDown, FeedUp, Message
-from headrace.agent.processes import name_of_exit
 from headrace.agent.running import Running
+from headrace.processes.table import name_of_exit
 
 PAUSES = (0.1, 0.5, 1.0)  # seconds before the first, second and third new start
 RESTARTS = len(PAUSES)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headrace.agent.processes import name_of_exit
+from headrace.processes.table import name_of_exit
 from headrace.runs.events import Cause
 
 WINDOW = 0.5

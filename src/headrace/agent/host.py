@@ -24,9 +24,7 @@ from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
 from headrace.agent.leader import Leader
-from headrace.agent.lifeline import CommandReader, StopJob
 from headrace.agent.messages import Exited, Hello, HostEnded, Orders, ProgramsEnded, StopOrder, clip_lines
-from headrace.agent.processes import descendants, name_of_exit
 from headrace.agent.programs import FEED, ProgramSpec, expected_streams, feed_argv, programs_of
 from headrace.agent.running import Reaper, Running
 from headrace.agent.sweep import end_leftovers
@@ -34,6 +32,8 @@ from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
 from headrace.instance import write_failure
 from headrace.instance.launch import LaunchPlan
+from headrace.instance.lifeline import CommandReader, StopJob
+from headrace.processes.table import descendants, name_of_exit
 from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream
 from headrace.runs.events import ProgramExited, ProgramStarted
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from headrace.agent.control import ControlServer
 from headrace.agent.coordinator import Coordinator, Effects
-from headrace.agent.lifeline import AgentGone, Command, StopJob
 from headrace.agent.messages import Orders, Report
 from headrace.instance.launch import LaunchPlan
+from headrace.instance.lifeline import AgentGone, Command, StopJob
 from headrace.runs import Cause, EventWriter, Status
 from headrace.runs.events import JobFinished
 
@@ -66,7 +66,8 @@ class Leader:
     def command(self, command: Command) -> None:
         """Takes a command of the engine."""
         match command:
-            case StopJob(reason, status, grace):
+            case StopJob(reason, failed, grace):
+                status = Status.FAILED if failed else Status.STOPPED
                 self.stop(status, reason, grace)
             case AgentGone(host, reason):
                 self._do(self._coordinator.host_gone(host, reason, self._now()))

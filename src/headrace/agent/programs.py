@@ -15,7 +15,7 @@ from headrace.instance.launch import SECRET_NAME, HostPlan, LaunchPlan, channel_
 
 FEED = "feed"
 ABSTRACT_NAME_LIMIT = 107  # bytes of a Unix socket's name, less the leading zero byte
-FEED_NICE = 5  # beside ranks, data workers take what the ranks leave
+FEED_NICE = 10  # beside ranks, data workers take what the ranks leave
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from headrace.agent.messages import LAST_LINE_BYTES, LAST_LINES
 from headrace.agent.output import LineSplitter
-from headrace.agent.processes import describe_exit, reap
-from headrace.agent.spawn import spawn
+from headrace.processes.spawn import spawn
+from headrace.processes.table import describe_exit, reap
 from headrace.runs import LogWriter
 
 CHUNK = 1 << 18

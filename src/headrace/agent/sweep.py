@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from headrace.agent.processes import Process, send
+from headrace.processes.table import Process, send
 
 LINGER = 1.0
 KILL_SECONDS = 5.0

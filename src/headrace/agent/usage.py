@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 
-from headrace.agent.processes import TICKS, descendants, look
+from headrace.processes.table import TICKS, descendants, look
 from headrace.runs import MetricWriter
 from headrace.runs.metrics import HostSecond
 

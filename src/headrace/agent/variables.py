@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from headrace.agent.lifeline import RUN_ID, SCRATCH
 from headrace.agent.programs import ProgramSpec, feed_hosts
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.launch import FEED_NAME, LaunchPlan, channel_dir
+from headrace.instance.lifeline import RUN_ID, SCRATCH
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ def check_arguments(
     persistent_workers: bool,
     generator: object,
     seed: int | None,
+    context: object,
     *,
     remote: bool,
 ) -> tuple[int | None, bool]:
@@ -38,7 +40,11 @@ def check_arguments(
         ValueError: arguments that exclude each other, or out of range.
         TypeError: not a map-style dataset.
     """
-    if not isinstance(dataset, Pipeline) and not hasattr(dataset, "__getitem__"):
+    from torch.utils.data import IterableDataset
+
+    if not isinstance(dataset, Pipeline) and (
+        isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    ):
         raise TypeError(
             "headrace.feed.DataLoader takes map-style datasets (__getitem__ and __len__), "
             f"got a {type(dataset).__name__}"
@@ -52,6 +58,11 @@ def check_arguments(
             raise ValueError("prefetch_factor needs workers: set num_workers > 0")
         if persistent_workers:
             raise ValueError("persistent_workers needs workers: set num_workers > 0")
+        if context is not None:
+            raise ValueError("multiprocessing_context needs workers: set num_workers > 0")
+    if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
+        allowed = ", ".join(multiprocessing.get_all_start_methods())
+        raise ValueError(f"multiprocessing_context must be one of {allowed}, got {context!r}")
     if prefetch_factor is not None and prefetch_factor < 1:
         raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
     if sampler is not None and shuffle:

@@ -22,8 +22,11 @@ from headrace.errors import ProtocolError
 from headrace.feed.messages import VERSION, Challenge, Hello, Message, Refused, Welcome
 
 NONCE_BYTES = 32
-MAX_HANDSHAKE = 4096
 HANDSHAKE_SECONDS = 5.0
+
+
+class RefusedByServer(ProtocolError):
+    """The server will not have this client; asking again will not help."""
 
 
 def _mac(secret: bytes, *fields: object) -> bytes:
@@ -72,7 +75,7 @@ class ClientHandshake:
     def step(self, message: Message, send: Callable[[Message], None]) -> None:
         """Takes one message from the server. Raises ProtocolError if it refuses or cannot prove itself."""
         if isinstance(message, Refused):
-            raise ProtocolError(f"the feed server refuses this client: {message.reason}")
+            raise RefusedByServer(f"the feed server refuses this client: {message.reason}")
         if isinstance(message, Challenge) and self._challenge is None:
             self._challenge = message
             client, rank, world_size = self._identity

@@ -64,13 +64,8 @@ class Crew:
             for root in self._roots:
                 command += ["--code", str(root)]
             environment = dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")
-            process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd=self._directory()
-            )
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         return Channel(ours), process
-
-    def _directory(self) -> Path | None:
-        return self._roots[0] if self._roots else None
 
     def start(self, number: int) -> Member:
         """Starts executor `number`; it can be given tasks at once."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import heapq
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import msgspec
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.feed import messages
 from headrace.feed.crew import DEPTH, Crew, Member, exit_reason
-from headrace.feed.layout import Layout
+from headrace.feed.layout import decode_layout
 from headrace.feed.slab import Slab, SlabPool
 from headrace.feed.wire import ConnectionClosed, Frame
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 RESTARTS, RESTART_WINDOW = 20, 60.0
 MAX_OPEN_DEATHS = 2
-_layouts = msgspec.msgpack.Decoder(Layout)
 
 
 class CrewLost(HeadraceError):
@@ -110,26 +108,29 @@ class Desk:
             return
         waiting = self._waiting.setdefault(number, [])
         waiting.append((client, message.pipeline))
-        if len(waiting) == 1:
-            self._introduce(min(self._alive(), key=lambda member: len(member.tasks)), number)
+        alive = self._alive()
+        if len(waiting) == 1 and alive:  # otherwise it is introduced to the executor that is on its way
+            self._introduce(min(alive, key=lambda member: len(member.tasks)), number)
 
     def _plan_conflict(self, client: Client, message: messages.Open) -> str:
         if not message.plan:
             return ""
-        self._plans[client, message.loader] = message.plan
         for (other, loader), plan in self._plans.items():
-            if loader == message.loader and plan != message.plan and other.hello and client.hello:
+            if loader != message.loader or plan == message.plan or other.hello is None or client.hello is None:
+                continue
+            if other.hello.rank != client.hello.rank:  # the same rank may have made another loader of this name
                 ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
                 return (
                     f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
                     "drop_last, global batch and world size must be equal on all ranks"
                 )
+        self._plans[client, message.loader] = message.plan
         return ""
 
     def ask(self, client: Client, ask: messages.Ask) -> None:
         """Queues a slice."""
         number = self._pipelines.get((client, ask.pipeline))
-        if number is None or not 0 <= ask.first < ask.last <= ask.rows:
+        if number is None or not (0 <= ask.first < ask.last <= ask.rows or ask.first == ask.last == ask.rows == 0):
             raise ProtocolError(f"an ask for rows {ask.first}..{ask.last} of {ask.rows}, pipeline {ask.pipeline}")
         self._enqueue(Task(client, ask, self._number(), number))
 
@@ -154,7 +155,10 @@ class Desk:
                     task.cancelled = True
 
     def offer(self, client: Client, number: int, slab: Slab) -> None:
-        """Takes a slab of a local client."""
+        """Takes a slab of a local client. Raises ProtocolError if it has offered that number already."""
+        if (client, number) in self._client_slabs:
+            slab.close()
+            raise ProtocolError(f"slab {number} was offered twice")
         own = self._number()
         self._client_slabs[client, number] = own
         self._slabs[own] = slab
@@ -187,12 +191,15 @@ class Desk:
     def hear(self, member: Member, frame: Frame) -> None:
         """Takes an executor's answer."""
         message = frame.message
-        if isinstance(message, messages.Opened):
-            self._opened(message)
-        elif isinstance(message, messages.OpenFailed):
-            self._open_failed(message)
-        elif isinstance(message, (messages.Done, messages.Failed, messages.Unstackable)):
-            self._answered(member, message, frame.descriptors)
+        try:
+            if isinstance(message, messages.Opened):
+                self._opened(message)
+            elif isinstance(message, messages.OpenFailed):
+                self._open_failed(message)
+            elif isinstance(message, (messages.Done, messages.Failed, messages.Unstackable)):
+                self._answered(member, message, frame)
+        finally:
+            frame.discard()
 
     def _opened(self, message: messages.Opened) -> None:
         known = self._known[message.pipeline]
@@ -208,34 +215,34 @@ class Desk:
             member.opened.discard(message.pipeline)
 
     def _answered(
-        self, member: Member, message: messages.Done | messages.Failed | messages.Unstackable, fds: Sequence[int]
+        self, member: Member, message: messages.Done | messages.Failed | messages.Unstackable, frame: Frame
     ) -> None:
-        task = member.tasks.popleft()
-        if task.request != message.request:
-            raise ProtocolError(f"executor {member.number} answered {message.request}, not {task.request}")
+        if not member.tasks or member.tasks[0].request != message.request:
+            raise ProtocolError(f"executor {member.number} answered {message.request}, which is not its turn")
+        task = member.tasks[0]
         answer = msgspec.structs.replace(message, request=task.ask.request)
         if isinstance(answer, messages.Done) and not task.cancelled and not task.client.local:
-            self._send_payload(task, answer, fds)
+            self._send_payload(task, answer, frame)
+            member.tasks.popleft()
             return
+        member.tasks.popleft()
         if task.cancelled:
             task.client.send(messages.Cancelled(task.ask.request))
         elif isinstance(answer, messages.Done):
             answer = msgspec.structs.replace(answer, slab=0 if answer.fresh else task.ask.slab)
-            task.client.send(answer, descriptors=fds)
+            task.client.send(answer, descriptors=frame.descriptors)
         else:
             task.client.send(answer)
         self._unstage(task)
-        for descriptor in fds:
-            os.close(descriptor)
 
-    def _send_payload(self, task: Task, answer: messages.Done, fds: Sequence[int]) -> None:
+    def _send_payload(self, task: Task, answer: messages.Done, frame: Frame) -> None:
         if answer.fresh:
             self._unstage(task)
-            task.staging = self._staging.adopt(Slab(fds[0], answer.size))
+            task.staging = self._staging.adopt(Slab(frame.take_descriptor(), answer.size))
         slab, number = self._staging[task.staging], task.staging
         if answer.layout:
             rows = task.ask.last - task.ask.first
-            regions = _layouts.decode(answer.layout).regions(rows, 0, rows)
+            regions = decode_layout(answer.layout).regions(rows, 0, rows)
         else:
             regions = [(0, answer.size)]
         payload = [slab.memory(offset, length) for offset, length in regions]
@@ -280,7 +287,7 @@ class Desk:
         else:
             rows = ask.last - ask.first
             if ask.layout:
-                size = _layouts.decode(ask.layout).size(rows)
+                size = decode_layout(ask.layout).size(rows)
                 staging = self._staging.acquire(size, force=self._staging.total_bytes <= self._staging.free_bytes)
                 if staging is None:
                     return False
@@ -343,15 +350,18 @@ class Desk:
                 task.client.send(messages.Cancelled(task.ask.request))
             elif place == 0:
                 task.client.send(messages.Lost(task.ask.request, f"executor {member.number}: {reason}"))
-            else:
+            elif not task.client.closed:
                 self._enqueue(task)
         if not allowed:
             raise CrewLost(
                 f"{len(self._restarts)} executors ended within {RESTART_WINDOW:.0f} s; the last one {reason}"
             )
         fresh = self._crew.start(member.number)
-        for number in [number for number in self._waiting if number in member.opened]:
-            self._retry_open(fresh, number, reason)
+        for number in list(self._waiting):
+            if number in member.opened:
+                self._retry_open(fresh, number, reason)
+            elif not any(number in other.opened for other in self._alive()):
+                self._introduce(fresh, number)
 
     def _retry_open(self, member: Member, number: int, reason: str) -> None:
         known = self._known[number]

@@ -25,13 +25,11 @@ from headrace.errors import PipelineError
 from headrace.feed import messages, tree
 from headrace.feed.compute import Built, Slice, Stopwatch, make_rows, make_whole
 from headrace.feed.fingerprint import numerics
-from headrace.feed.layout import Layout, Uneven
+from headrace.feed.layout import Layout, Uneven, decode_layout
 from headrace.feed.naming import load_factory, load_function
 from headrace.feed.slab import Slab
 from headrace.feed.tree import Bytes, rebuild
 from headrace.feed.wire import Channel, ConnectionClosed, Frame
-
-_layouts = msgspec.msgpack.Decoder(Layout)
 
 
 def remote_error(error: BaseException) -> messages.RemoteError:
@@ -107,7 +105,7 @@ class Executor:
         elif isinstance(message, messages.Open):
             self._open(message)
         elif isinstance(message, messages.SlabOffer):
-            self._slabs[message.slab] = Slab(frame.descriptors[0], message.size)
+            self._slabs[message.slab] = Slab(frame.take_descriptor(), message.size)
         elif isinstance(message, messages.SlabDrop):
             slab = self._slabs.pop(message.slab, None)
             if slab is not None:
@@ -176,7 +174,7 @@ class Executor:
             return
         watch = Stopwatch()
         try:
-            keys = rebuild(ask.keys, _NOTHING)
+            keys = rebuild(ask.keys, np.frombuffer(bytearray(ask.key_bytes), np.uint8))
             part = Slice(ask.epoch, ask.seed, ask.position, ask.rows, ask.first, keys)
             built = self._pipelines[ask.pipeline]
             if ask.whole or built.whole:
@@ -195,7 +193,7 @@ class Executor:
         self._done(ask, slab, size, watch, fresh=fresh, node=node)
 
     def _answer_rows(self, ask: messages.Ask, built: Built, part: Slice, watch: Stopwatch) -> None:
-        expected = _layouts.decode(ask.layout) if ask.layout else None
+        expected = decode_layout(ask.layout) if ask.layout else None
         used: list[tuple[Slab, int, bool]] = []
 
         def block_of(layout: Layout) -> tuple[Bytes, int, int]:
@@ -236,9 +234,6 @@ class Executor:
     def _send(self, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
         self._channel.send(message, descriptors=descriptors)
         self._channel.drain()
-
-
-_NOTHING: Bytes = np.empty(0, np.uint8)
 
 
 def standard_collate(*, batched: bool) -> Callable[[Any], Any]:

@@ -89,6 +89,23 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
             table.row_bytes < 0 or any(extent < 0 for extent in table.row_shape) for table in self.tables
         ):
             raise ProtocolError("a batch layout with bad tables")
+        try:
+            self.describe(1)
+        except (TypeError, ValueError, LookupError, RecursionError) as error:
+            raise ProtocolError(f"a batch layout with a malformed tree: {error}") from error
+
+
+_layouts = msgspec.msgpack.Decoder(Layout)
+
+
+def decode_layout(data: bytes) -> Layout:
+    """Decodes a layout that came from a peer. Raises ProtocolError if it is not sound."""
+    try:
+        layout = _layouts.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
+        raise ProtocolError(f"a batch layout that cannot be decoded: {error}") from error
+    layout.check()
+    return layout
 
 
 def learn(sample: Any) -> Layout:
@@ -108,7 +125,7 @@ def learn(sample: Any) -> Layout:
 
 def _node(value: Any, tables: list[Table]) -> Node:
     if is_tensor(value):
-        if value.ndim == 0 or value.shape[0] != 1 or value.device.type != "cpu" or value.is_sparse:
+        if value.ndim == 0 or value.shape[0] != 1 or value.device.type != "cpu" or not _is_strided(value):
             raise Uneven
         shape = tuple(value.shape[1:])
         tables.append(Table(str(value.dtype).removeprefix("torch."), shape, value[0].numel() * value.element_size()))
@@ -121,6 +138,12 @@ def _node(value: Any, tables: list[Table]) -> Node:
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         return ["n", name, list(value._fields), [_node(item, tables) for item in value]]
     raise Uneven
+
+
+def _is_strided(tensor: Any) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided
 
 
 class RowWriter:
@@ -157,13 +180,16 @@ class RowWriter:
 
         if _signature(sample) != self._signature:
             raise Uneven
-        for target, leaf in zip(self._targets, _leaves(sample), strict=True):
-            if isinstance(leaf, torch.Tensor):
-                target[row].copy_(leaf)
-            elif isinstance(leaf, np.ndarray):
-                target[row].copy_(torch.as_tensor(leaf))
-            else:
-                target[row] = leaf.item() if isinstance(leaf, np.generic) else leaf
+        try:
+            for target, leaf in zip(self._targets, _leaves(sample), strict=True):
+                if isinstance(leaf, torch.Tensor):
+                    target[row].copy_(leaf.detach())
+                elif isinstance(leaf, np.ndarray):
+                    target[row].copy_(torch.as_tensor(leaf))
+                else:
+                    target[row] = leaf.item() if isinstance(leaf, np.generic) else leaf
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise Uneven from None  # torch's own result, or torch's own words, for the whole batch
 
 
 def _leaves(sample: Any) -> list[Any]:

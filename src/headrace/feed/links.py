@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from headrace.errors import FeedError
 from headrace.feed.compute import Built
 from headrace.feed.executor import executor_main
 from headrace.feed.lifetime import watch_parent
+from headrace.feed.messages import decode_greeting
 from headrace.feed.wire import Channel
 
 
@@ -62,7 +64,7 @@ def connect_unix(address: str) -> ServerLink:
     except OSError:
         connection.close()
         raise
-    return ServerLink(Channel(connection), False, set())
+    return ServerLink(Channel(connection, handshake=decode_greeting), False, set())
 
 
 @dataclass(eq=False)
@@ -145,7 +147,7 @@ def start_executor(
     )
     try:
         process.start()
-    except (AttributeError, TypeError, RuntimeError) as error:
+    except (AttributeError, TypeError, RuntimeError, OSError, pickle.PicklingError) as error:
         ours.close()
         raise FeedError(f"cannot start a worker process: {error}") from error
     finally:

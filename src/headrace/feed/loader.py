@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import PipelineError
 from headrace.feed import messages, naming
 from headrace.feed.arguments import Shard, check_arguments, find_shard
-from headrace.feed.compute import Built, Slice, make_whole
+from headrace.feed.compute import Built
 from headrace.feed.executor import standard_collate
+from headrace.feed.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
 from headrace.feed.places import find
 from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint, sampled_epoch
-from headrace.feed.seeds import preserved_generators
 from headrace.feed.session import Session, SessionStats
 from headrace.feed.supply import LocalSupply, RemoteSupply, Supply
-from headrace.feed.tree import bytes_of
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +102,8 @@ class DataLoader:
         self._places = find(workers, secret_file)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
-            prefetch_factor, persistent_workers, generator, seed, remote=self._places is not None,
+            prefetch_factor, persistent_workers, generator, seed, multiprocessing_context,
+            remote=self._places is not None,
         )  # fmt: skip
         self._shard, batch_size = find_shard(
             batch_size, global_batch_size, rank, world_size, sampled=sampler is not None or batch_sampler is not None
@@ -130,8 +130,10 @@ class DataLoader:
         self._epoch = 0
         self._length: int | None = None
         self._built: Built | None = None
-        self._session: Session | None = None
-        self._expected: tuple[int, int] | None = None  # where an idle session stands in the endless plan
+        self._sessions: list[Session] = []  # every one that is open
+        self._idle: Session | None = None  # the one that waits for the next pass
+        self._expected: int | None = None  # the epoch that it goes on with by itself
+        weakref.finalize(self, _close_all, self._sessions)
         self._stats = SessionStats()
         self._meter = StepMeter(name)
         if self._places is not None and not isinstance(dataset, Pipeline):
@@ -157,9 +159,13 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         epoch, self._epoch = self._epoch, self._epoch + 1
+        plans, endless = self._plans(epoch)
+        batches: Batches
         if self._places is None and self.num_workers == 0:
-            return self._measured(self._inline(epoch), epoch)
-        return self._measured(self._served(epoch), epoch)
+            batches = InlineBatches(self._local(), plans, epoch)
+        else:
+            batches = self._serve(plans, epoch, endless=endless)
+        return Iteration(batches, self._meter, epoch, self._pinned if self.pin_memory else None, self.__len__)
 
     # What is headrace's
 
@@ -185,11 +191,10 @@ class DataLoader:
         }
 
     def close(self) -> None:
-        """Ends the workers of this loader. It can be used again; a new session is made then."""
-        if self._session is not None:
-            self._session.close()
-            self._finalizer.detach()
-            self._session = self._expected = None
+        """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
+        _close_all(self._sessions)
+        self._idle = self._expected = None
+        self._meter.close()
 
     def __enter__(self) -> DataLoader:
         return self
@@ -209,7 +214,7 @@ class DataLoader:
             return None, batch_sampler
         own = self._seed is not None or self._shard is not None or isinstance(self.dataset, Pipeline)
         if sampler is None:
-            if own and self.generator is None and self.batch_size is not None:
+            if own and self.generator is None:
                 return None, None
             source = range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
             sampler = RandomSampler(source, generator=self.generator) if self._shuffle else SequentialSampler(source)
@@ -218,21 +223,20 @@ class DataLoader:
         return sampler, BatchSampler(sampler, self.batch_size, self.drop_last)
 
     def _dataset_length(self) -> int:
+        if not isinstance(self.dataset, Pipeline):
+            return len(self.dataset)  # it may change between epochs
         if self._length is None:
-            if not isinstance(self.dataset, Pipeline):
-                self._length = len(self.dataset)
-            elif self._places is None and self.num_workers == 0:
+            if self._places is None and self.num_workers == 0:
                 self._length = len(self._local().dataset)
             else:
                 self._length = self._started().wait_for_length(self.timeout or None)
         return self._length
 
     def _plan(self) -> EpochPlan:
-        assert self.batch_size is not None
         shard = self._shard or Shard(0, 1)
         return EpochPlan(
-            self._dataset_length(), self.batch_size, self._base_seed(), self._shuffle, self.drop_last, shard.rank,
-            shard.world_size,
+            self._dataset_length(), self.batch_size or 1, self._base_seed(), self._shuffle, self.drop_last, shard.rank,
+            shard.world_size, self._batched,
         )  # fmt: skip
 
     def _base_seed(self) -> int:
@@ -248,14 +252,14 @@ class DataLoader:
 
     def _plans(self, epoch: int) -> tuple[Iterator[BatchPlan], bool]:
         """Returns the batches of an epoch, and whether those of the following epochs are known already."""
-        if self.batch_sampler is not None:
-            return sampled_epoch(self.batch_sampler, epoch, self._draw_seed(), batched=True), False
-        if self.sampler is not None:
-            return sampled_epoch(self.sampler, epoch, self._draw_seed(), batched=False), False
+        batches = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        if batches is not None:
+            seed = self._draw_seed() if self._seed is None else self._seed
+            return sampled_epoch(batches, epoch, seed, batched=self.batch_sampler is not None), False
         plan = self._plan()
         return itertools.chain.from_iterable(plan.epoch(later) for later in itertools.count(epoch)), True
 
-    # Loading in this process
+    # Loading
 
     def _local(self) -> Built:
         if self._built is None:
@@ -263,18 +267,6 @@ class DataLoader:
             collate = self.collate_fn or standard_collate(batched=self._batched)
             self._built = Built(dataset, collate, self.collate_fn is None, self._batched)
         return self._built
-
-    def _inline(self, epoch: int) -> Iterator[tuple[Any, int]]:
-        plans, _ = self._plans(epoch)
-        for plan in plans:
-            if plan.epoch != epoch:
-                return
-            with preserved_generators():
-                part = Slice(plan.epoch, plan.seed, plan.position, plan.rows, 0, plan.keys)
-                batch = make_whole(self._local(), part)
-            yield batch, plan.rows
-
-    # Loading by workers
 
     def _make_opening(self) -> messages.Open:
         if self._places is None:
@@ -298,70 +290,50 @@ class DataLoader:
         return LocalSupply(self.num_workers, self.multiprocessing_context, {1: self._local()}, self.worker_init_fn)
 
     def _started(self) -> Session:
-        if self._session is None:
-            session = Session(
-                self._supply(),
-                self._opening,
-                memory=self._memory,
-                window=self._window(),
-                stall_timeout=self._stall_timeout,
-                stats=self._stats,
-                warn=lambda text: warnings.warn(text, stacklevel=2),
-            )
-            self._finalizer = weakref.finalize(self, session.close)
-            self._session = session
-        return self._session
+        """Returns the session that waits for the next pass; makes one if there is none."""
+        if self._idle is None or self._idle.closed:
+            self._sessions[:] = [session for session in self._sessions if not session.closed]
+            self._idle, self._expected = self._make_session(), None
+            self._sessions.append(self._idle)
+        return self._idle
 
-    def _window(self) -> int | None:
-        if self.prefetch_factor is None:
-            return None
-        return max(1, self.prefetch_factor) * max(1, self.num_workers)
+    def _make_session(self) -> Session:
+        return Session(
+            self._supply(),
+            self._opening,
+            memory=self._memory,
+            prefetch=self.prefetch_factor,
+            stall_timeout=self._stall_timeout,
+            stats=self._stats,
+            warn=lambda text: warnings.warn(text, stacklevel=2),
+        )
 
-    def _served(self, epoch: int) -> Iterator[tuple[Any, int]]:
-        plans, endless = self._plans(epoch)
-        session = self._started()
-        finalizer, expected = self._finalizer, self._expected
-        self._expected = self._session = None  # ours while we iterate
-        steps = self._plan().steps if endless else -1
-        if not endless or expected != (epoch, 0):
+    def _serve(self, plans: Iterator[BatchPlan], epoch: int, *, endless: bool) -> ServedBatches:
+        steps = self._plan().steps if endless else None
+        session, expected = self._started(), self._expected
+        self._idle = self._expected = None  # the session belongs to this pass until it is given back
+        if not endless or expected != epoch:
             session.begin(plans)
-        step = 0
-        complete = False
-        try:
-            while step != steps:
-                item = session.next_batch(epoch, step, self.timeout or None)
-                if item is None:
-                    break
-                step += 1
-                yield item
-            complete = True
-        finally:
-            self._keep(session, finalizer, (epoch + 1, 0) if complete and endless else None)
+        follows = epoch + 1 if endless else None
+        return ServedBatches(
+            session, epoch, steps, self.timeout or None,
+            lambda session, complete: self._give_back(session, follows if complete else None),
+        )  # fmt: skip
 
-    def _keep(
-        self, session: Session, finalizer: weakref.finalize[[], DataLoader], expected: tuple[int, int] | None
-    ) -> None:
-        """Keeps a session for the next epoch, or ends it."""
+    def _give_back(self, session: Session, follows: int | None) -> None:
+        """Keeps the session of a pass for the next one, or ends it.
+
+        Args:
+            session: the session.
+            follows: epoch that it goes on with by itself, if it does.
+        """
         keeps = isinstance(self.dataset, Pipeline) or self.persistent_workers
-        if keeps and self._session is None and not session.closed:
-            self._session, self._finalizer, self._expected = session, finalizer, expected
-        else:
-            session.close()
-            finalizer.detach()
-
-    # Measuring
-
-    def _measured(self, batches: Iterator[tuple[Any, int]], epoch: int) -> Iterator[Any]:
-        meter = self._meter
-        while True:
-            meter.waiting()
-            item = next(batches, None)
-            if item is None:
-                meter.ended()
-                return
-            batch = self._pinned(item[0]) if self.pin_memory else item[0]
-            meter.got(item[1], bytes_of(batch), epoch)
-            yield batch
+        if keeps and self._idle is None and not session.closed:
+            self._idle, self._expected = session, follows
+            return
+        session.close()
+        if session in self._sessions:
+            self._sessions.remove(session)
 
     @staticmethod
     def _pinned(batch: Any) -> Any:
@@ -369,3 +341,8 @@ class DataLoader:
         from torch.utils.data._utils.pin_memory import pin_memory
 
         return pin_memory(batch) if torch.cuda.is_available() else batch  # type: ignore[no-untyped-call]
+
+
+def _close_all(sessions: list[Session]) -> None:
+    while sessions:
+        sessions.pop().close()

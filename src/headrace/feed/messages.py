@@ -9,6 +9,7 @@ are in a slab, whose descriptor is passed along (Unix socket), or follow the mes
     Open -> Opened | OpenFailed                         a pipeline, by name
     SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
     Ask -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel     a slice; one answer to every Ask
+    Ping -> Pong                                        client to feed server: are you there?
     Fork -> Forked, Exited                              feed server and its zygote
 """
 
@@ -68,9 +69,10 @@ class Dial(_Message, frozen=True):
 
 
 class Down(_Message, frozen=True):
-    """Receiver to client: the frame's route has no connection (any more)."""
+    """Receiver to client: the frame's route has no connection (any more). `refused`: the server will not have us."""
 
     reason: str
+    refused: bool = False
 
 
 class Open(_Message, frozen=True):
@@ -143,10 +145,11 @@ class Ask(_Message, frozen=True):
         position: plan position of the batch's first row.
         rows: rows of the whole batch.
         first, last: the part that is asked for.
-        keys: description of the list of keys of this part, as in `tree`; an empty block belongs to it.
+        keys: description of the list of keys of this part, as in `tree`.
         whole: collate the whole batch with the collate function, do not write rows.
         slab: slab to write to, 0 for none.
         layout: encoded layout of the batch, empty when it is not known yet.
+        key_bytes: block that belongs to `keys`; empty when they are plain values, as most are.
     """
 
     request: int
@@ -162,6 +165,7 @@ class Ask(_Message, frozen=True):
     whole: bool
     slab: int = 0
     layout: bytes = b""
+    key_bytes: bytes = b""
 
 
 class Done(_Message, frozen=True):
@@ -220,6 +224,14 @@ class Cancelled(_Message, frozen=True):
     request: int
 
 
+class Ping(_Message, frozen=True):
+    """A client asks for a sign of life. A feed server answers at once, whatever its executors do."""
+
+
+class Pong(_Message, frozen=True):
+    """A sign of life."""
+
+
 class Fork(_Message, frozen=True):
     """Feed server to zygote: become executor number `number` on the socket that comes along."""
 
@@ -260,6 +272,8 @@ Message = (
     | Lost
     | Cancel
     | Cancelled
+    | Ping
+    | Pong
     | Fork
     | Forked
     | Exited
@@ -267,6 +281,10 @@ Message = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_hellos: msgspec.msgpack.Decoder[Hello] = msgspec.msgpack.Decoder(Hello)
+_greetings: msgspec.msgpack.Decoder[Challenge | Welcome | Refused] = msgspec.msgpack.Decoder(
+    Challenge | Welcome | Refused
+)
 
 
 def encode(message: Message) -> bytes:
@@ -277,3 +295,13 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes | bytearray | memoryview) -> Message:
     """Decodes a message. Raises msgspec.DecodeError (ValidationError included)."""
     return _decoder.decode(data)
+
+
+def decode_hello(data: bytes | bytearray | memoryview) -> Message:
+    """Decodes what a client may say before it has proved itself. Raises msgspec.DecodeError."""
+    return _hellos.decode(data)
+
+
+def decode_greeting(data: bytes | bytearray | memoryview) -> Message:
+    """Decodes what a server may say before it has proved itself. Raises msgspec.DecodeError."""
+    return _greetings.decode(data)

@@ -43,7 +43,6 @@ class StepMeter:
     def __init__(self, name: str, path: str | None = None) -> None:
         self._name = name
         self._path = os.environ.get(METRICS_VARIABLE, "") if path is None else path
-        self._descriptor = -1
         self._owner = os.getpid()
         self._begun = 0.0
         self._waited = 0.0
@@ -57,6 +56,10 @@ class StepMeter:
         self._since = now
         self._window = Totals()
         self._shortest, self._longest = float("inf"), 0.0
+
+    def begin(self) -> None:
+        """A pass begins. A step that was under way has no end that is known: its loop was broken off."""
+        self._open = False
 
     def waiting(self) -> None:
         """`next()` was called: the step under way ends, another one begins."""
@@ -108,18 +111,17 @@ class StepMeter:
                 "step_max": round(self._longest, 6),
                 "bytes": sums.bytes,
             }
-            if self._descriptor < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._descriptor = os.open(self._path, flags, 0o644)
-            os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o644)  # once a second: cheaper than to keep one that may leak
+            try:
+                os.write(descriptor, msgspec.json.encode(line) + b"\n")
+            finally:
+                os.close(descriptor)
         self._reset(time.monotonic())
 
     def close(self) -> None:
-        """Writes what is left and closes the file."""
+        """Writes what is left."""
         self._flush()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class Tracked(Generic[T]):
@@ -133,6 +135,7 @@ class Tracked(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         epoch, self._epoch = self._epoch, self._epoch + 1
         meter = self._meter
+        meter.begin()
         iterator = iter(self._loader)
         while True:
             meter.waiting()

@@ -60,6 +60,7 @@ class EpochPlan:
         shuffle: whether the order is permuted.
         drop_last: whether an incomplete last global batch is left out.
         rank, world_size: which part is taken.
+        batched: False for a loader that does not batch.
     """
 
     length: int
@@ -69,6 +70,7 @@ class EpochPlan:
     drop_last: bool = False
     rank: int = 0
     world_size: int = 1
+    batched: bool = True
 
     def __post_init__(self) -> None:
         for name in ("length", "batch_size", "world_size"):
@@ -100,7 +102,7 @@ class EpochPlan:
         first, last = self._rows(step)
         positions = np.arange(first, last, dtype=np.int64)
         keys = permute(positions, self.length, self._key(epoch)) if self.shuffle else positions
-        return BatchPlan(epoch, step, first, keys.tolist(), self.seed)
+        return BatchPlan(epoch, step, first, keys.tolist(), self.seed, self.batched)
 
     def _rows(self, step: int) -> tuple[int, int]:
         start = step * self.global_batch

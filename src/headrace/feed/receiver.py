@@ -25,15 +25,14 @@ import msgspec
 
 from headrace.errors import ProtocolError
 from headrace.feed import messages
-from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake
-from headrace.feed.layout import Layout
+from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+from headrace.feed.layout import decode_layout
 from headrace.feed.lifetime import watch_parent
+from headrace.feed.pulse import Pulse
 from headrace.feed.slab import Slab
-from headrace.feed.wire import Channel, ConnectionClosed, Frame
+from headrace.feed.wire import Channel, ConnectionClosed, Frame, configure_tcp
 
 CONNECT_SECONDS = 5.0
-USER_TIMEOUT_MS = 5_000
-_layouts = msgspec.msgpack.Decoder(Layout)
 
 
 @dataclass(eq=False)
@@ -44,6 +43,7 @@ class Host:
     address: str
     handshake: ClientHandshake
     deadline: float
+    pulse: Pulse
     channel: Channel = field(init=False)
     connected: bool = False
     asks: dict[int, messages.Ask] = field(default_factory=dict)
@@ -68,16 +68,26 @@ class Receiver:
         """Works until the rank closes. Raises ConnectionClosed then."""
         while True:
             self._watch_writes()
-            for key, events in self._selector.select(timeout=1.0):
+            for key, events in self._selector.select(timeout=0.5):
                 host: Host | None = key.data
                 if host is None:
                     self._hear_rank(events)
                 elif self._hosts.get(host.route) is host:
                     self._hear_host(host, events)
             now = time.monotonic()
-            for late in [host for host in self._hosts.values() if host.handshake.welcome is None]:
-                if now > late.deadline:
-                    self._down(late, "no answer in time")
+            for host in list(self._hosts.values()):
+                self._watch(host, now)
+
+    def _watch(self, host: Host, now: float) -> None:
+        if host.handshake.welcome is None:
+            if now > host.deadline:
+                self._down(host, "no answer in time")
+            return
+        verdict = host.pulse.check(now, host.channel.bytes_received)
+        if verdict == "ask":
+            self._forward(host, messages.Ping())
+        elif verdict == "gone":
+            self._down(host, "it gives no sign of life")
 
     def _watch_writes(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -100,7 +110,7 @@ class Receiver:
     def _take(self, frame: Frame) -> None:
         message = frame.message
         if isinstance(message, messages.SlabOffer):
-            self._slabs[message.slab] = Slab(frame.descriptors[0], message.size)
+            self._slabs[message.slab] = Slab(frame.take_descriptor(), message.size)
         elif isinstance(message, messages.SlabDrop):
             slab = self._slabs.pop(message.slab, None)
             if slab is not None:
@@ -135,21 +145,20 @@ class Receiver:
             return
         connection = socket.socket(family, kind, protocol)
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+        configure_tcp(connection)
         code = connection.connect_ex(target)
         if code not in (0, errno.EINPROGRESS):
             connection.close()
             self._rank.send(messages.Down(os.strerror(code).lower()), route=route)
             return
         handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
-        deadline = time.monotonic() + CONNECT_SECONDS + HANDSHAKE_SECONDS
-        host = Host(route, dial.address, handshake, deadline)
-        host.channel = Channel(connection, sink=lambda frame, length: self._place(host, frame, length))
+        now = time.monotonic()
+        host = Host(route, dial.address, handshake, now + CONNECT_SECONDS + HANDSHAKE_SECONDS, Pulse(now))
+        host.channel = Channel(
+            connection,
+            sink=lambda frame, length: self._place(host, frame, length),
+            handshake=messages.decode_greeting,
+        )
         self._hosts[route] = host
         self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
 
@@ -165,15 +174,18 @@ class Receiver:
                     self._answer(host, frame)
         except ConnectionClosed as error:
             self._down(host, str(error) or "connection closed")
-        except (ProtocolError, msgspec.DecodeError) as error:
-            self._down(host, str(error))
+        except ProtocolError as error:
+            self._down(host, str(error), refused=isinstance(error, RefusedByServer))
 
     def _answer(self, host: Host, frame: Frame) -> None:
         message = frame.message
         if host.handshake.welcome is None:
             host.handshake.step(message, host.channel.send)
             if host.handshake.welcome is not None:
+                host.channel.trust()
                 self._rank.send(host.handshake.welcome, route=host.route)
+            return
+        if isinstance(message, messages.Pong):
             return
         request = getattr(message, "request", None)
         if request is not None:
@@ -203,8 +215,7 @@ class Receiver:
         rows, first, last = ask.rows, ask.first, ask.last
         layout = None
         if done.layout:
-            layout = _layouts.decode(done.layout)
-            layout.check()
+            layout = decode_layout(done.layout)
             if not ask.layout:
                 rows, first, last = last - first, 0, last - first
             elif done.layout != ask.layout:
@@ -218,13 +229,13 @@ class Receiver:
         regions = layout.regions(rows, first, last) if layout is not None else [(0, length)]
         return [slab.memory(offset, size) for offset, size in regions]
 
-    def _down(self, host: Host, why: str) -> None:
+    def _down(self, host: Host, why: str, *, refused: bool = False) -> None:
         del self._hosts[host.route]
         self._selector.unregister(host.channel)
         host.channel.close()
         for slab in host.fresh.values():
             slab.close()
-        self._rank.send(messages.Down(why), route=host.route)
+        self._rank.send(messages.Down(why, refused), route=host.route)
 
 
 def main() -> int:

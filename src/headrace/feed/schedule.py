@@ -11,9 +11,9 @@ Invariants:
 
 Placement: the earliest part goes to the source that is expected to finish it first, by its measured seconds per row and
 what it already has to do. The workers of the trainer's own host are asked when the other hosts have all they can take,
-because they take CPU time from the trainer. A source that is more than `SLOW` times slower than the best (a niced worker
-beside a busy trainer) gets the latest part instead, one at a time: its help is welcome, and nobody waits for it until the
-whole window has passed.
+because they take CPU time from the trainer. A source that is more than `SLOW` times slower than the best (a niced
+worker beside a busy trainer) gets the latest part instead, one at a time: its help is welcome, and nobody waits for it
+until the whole window has passed.
 """
 
 from __future__ import annotations
@@ -216,8 +216,9 @@ class Schedule:
         """A part's rows are there."""
         part.done = True
         source = self.sources[number]
-        source.seconds_per_row = _smooth(source.seconds_per_row, seconds / part.rows)
-        self._cpu_per_row = _smooth(self._cpu_per_row, cpu / part.rows)
+        rows = max(1, part.rows)
+        source.seconds_per_row = _smooth(source.seconds_per_row, seconds / rows)
+        self._cpu_per_row = _smooth(self._cpu_per_row, cpu / rows)
 
     def died(self, part: Part) -> bool:
         """An executor died over a part. Returns whether it may be asked for again."""

@@ -15,6 +15,7 @@ import selectors
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from headrace.feed import auth, messages
 from headrace.feed.crew import Crew, Member
 from headrace.feed.desk import Desk
 from headrace.feed.slab import Slab
-from headrace.feed.wire import MAX_MESSAGE, Channel, ConnectionClosed, Frame
+from headrace.feed.wire import Channel, ConnectionClosed, Frame, configure_tcp
 
 MAX_PENDING = 64
 
@@ -144,7 +145,7 @@ class FeedServer:
             try:
                 for frame in self._read(owner.channel, events):
                     self._desk.hear(owner, frame)
-            except ConnectionClosed:
+            except (ConnectionClosed, ProtocolError):
                 self._desk.member_closed(owner)
         elif isinstance(owner, Client) and not owner.closed:
             self._hear_client(owner, events)
@@ -172,11 +173,11 @@ class FeedServer:
             return  # the peer has gone again
         local = connection.family == socket.AF_UNIX
         if not local:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            configure_tcp(connection)
         pending = [client for client in self._clients if client.hello is None]
         if len(pending) >= MAX_PENDING:
             self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
-        channel = Channel(connection, max_message=auth.MAX_HANDSHAKE)
+        channel = Channel(connection, handshake=messages.decode_hello)
         name = "a local process" if local else f"{address[0]}:{address[1]}"
         client = Client(channel, name, local, time.monotonic() + auth.HANDSHAKE_SECONDS, auth.challenge())
         self._clients.append(client)
@@ -195,15 +196,18 @@ class FeedServer:
         client.channel.close()
 
     def _hear_client(self, client: Client, events: int) -> None:
+        frames: deque[Frame] = deque()
         try:
-            for frame in self._read(client.channel, events):
-                self._take(client, frame)
-                if client.closed:
-                    return
+            frames.extend(self._read(client.channel, events))
+            while frames and not client.closed:
+                self._take(client, frames[0])
+                frames.popleft().discard()
         except ConnectionClosed:
             self._close(client)
         except (ProtocolError, msgspec.DecodeError) as error:
             self._close(client, str(error))
+        for frame in frames:
+            frame.discard()
 
     def _take(self, client: Client, frame: Frame) -> None:
         message = frame.message
@@ -215,8 +219,10 @@ class FeedServer:
             self._desk.cancel(client, message)
         elif isinstance(message, messages.Open):
             self._desk.open(client, message)
-        elif isinstance(message, messages.SlabOffer) and client.local and frame.descriptors:
-            self._desk.offer(client, message.slab, Slab(frame.descriptors[0], message.size))
+        elif isinstance(message, messages.Ping):
+            client.send(messages.Pong())
+        elif isinstance(message, messages.SlabOffer) and client.local:
+            self._desk.offer(client, message.slab, Slab(frame.take_descriptor(), message.size))
         elif isinstance(message, messages.SlabDrop):
             self._desk.drop(client, message.slab)
         else:
@@ -232,5 +238,5 @@ class FeedServer:
             return
         client.hello = message
         client.name = f"{message.client} ({client.name})"
-        client.channel.max_message = MAX_MESSAGE
+        client.channel.trust()
         client.send(auth.welcome(self._secret, client.challenge, message, self._host, self._crew.size))

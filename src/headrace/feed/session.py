@@ -7,29 +7,23 @@ they were asked; the window of batches is that far.
 
 from __future__ import annotations
 
-import os
+import collections
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from headrace.errors import PipelineError, ProtocolError, WorkerError, WorkersLost
+from headrace.errors import FeedError, PipelineError, ProtocolError, WorkerError, WorkersLost
 from headrace.feed import messages, tree
+from headrace.feed.assembly import Assembly
 from headrace.feed.fingerprint import differences
-from headrace.feed.layout import Layout
 from headrace.feed.links import Link
 from headrace.feed.plan import BatchPlan
 from headrace.feed.schedule import Batch, Part, Schedule
-from headrace.feed.slab import Slab, SlabPool
 from headrace.feed.supply import Supply, Worker
 from headrace.feed.trouble import raise_remote
 from headrace.feed.wire import ConnectionClosed, Frame
-
-_layouts = msgspec.msgpack.Decoder(Layout)
-_HELD_SHARE = 0.5  # of the memory: more than that in the user's hands, and batches are copied out
 
 
 @dataclass
@@ -45,15 +39,6 @@ class SessionStats:
     worker_cpu_seconds: float = 0.0
 
 
-@dataclass
-class _Result:
-    """What has arrived of a batch."""
-
-    node: list[Any] | None = None
-    size: int = 0
-    shared: dict[int, int] = field(default_factory=dict)
-
-
 class Session:
     """See the module.
 
@@ -61,7 +46,7 @@ class Session:
         supply: makes and keeps the workers.
         opening: the pipeline, as it is opened on every worker.
         memory: limit of the slabs, bytes.
-        window: batches on their way at most; None to choose by the number of executors.
+        prefetch: batches on their way per executor; None to choose.
         stall_timeout: seconds after which a batch that does not come is an error; names who was waited for.
         stats: counters to add to.
         warn: called with what the user should know.
@@ -73,28 +58,19 @@ class Session:
         opening: messages.Open,
         *,
         memory: int,
-        window: int | None,
+        prefetch: int | None,
         stall_timeout: float,
         stats: SessionStats,
         warn: Callable[[str], None],
     ) -> None:
         self._supply = supply
         self._opening = opening
-        self._pool = SlabPool(memory)
-        self._memory = memory
-        self._window = window
+        self._assembly = Assembly(memory)
+        self._prefetch = prefetch
         self._stall_timeout = stall_timeout
         self._warn = warn
         self._schedule = Schedule()
         self._plans: Iterator[BatchPlan] = iter(())
-        self._results: dict[Batch, _Result] = {}
-        self._layout: bytes = b""
-        self._decoded: Layout | None = None
-        self._last_size = 0
-        self._in_flight: dict[int, int] = {}  # request -> slab
-        self._slab_users: dict[int, int] = {}  # slab -> requests that may write to it
-        self._retired: set[int] = set()  # given back as soon as nobody may write to them
-        self._tainted: set[int] = set()  # a lost worker may still write to them: never used again
         self._warned = False
         self._numerics: dict[str, str] | None = None
         self.length: int | None = None
@@ -106,8 +82,7 @@ class Session:
     def begin(self, plans: Iterator[BatchPlan]) -> None:
         """Starts on a new sequence of batches; what was under way is forgotten."""
         stale = self._schedule.clear()
-        for batch in list(self._results):
-            self._forget(batch)
+        self._assembly.forget_all()
         by_worker: dict[Worker, list[int]] = {}
         for worker in self._supply.workers():
             source = self._schedule.sources.get(worker.number)
@@ -120,41 +95,56 @@ class Session:
         self._fill()
 
     def wait_for_length(self, timeout: float | None) -> int:
-        """Returns the dataset's length as the workers tell it. Raises as `next_batch`."""
+        """Returns the dataset's length as the workers tell it. Raises as `wait_for`."""
         self._pump(lambda: self.length is not None, timeout, "the dataset's length")
         assert self.length is not None
         return self.length
 
-    def next_batch(self, epoch: int, step: int, timeout: float | None) -> tuple[Any, int] | None:
-        """Returns the batch (or the sample, without batching) and its number of rows; None beyond the plan's end.
+    def wait_for(self, epoch: int, step: int, timeout: float | None) -> bool:
+        """Waits until a batch is there. Returns False beyond the plan's end.
+
+        Raises:
+            WorkersLost: nobody is left who can serve.
+            PipelineError, or the user's own exception type: the pipeline cannot be opened.
+            RuntimeError: `timeout` seconds have passed. The session goes on; after any other error it is closed.
+        """
+        if self.closed:
+            raise FeedError("this pass over the loader has ended: an error ended it, or the loader was closed")
+        self._fill()
+        if (epoch, step) not in self._schedule.batches:
+            return False
+        head = self._schedule.batches[epoch, step]
+        self._pump(lambda: head.complete or head.failure is not None, timeout, f"batch {step} of epoch {epoch}")
+        return True
+
+    def take(self, epoch: int, step: int) -> tuple[Any, int]:
+        """Returns the batch (or the sample, without batching) that was waited for, and its number of rows.
 
         Raises:
             WorkerError, or the user's own exception type: the dataset or collate function raised.
-            WorkersLost: nobody is left who can serve.
-            RuntimeError: `timeout` seconds have passed.
         """
-        self._fill()
-        if (epoch, step) not in self._schedule.batches:
-            return None
-        head = self._schedule.batches[epoch, step]
-        self._pump(lambda: head.complete or head.failure is not None, timeout, f"batch {step} of epoch {epoch}")
-        self._schedule.pop(epoch, step)
+        head = self._schedule.pop(epoch, step)
         if head.failure is not None:
-            self._forget(head)
+            self._assembly.forget(head)
             raise head.failure
-        return self._hand_over(head), head.plan.rows
+        data, size, copied = self._assembly.hand_over(head)
+        self.stats.batches += 1
+        self.stats.bytes += size
+        self.stats.bytes_copied += size if copied else 0
+        return data, head.plan.rows
 
     def close(self) -> None:
         """Ends the session's links and processes and gives up its slabs."""
         if not self.closed:
             self.closed = True
             self._supply.close()
-            self._pool.close()
+            self._assembly.shelf.close()
 
     # The pump
 
     def _fill(self) -> None:
-        window = self._window or max(8, 2 * self._schedule.executors)
+        executors = max(1, self._schedule.executors)
+        window = self._prefetch * executors if self._prefetch else max(8, 2 * executors)
         while len(self._schedule.batches) < window:
             plan = next(self._plans, None)
             if plan is None:
@@ -164,7 +154,7 @@ class Session:
     def _pump(self, finished: Callable[[], bool], timeout: float | None, what: str) -> None:
         begun = time.monotonic()
         deadline = begun + timeout if timeout else None
-        self._step(0.0)
+        self._step_or_close(0.0)
         while not finished():
             now = time.monotonic()
             if deadline is not None and now >= deadline:
@@ -172,12 +162,21 @@ class Session:
                     f"DataLoader timed out after {timeout} seconds waiting for {what}: {self._awaited()}"
                 )
             if now - begun > self._stall_timeout:
+                awaited = self._awaited()
+                self.close()
                 raise WorkersLost(
-                    f"{what} did not come within {self._stall_timeout:.0f} s: {self._awaited()}",
+                    f"{what} did not come within {self._stall_timeout:.0f} s: {awaited}",
                     hint="a sample may take that long: raise stall_timeout; or a worker hangs: see its log",
                 )
             pause = min(0.2, deadline - now) if deadline is not None else 0.2
-            self._step(max(0.0, pause))
+            self._step_or_close(max(0.0, pause))
+
+    def _step_or_close(self, pause: float) -> None:
+        try:
+            self._step(pause)
+        except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more
+            self.close()
+            raise
 
     def _awaited(self) -> str:
         head = next(iter(self._schedule.batches.values()), None)
@@ -203,13 +202,30 @@ class Session:
                 if events & select.POLLOUT:
                     link.channel.flush()
                 if events & ~select.POLLOUT:
-                    for frame in link.channel.receive():
-                        self._take(self._supply.worker_of(link, frame.route), frame)
+                    self._hear(link)
             except (ConnectionClosed, ProtocolError) as error:
-                for worker in self._supply.link_lost(link, str(error)):
-                    self._lost(worker, may_still_write=worker.kind == "server")
+                self._link_lost(link, str(error))
+        for link, why in self._supply.silent(time.monotonic()):
+            self._link_lost(link, why)
         if pause:
             self._ask()
+
+    def _hear(self, link: Link) -> None:
+        frames = collections.deque(link.channel.receive())
+        try:
+            while frames:
+                frame = frames.popleft()
+                try:
+                    self._take(self._supply.worker_of(link, frame.route), frame)
+                finally:
+                    frame.discard()
+        finally:
+            for frame in frames:
+                frame.discard()
+
+    def _link_lost(self, link: Link, why: str) -> None:
+        for worker in self._supply.link_lost(link, why):
+            self._lost(worker, may_still_write=worker.kind == "server")
 
     # Asking
 
@@ -225,26 +241,19 @@ class Session:
 
     def _ask_one(self, worker: Worker, part: Part) -> bool:
         batch, plan = part.batch, part.batch.plan
-        stacked = self._decoded is not None and not part.whole
-        if not batch.slab:
-            size = self._decoded.size(plan.rows) if self._decoded is not None and stacked else self._last_size
-            head = next(iter(self._schedule.batches.values())) is batch
-            slab = self._pool.acquire(max(1, size), force=head) if size else 0
-            if slab is None:
-                return False
-            batch.slab = slab
-            self._results[batch] = _Result()
+        if not self._assembly.prepare(part, head=next(iter(self._schedule.batches.values())) is batch):
+            return False
         if batch.slab:
             self._offer(worker, batch.slab)
         request = self._schedule.asked(worker.number, part)
-        keys, _, _ = tree.describe(list(plan.keys[part.first : part.last]), "indices")
+        keys, leaves, size = tree.describe(list(plan.keys[part.first : part.last]), "indices")
         ask = messages.Ask(
             request, self._opening.pipeline, plan.epoch, plan.step, plan.seed, plan.position, plan.rows,
-            part.first, part.last, keys, part.whole, batch.slab, self._layout if stacked else b"",
+            part.first, part.last, keys, part.whole, batch.slab, self._assembly.layout_of(part),
+            tree.packed(leaves, size),
         )  # fmt: skip
         if batch.slab:
-            self._in_flight[request] = batch.slab
-            self._slab_users[batch.slab] = self._slab_users.get(batch.slab, 0) + 1
+            self._assembly.shelf.lend(batch.slab, request)
         _send(worker.link, ask, worker.route)
         return True
 
@@ -252,38 +261,33 @@ class Session:
         self._announce_dropped()
         if number not in worker.link.slabs:
             worker.link.slabs.add(number)
-            slab = self._pool[number]
+            slab = self._assembly.shelf[number]
             _send(worker.link, messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
 
     def _announce_dropped(self) -> None:
-        for number in self._pool.dropped:
+        for number in self._assembly.shelf.take_dropped():
             for link in self._supply.links():
                 if number in link.slabs:
                     link.slabs.discard(number)
                     _send(link, messages.SlabDrop(number))
-        self._pool.dropped.clear()
 
     # Answers
 
     def _take(self, worker: Worker | None, frame: Frame) -> None:
         message = frame.message
-        try:
-            if worker is None:
-                return  # a host that went down while this was on its way
-            if isinstance(message, messages.Opened):
-                self._opened(worker, message)
-            elif isinstance(message, messages.OpenFailed):
-                raise_remote(message.error, f"{worker.name} cannot open the pipeline", PipelineError)
-            elif isinstance(message, messages.Down):
-                self._supply.down(worker, message.reason)
-                self._lost(worker, may_still_write=False)
-            elif isinstance(message, (messages.Welcome, messages.Challenge, messages.Refused)):
-                self._supply.handshake(worker, message)
-            else:
-                self._answer(worker, message, frame)
-        finally:
-            for descriptor in frame.descriptors:
-                os.close(descriptor)
+        if worker is None:
+            return  # a host that went down while this was on its way
+        if isinstance(message, messages.Opened):
+            self._opened(worker, message)
+        elif isinstance(message, messages.OpenFailed):
+            raise_remote(message.error, f"{worker.name} cannot open the pipeline", PipelineError)
+        elif isinstance(message, messages.Down):
+            self._supply.down(worker, message.reason, refused=message.refused)
+            self._lost(worker, may_still_write=False)
+        elif isinstance(message, (messages.Welcome, messages.Challenge, messages.Refused)):
+            self._supply.handshake(worker, message)
+        elif not isinstance(message, messages.Pong):
+            self._answer(worker, message, frame)
 
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
         if self.length is not None and self.length != message.length:
@@ -307,7 +311,7 @@ class Session:
     def _answer(self, worker: Worker, message: messages.Message, frame: Frame) -> None:
         request = getattr(message, "request", 0)
         part = self._schedule.answered(worker.number, request)
-        self._unuse(request)
+        self._assembly.shelf.settle(request)
         if part is None:
             self.stats.duplicates_dropped += isinstance(message, messages.Done)
             return
@@ -326,23 +330,8 @@ class Session:
             self._died(worker, part, message.reason)
 
     def _done(self, worker: Worker, part: Part, message: messages.Done, frame: Frame) -> None:
-        batch = part.batch
-        result = self._results.setdefault(batch, _Result())
-        if message.fresh:
-            if batch.slab:
-                self._discard_slab(batch.slab)
-            frame.descriptors, [descriptor] = [], frame.descriptors
-            batch.slab = self._pool.adopt(Slab(descriptor, message.size))
-        if message.layout:
-            if not self._layout:
-                self._decoded = _layouts.decode(message.layout)
-                self._decoded.check()
-                self._layout, self._schedule.stackable = message.layout, True
-            result.node = _layouts.decode(message.layout).describe(batch.plan.rows)
-            result.size = self._pool[batch.slab].size
-        else:
-            result.node, result.size = message.node, self._pool[batch.slab].size
-            self._last_size = max(self._last_size, result.size)
+        self._assembly.arrived(part.batch, message, frame)
+        self._schedule.stackable = self._assembly.stackable
         self._schedule.done(worker.number, part, message.seconds, message.cpu)
         self.stats.worker_cpu_seconds += message.cpu
 
@@ -357,15 +346,15 @@ class Session:
             )
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
-        self.stats.workers_lost += 1
+        self.stats.workers_lost += worker.ready
         worker.ready = False
         running = self._schedule.sources.get(worker.number)
         first = next(iter(running.outstanding), None) if running is not None else None
         requests = list(running.outstanding) if running is not None else []
         owed = self._schedule.remove_source(worker.number)
         for request in requests:
-            if may_still_write and request in self._in_flight:
-                self._tainted.add(self._in_flight[request])
+            if may_still_write:
+                self._assembly.shelf.taint(request)
         for request, part in zip(requests, owed, strict=True):
             batch = part.batch
             if self._schedule.batches.get((batch.plan.epoch, batch.plan.step)) is not batch:
@@ -376,59 +365,12 @@ class Session:
             if may_still_write:
                 self._restart(batch)
         for request in requests:
-            self._unuse(request)
-
-    # Slabs
-
-    def _unuse(self, request: int) -> None:
-        slab = self._in_flight.pop(request, 0)
-        if slab:
-            self._slab_users[slab] -= 1
-            if not self._slab_users[slab]:
-                del self._slab_users[slab]
-                if slab in self._retired:
-                    self._retired.discard(slab)
-                    self._give_back(slab)
-
-    def _discard_slab(self, slab: int) -> None:
-        """Gives a slab back as soon as nobody may write to it."""
-        if slab in self._slab_users:
-            self._retired.add(slab)
-        else:
-            self._give_back(slab)
-
-    def _give_back(self, slab: int) -> None:
-        if slab in self._tainted:
-            self._tainted.discard(slab)
-            self._pool.drop(slab)
-        else:
-            self._pool.release(slab)
+            self._assembly.shelf.settle(request)
 
     def _restart(self, batch: Batch) -> None:
         """Begins a batch again in another slab."""
         self._schedule.start_over(batch)
-        self._forget(batch)
-
-    def _forget(self, batch: Batch) -> None:
-        self._results.pop(batch, None)
-        if batch.slab:
-            self._discard_slab(batch.slab)
-            batch.slab = 0
-
-    def _hand_over(self, batch: Batch) -> Any:
-        result = self._results.pop(batch)
-        held = self._pool.leased_bytes
-        copy = held + self._pool[batch.slab].size > self._memory * _HELD_SHARE
-        if copy:
-            data = tree.rebuild(result.node, self._pool[batch.slab].view(result.size), copy=True)
-            self._discard_slab(batch.slab)
-        else:
-            data = tree.rebuild(result.node, self._pool.lease(batch.slab, result.size))
-        size = tree.bytes_of(data)
-        self.stats.batches += 1
-        self.stats.bytes += size
-        self.stats.bytes_copied += size if copy else 0
-        return data
+        self._assembly.forget(batch)
 
 
 def _send(link: Link, message: messages.Message, route: int = 0, descriptors: Sequence[int] = ()) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -18,17 +19,18 @@ from typing import Literal
 
 from headrace.errors import ProtocolError, WorkersLost
 from headrace.feed import messages
-from headrace.feed.auth import ClientHandshake
+from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.compute import Built
 from headrace.feed.links import ExecutorLink, Link, connect_unix, start_executor, start_receiver
 from headrace.feed.places import Place, Places
+from headrace.feed.pulse import Pulse
 from headrace.feed.wire import ConnectionClosed
 
 Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
 RECOVER_SECONDS = 6.0
 ALL_LOST_SECONDS = 1.0
-RETRY_SECONDS = 0.2
+RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
 RESTARTS, RESTART_WINDOW = 20, 60.0
 
 
@@ -55,6 +57,8 @@ class Worker:
     reason: str = ""
     handshake: ClientHandshake | None = None
     place: Place | None = None
+    pulse: Pulse | None = None
+    deadline: float = 0.0
 
     @property
     def route(self) -> int:
@@ -67,11 +71,10 @@ class Supply(abc.ABC):
 
     def __init__(self) -> None:
         self._workers: dict[int, Worker] = {}
-        self._count = 0
 
     def _add(self, name: str, kind: Kind, link: Link) -> Worker:
-        self._count += 1
-        worker = self._workers[self._count] = Worker(self._count, name, kind, link)
+        number = next(number for number in itertools.count(1) if number not in self._workers)
+        worker = self._workers[number] = Worker(number, name, kind, link)
         return worker
 
     def workers(self) -> list[Worker]:
@@ -92,10 +95,14 @@ class Supply(abc.ABC):
             return self._workers.get(route)
         return next((worker for worker in self._workers.values() if worker.link is link), None)
 
-    def down(self, worker: Worker, reason: str) -> None:
-        """A worker is gone; its link stays."""
+    def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
+        """A worker is gone; its link stays. `refused`: it will not have this client."""
         worker.reason = reason
         self._workers.pop(worker.number, None)
+
+    def silent(self, now: float) -> list[tuple[Link, str]]:
+        """Returns connections whose peer gives no sign of life, and why it is given up. Call it after reading."""
+        return []
 
     @abc.abstractmethod
     def maintain(self, now: float) -> list[Worker]:
@@ -205,6 +212,8 @@ class RemoteSupply(Supply):
         self._identity = (client, rank, world_size)
         self._receiver: Link | None = None
         self._retry: dict[str, float] = {}
+        self._delay: dict[str, float] = {}
+        self._refused: set[str] = set()
         self._troubles: dict[str, str] = {}
         self._welcomed: list[Worker] = []
         self._served = False
@@ -236,18 +245,21 @@ class RemoteSupply(Supply):
             return
         self._alone_since = self._alone_since or now
         allowed = RECOVER_SECONDS if self._served else START_SECONDS
-        if all(place.state == "lost" for place in places):
+        if all(place.state == "lost" or place.address in self._refused for place in places):
             allowed = ALL_LOST_SECONDS
         if now - self._alone_since > allowed:
             raise WorkersLost(f"no data worker is left: {self.describe()}", hint="see the logs of these hosts")
 
     def _connect(self, place: Place, now: float) -> None:
-        self._retry[place.address] = now + RETRY_SECONDS
+        delay = self._delay.get(place.address, RETRY_SECONDS)
+        self._retry[place.address] = now + delay
+        self._delay[place.address] = min(2 * delay, RETRY_LIMIT)
         client, rank, world_size = self._identity
         try:
             if place.address.startswith("unix:"):
                 worker = self._add(place.name, "server", connect_unix(place.address))
                 worker.handshake = ClientHandshake(self._places.secret, client, rank, world_size)
+                worker.deadline, worker.pulse = now + HANDSHAKE_SECONDS, Pulse(now)
             else:
                 if self._receiver is None:
                     self._receiver = start_receiver()
@@ -269,8 +281,17 @@ class RemoteSupply(Supply):
         if worker.kind == "remote" and isinstance(message, messages.Welcome):
             worker.handshake.welcome = message
         else:
-            worker.handshake.step(message, worker.link.channel.send)
+            try:
+                worker.handshake.step(message, worker.link.channel.send)
+            except RefusedByServer:
+                self._refuse(worker)
+                raise
         if worker.handshake.welcome is not None:
+            if not worker.link.shared:
+                worker.link.channel.trust()
+            if worker.place is not None:
+                self._delay.pop(worker.place.address, None)
+                self._refused.discard(worker.place.address)
             worker.executors = worker.handshake.welcome.executors
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
@@ -286,11 +307,36 @@ class RemoteSupply(Supply):
         link.close()
         return gone
 
-    def down(self, worker: Worker, reason: str) -> None:
+    def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
         """A host is gone; it is tried again."""
         super().down(worker, reason)
+        if refused:
+            self._refuse(worker)
         self._welcomed = [other for other in self._welcomed if other is not worker]
         self._troubles[worker.place.name if worker.place is not None else worker.name] = reason
+
+    def _refuse(self, worker: Worker) -> None:
+        if worker.place is not None:
+            self._refused.add(worker.place.address)
+            self._delay[worker.place.address] = RETRY_LIMIT
+
+    def silent(self, now: float) -> list[tuple[Link, str]]:
+        """Asks the own host's feed server for a sign of life; the receiver does so with the others."""
+        silent: list[tuple[Link, str]] = []
+        for worker in [worker for worker in self._workers.values() if worker.pulse is not None]:
+            assert worker.pulse is not None
+            verdict = worker.pulse.check(now, worker.link.channel.bytes_received)
+            if worker.handshake is None or worker.handshake.welcome is None:
+                if now > worker.deadline:
+                    silent.append((worker.link, "no answer in time"))
+            elif verdict == "gone":
+                silent.append((worker.link, "it gives no sign of life"))
+            elif verdict == "ask":
+                try:
+                    worker.link.channel.send(messages.Ping())
+                except ConnectionClosed as error:
+                    silent.append((worker.link, str(error)))
+        return silent
 
     def describe(self) -> str:
         """Names every host, its state and its last trouble."""

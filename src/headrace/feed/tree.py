@@ -11,8 +11,8 @@ Node forms (first element is the kind):
     ["a", dtype, shape, offset]        numpy array, dtype as in `<f4`
     ["s", dtype, offset]               numpy scalar
     ["v", value]                       None, bool, int, float, str, bytes
-    ["i", digits]                      an int beyond 64 bits
-    ["d", [key nodes], [nodes]]        dict
+    ["i", digits]                      an int beyond 64 bits, in base 16
+    ["d", [key nodes], [nodes]]        dict; other mappings become one
     ["l", [nodes]] / ["u", [nodes]]    list / tuple
     ["n", name, [fields], [nodes]]     namedtuple
 """
@@ -20,6 +20,7 @@ Node forms (first element is the kind):
 from __future__ import annotations
 
 import collections
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,8 @@ from headrace.errors import PipelineError, ProtocolError
 ALIGNMENT = 64
 MAX_DEPTH = 32
 MAX_NODES = 1_000_000
+
+_DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
 
 Node = list[Any]
 Bytes = NDArray[np.uint8]
@@ -68,9 +71,9 @@ class _Describer:
             return ["a", _numpy_dtype(value.dtype, path), list(value.shape), self.place(_raw(value))]
         if isinstance(value, np.generic):
             return ["s", _numpy_dtype(value.dtype, path), self.place(_raw(np.asarray(value)))]
-        if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
-            return ["i", str(value)]
-        if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        if type(value) is int and not -(2**63) <= value < 2**64:
+            return ["i", hex(value)]
+        if value is None or type(value) in (bool, int, float, str, bytes):
             return ["v", value]
         if isinstance(value, Mapping):
             keys = [self.node(key, f"{path} key", depth + 1) for key in value]
@@ -90,10 +93,14 @@ class _Describer:
 
     def _tensor(self, value: Any, path: str) -> Node:
         torch = sys.modules["torch"]
-        if value.layout is not torch.strided or value.device.type != "cpu":
-            raise PipelineError(f"{path}: only dense CPU tensors can travel, got {value.layout} on {value.device}")
-        flat = value.detach().contiguous().reshape(-1).view(torch.uint8) if value.numel() else None
-        raw: Bytes = flat.numpy() if flat is not None else np.empty(0, np.uint8)
+        if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+            seen = f"{value.dtype}, {value.layout} on {value.device}"
+            raise PipelineError(f"{path}: only dense CPU tensors can travel, got {seen}")
+        value = value.resolve_conj().resolve_neg()
+        flat = value.detach().reshape(-1)
+        if flat.stride(0) != 1:  # of a single element, which `contiguous` takes for contiguous
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        raw: Bytes = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
         return ["t", str(value.dtype).removeprefix("torch."), list(value.shape), self.place(raw)]
 
 
@@ -130,6 +137,15 @@ def write_leaves(leaves: Sequence[tuple[int, Bytes]], block: Bytes) -> None:
         block[offset : offset + raw.size] = raw
 
 
+def packed(leaves: Sequence[tuple[int, Bytes]], size: int) -> bytes:
+    """Returns a block of `size` bytes that holds the leaves, for small trees that travel in a message."""
+    if not size:
+        return b""
+    block = np.zeros(size, np.uint8)
+    write_leaves(leaves, block)
+    return block.tobytes()
+
+
 def rebuild(node: object, block: Bytes, *, copy: bool = False) -> Any:
     """Makes the described tree of a block's bytes.
 
@@ -155,7 +171,7 @@ class _Rebuilder:
             raise ProtocolError("a batch description is nested too deep or too long")
         try:
             return self._node(node, depth)
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RuntimeError) as error:
             raise ProtocolError(f"a malformed batch description: {error}") from error
 
     def _children(self, nodes: Sequence[object], depth: int) -> list[Any]:
@@ -172,7 +188,7 @@ class _Rebuilder:
         if kind == "v":
             return rest[0]
         if kind == "i":
-            return int(rest[0])
+            return int(rest[0], 16)
         if kind == "d":
             return dict(zip(self._children(rest[0], depth), self._children(rest[1], depth), strict=True))
         if kind == "l":
@@ -194,16 +210,16 @@ class _Rebuilder:
         return self.block[offset : offset + count]
 
     def _array(self, dtype: str, shape: Sequence[int], offset: int) -> NDArray[Any]:
-        kind = np.dtype(dtype)
-        if kind.kind not in "biufcSUmM" or kind.itemsize == 0:
+        if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
             raise ProtocolError(f"a dtype that cannot travel in a batch description: {dtype!r}")
+        kind = np.dtype(dtype)
         return self._bytes(kind.itemsize, shape, offset).view(kind).reshape(shape)
 
     def _tensor(self, dtype: str, shape: Sequence[int], offset: int) -> Any:
         import torch
 
         kind = getattr(torch, dtype)
-        if not isinstance(kind, torch.dtype):
+        if not isinstance(kind, torch.dtype) or dtype.startswith("q"):  # quantized ones are more than their bytes
             raise ProtocolError(f"an unknown torch dtype in a batch description: {dtype!r}")
         raw = self._bytes(kind.itemsize, shape, offset)
         if raw.size == 0:

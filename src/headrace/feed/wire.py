@@ -9,8 +9,9 @@ only) arrive with the first byte of their frame. The payload is received straigh
 connection names, and sent straight from where it lies: it is never copied into a message.
 
 Every length is checked against the connection's limits before anything is allocated. A broken peer raises
-ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Sockets are non-blocking: `receive`
-returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`).
+ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Until a peer has proved who it is
+(`trust`), its messages are small and only those of the handshake are decoded at all. Sockets are non-blocking:
+`receive` returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ WIRE_VERSION = 1
 MAX_DESCRIPTORS = 4
 MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
+MAX_HANDSHAKE = 4096
+USER_TIMEOUT_MS = 5_000
 _IOV_MAX = 512
+_CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
 
 
 class ConnectionClosed(Exception):
@@ -52,6 +56,21 @@ class Frame:
     route: int = 0
     descriptors: list[int] = field(default_factory=list)
 
+    def take_descriptor(self) -> int:
+        """Hands over the only descriptor. Raises ProtocolError if not exactly one came."""
+        if len(self.descriptors) != 1:
+            raise ProtocolError(
+                f"a {type(self.message).__name__} with {len(self.descriptors)} descriptors, it carries one"
+            )
+        return self.descriptors.pop()
+
+    def discard(self) -> None:
+        """Closes the descriptors that nobody has taken."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+Decode = Callable[[bytearray], Message]
 
 Sink = Callable[[Frame, int], Sequence[memoryview]]
 """Given a frame and its payload's length, names the memory to receive it into (sizes add up to the length)."""
@@ -64,24 +83,36 @@ class _Outgoing:
     sent: Callable[[], None] | None
 
 
+def configure_tcp(connection: socket.socket) -> None:
+    """Has small frames sent at once, and the kernel notice within seconds that the other host has vanished."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
 class Channel:
     """One framed connection.
 
     Args:
         connection: connected stream socket; the channel owns it from now on.
         sink: where payloads go; without one a payload is a protocol error.
-        max_message: limit of a message, bytes.
+        handshake: decoder for the messages of a peer that has yet to prove itself; None for one that is trusted.
     """
 
-    def __init__(self, connection: socket.socket, *, sink: Sink | None = None, max_message: int = MAX_MESSAGE) -> None:
+    def __init__(self, connection: socket.socket, *, sink: Sink | None = None, handshake: Decode | None = None) -> None:
         connection.setblocking(False)
         self._socket = connection
         self._sink = sink
-        self.max_message = max_message
+        self._decode_message: Decode = handshake or messages.decode
+        self._max_message = MAX_MESSAGE if handshake is None else MAX_HANDSHAKE
+        self._broken: ConnectionClosed | ProtocolError | None = None
         self._outgoing: collections.deque[_Outgoing] = collections.deque()
         self._descriptors: list[int] = []
         self._header = bytearray()
-        self._lengths: tuple[int, int, int, int] | None = None
+        self._lengths: tuple[int, int, int] | None = None
         self._body = bytearray()
         self._filled = 0
         self._frame: Frame | None = None
@@ -92,6 +123,11 @@ class Channel:
     def fileno(self) -> int:
         """Descriptor of the socket, -1 when closed."""
         return self._socket.fileno()
+
+    def trust(self) -> None:
+        """The peer has proved itself: every message is taken from now on."""
+        self._decode_message = messages.decode
+        self._max_message = MAX_MESSAGE
 
     @property
     def wants_write(self) -> bool:
@@ -109,10 +145,14 @@ class Channel:
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
-        for outgoing in self._outgoing:
+        if self._frame is not None:
+            self._frame.discard()
+        while self._outgoing:
+            outgoing = self._outgoing.popleft()
+            for descriptor in outgoing.descriptors:
+                os.close(descriptor)
             if outgoing.sent is not None:
                 outgoing.sent()
-        self._outgoing.clear()
         self._targets.clear()
         self._socket.close()
 
@@ -190,27 +230,25 @@ class Channel:
         """
         frames: list[Frame] = []
         try:
-            while len(frames) < limit:
+            while self._broken is None and len(frames) < limit:
                 frame = self._advance()
                 if frame is not None:
                     frames.append(frame)
         except (BlockingIOError, InterruptedError):
             return frames
-        except ConnectionClosed:
-            if frames:
-                return frames
-            raise
+        except (ConnectionClosed, ProtocolError) as error:
+            self._broken = error
         except OSError as error:
-            if frames:
-                return frames
-            raise ConnectionClosed(str(error)) from error
+            self._broken = ConnectionClosed(str(error))
+        if self._broken is not None and not frames:
+            raise self._broken
         return frames
 
     def _advance(self) -> Frame | None:
         if self._lengths is None:
             self._read_header()
             return None
-        _, _, message_length, payload_length = self._lengths
+        _, message_length, payload_length = self._lengths
         if self._frame is None:
             if self._filled < message_length:
                 self._filled += self._recv_into(memoryview(self._body)[self._filled : message_length])
@@ -228,13 +266,13 @@ class Channel:
 
     def _read_header(self) -> None:
         missing = HEADER.size - len(self._header)
-        data, ancillary, flags, _ = self._socket.recvmsg(missing, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS))
+        data, ancillary, flags, _ = self._socket.recvmsg(missing, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS), _CMSG_CLOEXEC)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
                 received.frombytes(content[: len(content) - len(content) % received.itemsize])
                 self._descriptors.extend(received)
-        if flags & socket.MSG_CTRUNC:
+        if flags & socket.MSG_CTRUNC or len(self._descriptors) > MAX_DESCRIPTORS:
             raise ProtocolError("a peer passed more descriptors than allowed")
         if not data:
             raise ConnectionClosed("closed by the peer" if not self._header else "closed in the middle of a frame")
@@ -248,24 +286,24 @@ class Channel:
             raise ProtocolError(f"not a headrace peer: the frame begins with {magic!r}")
         if version != WIRE_VERSION:
             raise ProtocolError(f"a peer speaks wire version {version}, this is {WIRE_VERSION}")
-        if message_length > self.max_message:
-            raise ProtocolError(f"a message of {message_length} bytes, at most {self.max_message} are allowed")
+        if message_length > self._max_message:
+            raise ProtocolError(f"a message of {message_length} bytes, at most {self._max_message} are allowed")
         if payload_length > MAX_PAYLOAD or (payload_length and self._sink is None):
             raise ProtocolError(f"a payload of {payload_length} bytes is not allowed here")
-        if descriptors > MAX_DESCRIPTORS or descriptors > len(self._descriptors):
+        if descriptors != len(self._descriptors):
             raise ProtocolError(f"a frame claims {descriptors} descriptors, {len(self._descriptors)} came")
-        self._lengths = (descriptors, route, message_length, payload_length)
+        self._lengths = (route, message_length, payload_length)
         self._body = bytearray(message_length)
         self._filled = 0
 
     def _decode(self) -> Frame:
         assert self._lengths is not None
-        descriptors, route, _, _ = self._lengths
+        route = self._lengths[0]
         try:
-            message = messages.decode(self._body)
-        except msgspec.DecodeError as error:
+            message = self._decode_message(self._body)
+        except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
             raise ProtocolError(f"a message that cannot be decoded: {error}") from error
-        taken, self._descriptors = self._descriptors[:descriptors], self._descriptors[descriptors:]
+        taken, self._descriptors = self._descriptors, []
         return Frame(message, route, taken)
 
     def _payload_targets(self, frame: Frame, length: int) -> collections.deque[memoryview]:

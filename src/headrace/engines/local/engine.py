@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.agent.lifeline import RUN_ID
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
 from headrace.errors import EngineRefused
 from headrace.instance.launch import LaunchPlan
+from headrace.instance.lifeline import RUN_ID
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
 

@@ -10,8 +10,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from headrace.agent.processes import Process, is_running, look, name_of_exit, send
 from headrace.engines.local.scratch import remove_scratch
+from headrace.processes.table import Process, is_running, look, name_of_exit, send
 from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
 from headrace.runs.events import HostStarted, RunFinished
 

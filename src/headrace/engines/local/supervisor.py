@@ -28,13 +28,13 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.agent.bootstrap import become_subreaper
-from headrace.agent.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
-from headrace.agent.processes import descendants, describe_exit, name_of_exit, reap, scan, send
-from headrace.agent.spawn import spawn
 from headrace.engines.local.scratch import remove_scratch, scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
+from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
+from headrace.processes.bootstrap import become_subreaper
+from headrace.processes.spawn import spawn
+from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, scan, send
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
 from headrace.runs.events import HostLost, HostStarted, JobFinished, RunFinished
 
@@ -164,14 +164,14 @@ class Supervisor:
         caller, self._caller = self._caller, 0
         if caller:
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._stop(StopJob(f"the process that started the run (pid {caller}) died", Status.FAILED, grace))
+            self._stop(StopJob(f"the process that started the run (pid {caller}) died", failed=True, grace=grace))
 
     def _stop_wanted(self) -> None:
         self._stops += 1
         if self._stops == 1:
-            self._stop(StopJob("stopped by the user", Status.STOPPED))
+            self._stop(StopJob("stopped by the user", failed=False))
         else:
-            self._stop(StopJob("stopped by the user", Status.STOPPED, 0.0))
+            self._stop(StopJob("stopped by the user", failed=False, grace=0.0))
 
     def _stop(self, command: StopJob) -> None:
         grace = self._plan.stop_grace if command.grace is None else command.grace
@@ -198,7 +198,7 @@ class Supervisor:
             self._cause = Cause(how, group, host, "agent", last_lines=self._last_words(host))
             self._events.write(HostLost(t=time.time(), group=group, host=host, reason=how))
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._tell_all(StopJob(f"the leader's {how}", Status.FAILED, grace))
+            self._tell_all(StopJob(f"the leader's {how}", failed=True, grace=grace))
             patience += grace
         self._kill_at = min(self._kill_at, time.monotonic() + patience)
 

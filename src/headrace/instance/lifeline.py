@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.runs.events import Status
-
 OPTION = "--lifeline"  # argument of the agent: its standard input is such a pipe
 SCRATCH = "HEADRACE_SCRATCH"  # variable: directory for the temporary files of the job's programs
 RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
@@ -20,12 +18,12 @@ class StopJob(msgspec.Struct, frozen=True, tag="stop"):
 
     Attributes:
         reason: why, in words.
-        status: how the job ends with it: Stopped or Failed.
+        failed: whether the job ends as Failed with it, else as Stopped.
         grace: seconds between SIGTERM and SIGKILL, None for the plan's; 0 is at once.
     """
 
     reason: str
-    status: Status
+    failed: bool
     grace: float | None = None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from headrace.agent import bootstrap
+from headrace.processes import bootstrap
 
 _BOOTSTRAP = str(Path(bootstrap.__file__).resolve())
 

@@ -1,0 +1,159 @@
+"""One pass over a loader: what `iter(loader)` returns.
+
+As with torch's iterators, an error of the user's dataset ends its batch, not the pass: `next()` may be called again
+and gives the batch that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from headrace.feed.compute import Built, Slice, make_whole
+from headrace.feed.meter import StepMeter
+from headrace.feed.plan import BatchPlan
+from headrace.feed.seeds import preserved_generators
+from headrace.feed.session import Session
+from headrace.feed.tree import bytes_of
+
+
+class Batches(Protocol):
+    """Where the batches of one pass come from."""
+
+    def fetch(self) -> tuple[Any, int] | None:
+        """Returns the next batch and its number of rows, None at the end."""
+
+    def end(self, *, complete: bool) -> None:
+        """The pass is over; `complete` if it was not broken off. May be called twice."""
+
+
+class InlineBatches:
+    """Batches that are loaded in this process.
+
+    Args:
+        built: the pipeline.
+        plans: the epoch's batches; may go on with those of later epochs.
+        epoch: number of the epoch.
+    """
+
+    def __init__(self, built: Built, plans: Iterator[BatchPlan], epoch: int) -> None:
+        self._built = built
+        self._plans = plans
+        self._epoch = epoch
+
+    def fetch(self) -> tuple[Any, int] | None:
+        """Loads the next batch."""
+        plan = next(self._plans, None)
+        if plan is None or plan.epoch != self._epoch:
+            return None
+        with preserved_generators():
+            part = Slice(plan.epoch, plan.seed, plan.position, plan.rows, 0, plan.keys)
+            try:
+                return make_whole(self._built, part), plan.rows
+            except StopIteration as error:  # it would end the user's loop as if the epoch were over
+                raise RuntimeError("the dataset raised StopIteration") from error
+
+    def end(self, *, complete: bool) -> None:
+        """Nothing is held."""
+
+
+class ServedBatches:
+    """Batches that a session's workers make.
+
+    Args:
+        session: ours until the end of the pass.
+        epoch: number of the epoch.
+        steps: batches of the epoch; None when the session's plan ends with it.
+        timeout: seconds to wait for a batch; None for the session's own limit.
+        give_back: called with the session at the end, and whether the pass was completed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        epoch: int,
+        steps: int | None,
+        timeout: float | None,
+        give_back: Callable[[Session, bool], None],
+    ) -> None:
+        self._session: Session | None = session
+        self._epoch, self._step = epoch, 0
+        self._steps = steps
+        self._timeout = timeout
+        self._give_back = give_back
+
+    def fetch(self) -> tuple[Any, int] | None:
+        """Waits for the next batch."""
+        session = self._session
+        if session is None or self._step == self._steps or not session.wait_for(self._epoch, self._step, self._timeout):
+            return None
+        self._step += 1
+        try:
+            return session.take(self._epoch, self._step - 1)
+        except KeyboardInterrupt:
+            session.close()  # in the middle of a hand-over: what it holds is not known any more
+            raise
+
+    def end(self, *, complete: bool) -> None:
+        """Gives the session back."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._give_back(session, complete)
+
+
+class Iteration(Iterator[Any]):
+    """One pass over a loader.
+
+    Args:
+        batches: where they come from.
+        meter: measures the pass.
+        epoch: number of the epoch.
+        prepare: applied to every batch.
+        length: number of batches, if it can be known.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        meter: StepMeter,
+        epoch: int,
+        prepare: Callable[[Any], Any] | None,
+        length: Callable[[], int],
+    ) -> None:
+        self._batches = batches
+        self._meter = meter
+        self._epoch = epoch
+        self._prepare = prepare
+        self._length = length
+        self._ended = False
+        meter.begin()
+
+    def __len__(self) -> int:
+        return self._length()
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        self._meter.waiting()
+        try:
+            item = self._batches.fetch()
+        except Exception:
+            raise  # the user's own: the pass goes on; after an error of the feed the session is closed and says so
+        except BaseException:
+            self._end(complete=False)
+            raise
+        if item is None:
+            self._end(complete=True)
+            self._meter.ended()
+            raise StopIteration
+        batch = item[0] if self._prepare is None else self._prepare(item[0])
+        self._meter.got(item[1], bytes_of(batch), self._epoch)
+        return batch
+
+    def _end(self, *, complete: bool) -> None:
+        self._ended = True
+        self._batches.end(complete=complete)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True):
+            self._end(complete=False)
