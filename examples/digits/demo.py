@@ -106,8 +106,9 @@ def main() -> int:
     console = Console(stderr=quiet)
     console.print("[bold]1/4[/] what a batch costs on core 0")
     costs = measure()
+    p, t = costs["preprocessing"] * 1000, costs["training"] * 1000
     console.print(
-        f"    preprocessing P = {costs['preprocessing'] * 1000:.0f} ms, training T = {costs['training'] * 1000:.0f} ms\n"
+        f"    preprocessing P = {p:.0f} ms, training T = {t:.0f} ms\n"
         f"    ideal speed-up (P + T) / max(T, (P + T) / 2) = {costs['ideal_ratio']:.2f}"
     )
     try:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from headrace.agent.control import Connection, connect
-from headrace.agent.messages import Direction, Heartbeat, Link, Message, Orders, Refused, Report
+from headrace.agent.messages import Direction, Heartbeat, HostEnded, Link, Message, Orders, Refused, Report
 
 HEARTBEAT = 0.5
 SILENCE_LIMIT = 5.0
@@ -59,11 +59,13 @@ class Client:
         self._number = 0
         self._news = asyncio.Event()
         self._answered = False
+        self._leaving = False
         self._heard = time.monotonic()
 
     def report(self, message: Message) -> None:
         """Queues a report."""
         self._number += 1
+        self._leaving = isinstance(message, HostEnded)
         self._queue.append(Report(self._number, message))
         self._news.set()
 
@@ -85,7 +87,8 @@ class Client:
                         sender.cancel()
                         await asyncio.gather(sender, return_exceptions=True)
             except (ConnectionError, Refused) as error:
-                self._note(f"control connection to {self._address}: {error}")
+                if not (self._leaving and self.delivered):  # else it has closed because all is said
+                    self._note(f"control connection to {self._address}: {error}")
             if self._patience() <= 0:
                 raise CoordinatorLost(self._complaint())
             await asyncio.sleep(RETRY)

@@ -64,7 +64,13 @@ class Crew:
             for root in self._roots:
                 command += ["--code", str(root)]
             environment = dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         return Channel(ours), process
 
     def start(self, number: int) -> Member:

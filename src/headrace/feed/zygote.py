@@ -90,6 +90,21 @@ class Zygote:
         self._channel.drain()
 
 
+def lower_priority(nice: int) -> None:
+    """Makes this process, and what it forks, yield to others.
+
+    Where the kernel groups processes by session (sched_autogroup), niceness counts only inside a session, so the
+    session's own niceness is set too; the zygote has a session of its own.
+    """
+    os.nice(nice)
+    autogroup = Path("/proc/self/autogroup")
+    if autogroup.exists() and os.getsid(0) == os.getpid():
+        try:
+            autogroup.write_text(str(nice))
+        except OSError as error:
+            print(f"cannot lower the priority of the session: {error.strerror}", file=sys.stderr)
+
+
 def main() -> None:
     """Entry point of the module."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -100,7 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     die_with_parent(options.parent)
     if options.nice:
-        os.nice(options.nice)
+        lower_priority(options.nice)
     for directory in reversed(options.code):
         sys.path.insert(0, str(directory))
     if importlib.util.find_spec("torch") is not None:
