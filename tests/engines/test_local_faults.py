@@ -12,7 +12,7 @@ import textwrap
 import time
 
 import pytest
-from conftest import agent_pid, assert_failed, groups, kill, program_pid, said, text, until
+from stage import agent_pid, assert_failed, groups, kill, program_pid, said, text, until
 
 from headrace.instance import read_failure
 from headrace.runs import Run, Status, read_header

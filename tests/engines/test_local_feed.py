@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from conftest import agent_pid, assert_failed, groups, kill, said, text, until
+from stage import agent_pid, assert_failed, groups, kill, said, text, until
 
 from headrace.instance.launch import FeedHosts
 from headrace.runs import Status

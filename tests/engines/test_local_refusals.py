@@ -5,7 +5,7 @@ import socket
 import threading
 
 import pytest
-from conftest import groups
+from stage import groups
 
 from headrace import engines
 from headrace.errors import EngineRefused, JobInvalid

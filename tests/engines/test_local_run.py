@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import groups, text
+from stage import groups, text
 
 from headrace.runs import Status
 from headrace.runs.events import ProgramExited, RunFinished

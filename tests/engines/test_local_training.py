@@ -1,0 +1,173 @@
+"""Jobs whose trainer reads the feed with the real DataLoader: the same bits whatever dies, and an end that is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from stage import agent_pid, groups, program_pid, said, text, until
+
+from headrace.runs import Status
+from headrace.runs.events import DataWorkerLost
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+DATA = """
+import random, time
+import numpy as np, torch
+from headrace import feed
+
+class Noise(torch.utils.data.Dataset):
+    def __init__(self, bad):
+        self.bad = bad
+    def __len__(self):
+        return 480
+    def __getitem__(self, index):
+        if index == self.bad:
+            raise LookupError(f"no sample {index}")
+        time.sleep(0.004)
+        return torch.randn(40) + index, np.random.rand(3), random.random(), index
+
+@feed.pipeline
+def noise(bad=-1):
+    return Noise(bad)
+"""
+
+TRAIN = """
+import hashlib, json, os, pathlib, time
+import headrace
+from data import noise
+from headrace import feed
+
+env = headrace.Environment()
+bad = int(env.hyperparameters.get("bad", -1))
+rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+loader = feed.DataLoader(noise(bad), global_batch_size=16, rank=rank, world_size=world, shuffle=True, seed=11)
+digest, seen = hashlib.sha256(), []
+for epoch in range(2):
+    for step, (a, b, c, index) in enumerate(loader):
+        for part in (a, b, c, index):
+            digest.update(part.numpy().tobytes())
+        seen += index.tolist()
+        print("step", epoch, step, flush=True)
+        time.sleep(0.02)
+pathlib.Path(env.output_data_dir, f"seen-{rank}.json").write_text(json.dumps(seen))
+print("digest", digest.hexdigest(), flush=True)
+"""
+
+
+def training(stage, hosts: dict[str, int], feeding: list[str], **fields):
+    code = Path(stage.folder) / "code"
+    code.mkdir(exist_ok=True)
+    (code / "data.py").write_text(DATA)
+    return stage.start(
+        TRAIN,
+        instance_groups=groups(**hosts),
+        data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": feeding},
+        **({"completion": {"instance_groups": ["dnn"]}} | fields),
+    )
+
+
+def digest_of(handle) -> str:
+    [line] = [line.text for line in handle.logs("dnn") if line.text.startswith("digest")]
+    return str(line)
+
+
+def executors(handle, host: str) -> list[psutil.Process]:
+    """The executor processes of a host's feed server: children of its zygote."""
+    [feed] = [
+        e.pid for e in handle.run.events() if isinstance(e, ProgramStarted) and (e.host, e.stream) == (host, "feed")
+    ]
+    return [grandchild for child in psutil.Process(feed).children() for grandchild in child.children()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Keeps the digest of the first run, which nothing disturbed."""
+    return []
+
+
+def check(digest: str, undisturbed: list[str], stage) -> None:
+    """Compares with a run of one host that nothing disturbed."""
+    if not undisturbed:
+        calm = training(stage, {"dnn": 1}, ["dnn"])
+        assert calm.wait(60) is Status.COMPLETED, text(calm)
+        assert not calm.run.degraded
+        undisturbed.append(digest_of(calm))
+    assert digest == undisturbed[0]
+
+
+def test_an_executor_and_a_whole_data_host_are_killed_and_the_trainer_gets_the_same_bits(stage, undisturbed) -> None:
+    handle = training(stage, {"dnn": 1, "data": 2}, ["data"])
+    until(said(handle, "step 0 5"), 60)
+    executors(handle, "algo-2")[0].kill()
+    until(said(handle, "step 0 15"), 60)
+    os.kill(agent_pid(handle, "algo-3"), signal.SIGKILL)
+    assert handle.wait(60) is Status.COMPLETED, text(handle)
+    stage.assert_nothing_left(handle)
+    assert handle.exit_code == 0
+    assert handle.run.degraded
+    lost = {event.host for event in handle.run.events() if isinstance(event, DataWorkerLost)}
+    assert lost == {"algo-2", "algo-3"}
+    check(digest_of(handle), undisturbed, stage)
+
+
+def test_the_training_host_may_run_data_workers_too_and_lose_them(stage, undisturbed) -> None:
+    handle = training(stage, {"dnn": 1, "data": 1}, ["dnn", "data"])
+    until(said(handle, "step 0 5"), 60)
+    [feed] = [
+        e.pid for e in handle.run.events() if isinstance(e, ProgramStarted) and (e.host, e.stream) == ("algo-1", "feed")
+    ]
+    os.kill(feed, signal.SIGKILL)
+    assert handle.wait(60) is Status.COMPLETED, text(handle)
+    stage.assert_nothing_left(handle)
+    assert handle.run.degraded
+    check(digest_of(handle), undisturbed, stage)
+
+
+def test_the_last_data_host_dies_for_good_and_the_job_ends_naming_it(stage) -> None:
+    handle = training(stage, {"dnn": 1, "data": 1}, ["data"])
+    until(said(handle, "step 0 5"), 60)
+    begun = time.monotonic()
+    os.kill(agent_pid(handle, "algo-2"), signal.SIGKILL)
+    assert handle.wait(30) is Status.FAILED
+    assert time.monotonic() - begun < 10
+    assert handle.exit_code == 1
+    assert "algo-2" in str(handle.cause)
+    stage.assert_nothing_left(handle)
+
+
+def test_a_dataset_that_raises_ends_the_job_with_its_traceback_in_the_trainer(stage) -> None:
+    handle = training(stage, {"dnn": 1, "data": 1}, ["data"], hyperparameters={"bad": 77})
+    assert handle.wait(60) is Status.FAILED
+    assert handle.exit_code == 1
+    assert handle.cause is not None
+    assert (handle.cause.group, handle.cause.host, handle.cause.stream) == ("dnn", "algo-1", "0")
+    output = text(handle)
+    assert "LookupError" in output
+    assert "no sample 77" in output
+    assert "in __getitem__" in output
+    stage.assert_nothing_left(handle)
+
+
+def test_two_ranks_on_two_hosts_share_two_data_hosts_and_every_index_is_seen_once(stage) -> None:
+    handle = training(
+        stage,
+        {"dnn": 2, "data": 2},
+        ["data"],
+        completion=None,
+        distribution={"torch_distributed": {"enabled": True, "processes_per_host": 1}, "instance_groups": ["dnn"]},
+    )
+    assert handle.wait(90) is Status.COMPLETED, text(handle)
+    files = [handle.paths.host(f"algo-{rank + 1}") / "output" / "data" / f"seen-{rank}.json" for rank in (0, 1)]
+    seen = [json.loads(file.read_text()) for file in files]
+    assert len(seen[0]) == len(seen[1]) == 480
+    for epoch in (0, 1):
+        both = [index for one in seen for index in one[epoch * 240 : (epoch + 1) * 240]]
+        assert sorted(both) == list(range(480))
+    stage.assert_nothing_left(handle)
