@@ -80,9 +80,7 @@ def digest_of(handle) -> str:
 
 def executors(handle, host: str) -> list[psutil.Process]:
     """The executor processes of a host's feed server: children of its zygote."""
-    [feed] = [
-        e.pid for e in handle.run.events() if isinstance(e, ProgramStarted) and (e.host, e.stream) == (host, "feed")
-    ]
+    feed = program_pid(handle, host, "feed")
     return [grandchild for child in psutil.Process(feed).children() for grandchild in child.children()]
 
 
@@ -120,10 +118,7 @@ def test_an_executor_and_a_whole_data_host_are_killed_and_the_trainer_gets_the_s
 def test_the_training_host_may_run_data_workers_too_and_lose_them(stage, undisturbed) -> None:
     handle = training(stage, {"dnn": 1, "data": 1}, ["dnn", "data"])
     until(said(handle, "step 0 5"), 60)
-    [feed] = [
-        e.pid for e in handle.run.events() if isinstance(e, ProgramStarted) and (e.host, e.stream) == ("algo-1", "feed")
-    ]
-    os.kill(feed, signal.SIGKILL)
+    os.kill(program_pid(handle, "algo-1", "feed"), signal.SIGKILL)
     assert handle.wait(60) is Status.COMPLETED, text(handle)
     stage.assert_nothing_left(handle)
     assert handle.run.degraded
