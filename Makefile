@@ -4,7 +4,8 @@
 # make bench   measurements against peers; raw data under bench/results
 # make docs    the user's documentation as a site, under site/
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first that works; a version manager's command may be there and not work.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 ORACLE := .venv-oracle
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13
-PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight
+PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
 
 .PHONY: demo test check bench docs format clean
 .DELETE_ON_ERROR:

@@ -211,7 +211,10 @@ def test_plan_shows_what_would_run_and_starts_nothing(cli: Cli, job_file: JobFil
     assert not cli.runs.exists()
 
 
-def test_on_a_terminal_a_progress_line_shows_steps_rate_and_data_wait(cli: Cli, job_file: JobFile) -> None:
+def test_on_a_terminal_a_progress_line_shows_steps_rate_and_data_wait(
+    cli: Cli, job_file: JobFile, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
     script = """
         import json, os, time
         second = {"metric": "loader", "loader": "train", "epoch": 0, "steps": 10, "samples": 100, "wait": 0.25,
@@ -219,8 +222,10 @@ def test_on_a_terminal_a_progress_line_shows_steps_rate_and_data_wait(cli: Cli, 
         with open(os.environ["HEADRACE_METRICS"], "a") as file:
             file.write(json.dumps({**second, "t": time.time()}) + "\\n")
         print("written", flush=True)
-        time.sleep(1)
-    """
+        deadline = time.monotonic() + 20
+        while not os.path.exists("SEEN") and time.monotonic() < deadline:
+            time.sleep(0.02)
+    """.replace("SEEN", str(seen))
     master, slave = pty.openpty()
     child = cli.start("run", job_file(script), out=slave)
     os.close(slave)
@@ -230,7 +235,9 @@ def test_on_a_terminal_a_progress_line_shows_steps_rate_and_data_wait(cli: Cli, 
             shown += os.read(master, 65536)
         except OSError:
             break
+        if b"10 steps  100.0 samples/s  data wait 25.0 %" in shown:
+            seen.touch()
     os.close(master)
     assert child.wait(30) == 0
-    assert b"10 steps  100.0 samples/s  data wait 25.0 %" in shown
+    assert seen.exists(), shown
     assert b"\x1b[36mdnn/algo-1[0]\x1b[0m written" in shown

@@ -70,8 +70,8 @@ def test_a_trainer_that_is_killed_is_the_cause_and_its_children_go(stage):
     assert handle.cause.signal == signal.SIGKILL
 
 
+@pytest.mark.torch
 def test_of_torch_ranks_the_killed_one_is_the_cause_and_not_its_peer(stage):
-    pytest.importorskip("torch")
     script = """
     import os, torch, torch.distributed as dist
     dist.init_process_group("gloo")

@@ -51,8 +51,8 @@ def test_the_run_holds_job_plan_code_and_host_metrics(stage):
     assert seconds[-1].cpu >= seconds[0].cpu
 
 
+@pytest.mark.torch
 def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
-    pytest.importorskip("torch")
     script = """
     import os, torch, torch.distributed as dist
     dist.init_process_group("gloo")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -93,7 +92,7 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
 
 
 @pytest.mark.oracle
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed: pip install torch")
+@pytest.mark.torch
 def test_torchrun_sets_the_same_variables(tmp_path, make_plan, unused_tcp_port: int) -> None:
     """Two torchrun agents with two ranks each; all that they set is ours too, and has the same value."""
     (tmp_path / "out").mkdir()
