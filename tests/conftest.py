@@ -1,11 +1,13 @@
-"""What holds for every test: it leaves nothing behind."""
+"""What holds for every test: it leaves nothing behind, and in CI it is not skipped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
+
+import pytest
 
 import leaks
-import pytest
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +15,13 @@ def leaves_nothing_behind() -> Iterator[None]:
     """Fails a test that leaves a thread, a process, a descriptor or shared memory behind."""
     with leaks.check():
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turns a skip into a failure where everything must run: CI=true."""
+    report = yield
+    if report.skipped and os.environ.get("CI") == "true":
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI must run everything: {report.longrepr}"
+    return report

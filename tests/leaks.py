@@ -7,7 +7,6 @@ named. Processes, sockets and mappings that a fixture of a wider scope made are 
 from __future__ import annotations
 
 import gc
-import os
 import re
 import threading
 import time
@@ -15,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-
-import psutil
 
 GRACE_SECONDS = 5.0
 STANDING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # one each, to the end of the process
@@ -28,17 +25,39 @@ def threads() -> dict[str, str]:
     return {str(thread.ident): f"thread {thread.name!r}" for thread in threading.enumerate() if thread.is_alive()}
 
 
-def children() -> dict[str, str]:
-    """Returns the child processes, and theirs: pid to command line."""
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            command = " ".join(process.cmdline()) or process.name()
-        except psutil.Error:
-            continue
-        if not any(name in command for name in STANDING):
-            found[str(process.pid)] = f"process {process.pid}: {command[:200]}"
+def children(before: dict[str, str]) -> dict[str, str]:
+    """Returns the child processes, and theirs: pid to command line.
+
+    Args:
+        before: processes that were there before; what those start is their business.
+    """
+    found: dict[str, str] = {}
+    parents = ["self"]
+    while parents:
+        parent = parents.pop()
+        for pid in _children_of(parent):
+            command = _command_of(pid)
+            if pid not in before and not any(name in command for name in STANDING):
+                found[pid] = f"process {pid}: {command[:200]}"
+                parents.append(pid)
     return found
+
+
+def _children_of(pid: str) -> list[str]:
+    found = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += (task / "children").read_text().split()
+    except OSError:
+        pass  # it has ended by now
+    return found
+
+
+def _command_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace") or "(ended)"
+    except OSError:
+        return "(ended)"
 
 
 def descriptors() -> dict[str, str]:
@@ -48,13 +67,13 @@ def descriptors() -> dict[str, str]:
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
     }
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            target = str(descriptor.readlink())
         except OSError:
             continue
-        if WATCHED.match(target) and int(name) not in standing:
-            found[f"{name} {target}"] = f"descriptor {name}: {target}"
+        if WATCHED.match(target) and int(descriptor.name) not in standing:
+            found[f"{descriptor.name} {target}"] = f"descriptor {descriptor.name}: {target}"
     return found
 
 
@@ -62,24 +81,24 @@ def mappings() -> dict[str, str]:
     """Returns the mapped shared memory: memfds and files of /dev/shm, by inode."""
     found = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
-        parts = line.split(maxsplit=5)
-        if len(parts) == 6 and parts[5].startswith(("/memfd:", "/dev/shm/")):
+        if "/memfd:" in line or "/dev/shm/" in line:
+            parts = line.split(maxsplit=5)
             found[parts[4]] = f"mapping of {parts[5]} (inode {parts[4]})"
     return found
 
 
-def everything() -> dict[str, str]:
+def everything(before: dict[str, str]) -> dict[str, str]:
     """Returns all that is looked for: key to words."""
-    return threads() | children() | descriptors() | mappings()
+    return threads() | children(before) | descriptors() | mappings()
 
 
 @contextmanager
 def check(grace: float = GRACE_SECONDS) -> Iterator[None]:
     """Fails if there is more after the block than before it, `grace` seconds later still."""
-    before = everything()
+    before = everything({})
     yield
     deadline = time.monotonic() + grace
-    while left := {key: words for key, words in everything().items() if key not in before}:
+    while left := {key: words for key, words in everything(before).items() if key not in before}:
         gc.collect()
         if time.monotonic() > deadline:
             raise AssertionError("left behind by the test:\n  " + "\n  ".join(sorted(left.values())))

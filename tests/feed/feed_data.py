@@ -52,7 +52,7 @@ def noise(n: int = 96, delay: float = 0.0, rows: int = 3) -> Noise:
 
 
 @pipeline
-def busy(n: int = 40, delay: float = 0.02) -> Busy:
+def busy(n: int = 40, delay: float = 0.012) -> Busy:
     return Busy(n, delay)
 
 
@@ -232,9 +232,12 @@ def info() -> Info:
 def flat(batch: Any) -> bytes:
     """Returns all bits of a batch: types, dtypes, shapes and bytes."""
     if isinstance(batch, torch.Tensor):
-        return f"T{batch.dtype}{tuple(batch.shape)}".encode() + batch.contiguous().view(-1).view(
-            torch.uint8
-        ).numpy().tobytes() if batch.numel() else f"T{batch.dtype}{tuple(batch.shape)}".encode()
+        return (
+            f"T{batch.dtype}{tuple(batch.shape)}".encode()
+            + batch.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            if batch.numel()
+            else f"T{batch.dtype}{tuple(batch.shape)}".encode()
+        )
     if isinstance(batch, np.ndarray):
         return f"A{batch.dtype}{batch.shape}".encode() + batch.tobytes()
     if isinstance(batch, dict):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 from observer import processes_of
 
 HERE = Path(__file__).parent
@@ -28,6 +29,11 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 15.0
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(0.01)
+
+
+def open_descriptors() -> int:
+    """Returns how many descriptors this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def free_port() -> int:

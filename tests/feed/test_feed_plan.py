@@ -13,7 +13,7 @@ from headrace.feed.plan import EpochPlan, plan_fingerprint, sampled_epoch
 GRID = [
     (n, batch, world, drop, shuffle)
     for n, batch, world, drop, shuffle in itertools.product(
-        (1, 2, 3, 7, 8, 9, 31, 64, 65, 100), (1, 2, 3, 8, 50), (1, 2, 3, 8), (False, True), (False, True)
+        (1, 2, 3, 7, 8, 9, 31, 64, 65), (1, 2, 3, 8, 50), (1, 2, 3, 8), (False, True), (False, True)
     )
     if n >= world
 ]
@@ -52,8 +52,8 @@ def test_the_positions_of_a_step_cover_the_global_batch_in_rank_order() -> None:
                 following += one.rows
 
 
-@settings(deadline=None, max_examples=60)
-@given(n=st.integers(24, 500), batch=st.sampled_from([1, 2, 5]), seed=st.integers(0, 2**63), epoch=st.integers(0, 99))
+@settings(deadline=None, max_examples=15)
+@given(n=st.integers(24, 150), batch=st.sampled_from([2, 5]), seed=st.integers(0, 2**63), epoch=st.integers(0, 99))
 def test_position_and_sample_do_not_depend_on_the_number_of_ranks(n: int, batch: int, seed: int, epoch: int) -> None:
     worlds = [1, 2, 3, 4, 6, 12]
     orders = []
@@ -109,8 +109,13 @@ def test_a_step_beyond_the_epoch_is_refused() -> None:
 def test_the_fingerprint_differs_when_anything_differs_that_ranks_must_agree_on() -> None:
     same = {"pipeline": "m:f", "global_batch": 8, "world_size": 2, "seed": 1, "shuffle": True, "drop_last": False}
     changes = [
-        {"pipeline": "m:g"}, {"global_batch": 9}, {"world_size": 4}, {"seed": 2}, {"shuffle": False}, {"drop_last": True}
-    ]  # fmt: skip
+        {"pipeline": "m:g"},
+        {"global_batch": 9},
+        {"world_size": 4},
+        {"seed": 2},
+        {"shuffle": False},
+        {"drop_last": True},
+    ]
     prints = [plan_fingerprint(**(same | change)) for change in [{}, *changes]]
     assert len(set(prints)) == len(prints)
     assert plan_fingerprint(**same) == prints[0]

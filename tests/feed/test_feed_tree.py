@@ -60,8 +60,8 @@ def test_views_travel_as_what_they_show() -> None:
     views = [base.t(), base[::2, 1::2], base.expand(2, 4, 6), conjugate, torch.tensor([1 + 2j]).conj().imag]
     for view in views:
         assert torch.equal(travel(view), view)
-    array = np.arange(24).reshape(4, 6)[::-1, ::2]
-    assert np.array_equal(travel(array), array)
+    for array in (np.arange(24).reshape(4, 6)[::-1, ::2], np.arange(4)[::2][:1], np.arange(4)[2:1:-1]):
+        assert np.array_equal(travel(array), array)
     assert torch.equal(travel(torch.ones(2, requires_grad=True)), torch.ones(2))
 
 
@@ -94,7 +94,7 @@ plain = (
     | st.floats(allow_nan=False)
     | st.text(max_size=8)
     | st.binary(max_size=8)
-    | st.sampled_from([2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**4500])
+    | st.sampled_from([2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1])
 )
 leaf = (
     plain
@@ -120,6 +120,10 @@ tree = st.recursive(
 def test_a_nested_tree_comes_back_as_it_was(value: Any) -> None:
     assert flat(travel(value)) == flat(value)
     assert flat(travel(value, copy=True)) == flat(value)
+
+
+def test_an_int_of_any_size_travels() -> None:
+    assert travel([10**5000, -(10**5000)]) == [10**5000, -(10**5000)]
 
 
 def test_a_namedtuple_is_the_class_that_is_known_here_or_one_of_the_same_fields() -> None:

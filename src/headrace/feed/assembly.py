@@ -18,6 +18,7 @@ from headrace.feed.slab import Slab
 from headrace.feed.wire import Frame
 
 _HELD_SHARE = 0.5  # of the memory: more than that in the user's hands, and batches are copied out
+_HELD_SLABS = 64  # likewise: every slab takes two descriptors, of which a process may have 1,024
 
 
 @dataclass
@@ -117,7 +118,8 @@ class Assembly:
         """Makes the user's batch: views of its slab, or copies. Raises ProtocolError if it is not sound."""
         result = self._results.pop(batch)
         slab, batch.slab = batch.slab, 0
-        copy = self.shelf.leased_bytes + self.shelf[slab].size > self._memory * _HELD_SHARE
+        held = self.shelf.leased_bytes + self.shelf[slab].size
+        copy = held > self._memory * _HELD_SHARE or self.shelf.leased_slabs >= _HELD_SLABS
         if copy:
             data = tree.rebuild(result.node, self.shelf[slab].view(result.size), copy=True)
             self.shelf.discard(slab)

@@ -127,6 +127,7 @@ class DataLoader:
         self._memory = memory
         self._stall_timeout = stall_timeout
         self._seed = seed
+        self._drawn: int | None = None
         self._epoch = 0
         self._length: int | None = None
         self._built: Built | None = None
@@ -245,6 +246,12 @@ class DataLoader:
             self._seed = 0 if self._shard is not None else self._draw_seed()
         return self._seed
 
+    def _epoch_seed(self) -> int:
+        """Draws an epoch's seed when torch does: in every epoch, but only once for persistent workers."""
+        if self._drawn is None or not self.persistent_workers:
+            self._drawn = self._draw_seed()
+        return self._drawn
+
     def _draw_seed(self) -> int:
         import torch
 
@@ -254,7 +261,7 @@ class DataLoader:
         """Returns the batches of an epoch, and whether those of the following epochs are known already."""
         batches = self.batch_sampler if self.batch_sampler is not None else self.sampler
         if batches is not None:
-            seed = self._draw_seed() if self._seed is None else self._seed
+            seed = self._epoch_seed() if self._seed is None else self._seed
             return sampled_epoch(batches, epoch, seed, batched=self.batch_sampler is not None), False
         plan = self._plan()
         return itertools.chain.from_iterable(plan.epoch(later) for later in itertools.count(epoch)), True

@@ -141,10 +141,11 @@ def load_function(reference: str, roots: Sequence[Path]) -> Callable[..., Any]:
     function = _resolve(reference)
     module = reference.partition(":")[0]
     origin = getattr(sys.modules[module], "__file__", None)
-    trusted = module.startswith(_OWN_AND_TORCH) or (
+    trusted = any(module == own or module.startswith(f"{own}.") for own in _OWN_AND_TORCH) or (
         origin is not None and any(Path(origin).resolve().is_relative_to(root.resolve()) for root in roots)
     )
-    if not trusted or not callable(function):
+    own = getattr(function, "__module__", None) == module  # not something that the module has only imported
+    if not trusted or not own or not callable(function):
         raise PipelineError(
             f"{reference!r} is not a function of the job's code", hint="define it in a module of source_dir"
         )

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -167,14 +168,18 @@ class FeedServer:
     # Connections
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, address = listener.accept()
-        except OSError:
-            return  # the peer has gone again
+        for _ in range(MAX_PENDING):
+            try:
+                connection, address = listener.accept()
+            except OSError:
+                return  # nobody else, or the peer has gone again
+            self._welcome(connection, address)
+
+    def _welcome(self, connection: socket.socket, address: Any) -> None:
         local = connection.family == socket.AF_UNIX
         if not local:
             configure_tcp(connection)
-        pending = [client for client in self._clients if client.hello is None]
+        pending = [client for client in self._clients if client.hello is None and not client.closed]
         if len(pending) >= MAX_PENDING:
             self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
         channel = Channel(connection, handshake=messages.decode_hello)

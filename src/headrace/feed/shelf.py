@@ -33,6 +33,11 @@ class Shelf:
         """Bytes of the slabs that the user looks at."""
         return self._pool.leased_bytes
 
+    @property
+    def leased_slabs(self) -> int:
+        """Number of the slabs that the user looks at."""
+        return self._pool.leased_slabs
+
     def acquire(self, size: int, *, force: bool = False) -> int | None:
         """See `SlabPool.acquire`."""
         return self._pool.acquire(size, force=force)

@@ -1,7 +1,7 @@
 """Slabs: anonymous shared memory (memfd) that batches are written into and viewed in.
 
 The kernel frees a slab when the last process that maps it is gone, however it ended, so nothing can be left behind,
-and /dev/shm is not needed. A slab is written by one process at a time: whoever was asked to.
+and /dev/shm is not needed. A mapping keeps a descriptor of its own (Python's mmap duplicates it), so slabs are few. A slab is written by one process at a time: whoever was asked to.
 """
 
 from __future__ import annotations
@@ -117,6 +117,12 @@ class SlabPool:
         """Bytes of the slabs that the user looks at."""
         self._collect()
         return sum(self._slabs[number].size for number in self._leased)
+
+    @property
+    def leased_slabs(self) -> int:
+        """Number of the slabs that the user looks at."""
+        self._collect()
+        return len(self._leased)
 
     def _collect(self) -> None:
         while self._returned:

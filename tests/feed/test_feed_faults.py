@@ -1,0 +1,279 @@
+"""The user's mistakes and the workers' ends: each is told in words, and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import feed_data
+import pytest
+import torch
+from feed_data import flat
+from feed_servers import Server, wait_until
+
+from conftest import Pair
+from headrace.errors import FeedError, PipelineError, WorkerError, WorkersLost
+from headrace.feed import DataLoader
+
+PLACES = ["local", "unix", "two tcp"]
+
+
+@pytest.fixture
+def loader_at(pair: Pair) -> Callable[..., DataLoader]:
+    """Makes a loader whose workers are at a place."""
+
+    def make(place: str, dataset: Any, **options: Any) -> DataLoader:
+        where: dict[str, Any] = {"num_workers": 2}
+        if place != "local":
+            where = {"workers": pair.places()[place], "secret_file": pair.secret}
+        return DataLoader(dataset, **({"batch_size": 8} | options), **where)
+
+    return make
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_of_the_dataset_is_raised_as_its_own_type_with_the_remote_traceback(
+    place: str, loader_at: Callable[..., DataLoader]
+) -> None:
+    with loader_at(place, feed_data.raising()) as loader:
+        batches = iter(loader)
+        assert next(batches)[1].tolist() == list(range(8))
+        with pytest.raises(KeyError, match="thirteen") as error:
+            next(batches)
+        assert 'raise KeyError("thirteen")' in str(error.value)
+        assert "feed_data.py" in str(error.value)
+        assert next(batches)[1].tolist() == list(range(16, 24)), "the pass goes on, as torch's does"
+        assert len(list(batches)) == 9
+
+
+def test_an_error_type_that_cannot_be_made_again_is_told_by_name(loader_at: Callable[..., DataLoader]) -> None:
+    with loader_at("unix", feed_data.odd()) as loader, pytest.raises(WorkerError, match="OddError: 1 is odd, 2 is ev"):
+        list(loader)
+
+
+@pytest.mark.parametrize("place", ["unix", "two tcp"])
+def test_an_error_in_the_factory_is_raised_and_the_next_attempt_is_a_fresh_one(
+    place: str, loader_at: Callable[..., DataLoader]
+) -> None:
+    loader = loader_at(place, feed_data.broken_factory())
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="no such data") as error:
+            next(iter(loader))
+        assert "cannot open the pipeline" in str(error.value)
+        assert "broken_factory" in str(error.value)
+        with pytest.raises(FileNotFoundError):
+            len(loader)
+    loader.close()
+
+
+def test_a_factory_that_kills_its_executors_is_named(loader_at: Callable[..., DataLoader]) -> None:
+    with (
+        loader_at("unix", feed_data.killing_factory()) as loader,
+        pytest.raises(WorkerError, match=r"making feed_data:killing_factory ended 2 executors.*SIGKILL"),
+    ):
+        next(iter(loader))
+
+
+def test_a_factory_that_makes_no_dataset_is_told_so(loader_at: Callable[..., DataLoader]) -> None:
+    with (
+        loader_at("unix", feed_data.not_a_dataset()) as loader,
+        pytest.raises(PipelineError, match="made a object, which has no __getitem__"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_in_collate_fn_comes_with_its_traceback(place: str, loader_at: Callable[..., DataLoader]) -> None:
+    with loader_at(place, feed_data.noise(), collate_fn=feed_data.raise_in_collate) as loader:
+        with pytest.raises(ZeroDivisionError, match="collate") as error:
+            next(iter(loader))
+        assert "raise_in_collate" in str(error.value)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_value_that_cannot_travel_is_named_with_its_place(place: str, loader_at: Callable[..., DataLoader]) -> None:
+    with (
+        loader_at(place, feed_data.foreign(), collate_fn=feed_data.foreign_collate) as loader,
+        pytest.raises(PipelineError, match=r"batch\['values'\]\[0\]: a builtins.object cannot travel"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_uneven_samples_are_refused_in_torch_s_own_words(place: str, loader_at: Callable[..., DataLoader]) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        list(torch.utils.data.DataLoader(feed_data.Uneven(), batch_size=8))
+    with loader_at(place, feed_data.uneven()) as loader:
+        batches = iter(loader)
+        assert next(batches).shape == (8, 3)
+        with pytest.raises(RuntimeError) as got:
+            next(batches)
+        assert str(expected.value).partition("\n")[0] in str(got.value)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_sample_that_kills_two_workers_is_named_and_not_asked_for_a_third_time(
+    place: str, loader_at: Callable[..., DataLoader]
+) -> None:
+    with loader_at(place, feed_data.killer(), prefetch_factor=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(WorkerError, match=r"two workers ended .* 12, 13, 14.*killed by SIGKILL") as error:
+            next(batches)
+        assert "too much memory" in error.value.hint
+        assert len(list(batches)) == 10
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_sample_that_kills_one_worker_is_made_by_another(
+    place: str, loader_at: Callable[..., DataLoader], tmp_path: Path
+) -> None:
+    with DataLoader(feed_data.noise(), batch_size=8, seed=3) as loader:
+        expected = [flat(batch) for batch in loader]
+    with loader_at(place, feed_data.killer(str(tmp_path / "once")), seed=3) as loader:
+        assert [flat(batch) for batch in loader] == expected
+        assert loader.stats()["retries"] >= 1
+
+
+@pytest.mark.parametrize("place", ["local", "unix"])
+def test_a_sample_that_hangs_is_named_when_the_time_is_up(place: str, own_server: Callable[..., Server]) -> None:
+    where: dict[str, Any] = {"num_workers": 1}
+    if place != "local":
+        server = own_server(executors=1)  # its executor hangs for good
+        where = {"workers": server.unix_address, "secret_file": str(server.secret)}
+    loader = DataLoader(feed_data.hanging(), batch_size=8, stall_timeout=1.5, **where)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(WorkersLost, match=r"batch 1 of epoch 0 did not come within 2 s: .*indices \[8, 9"):
+        next(batches)
+    with pytest.raises(FeedError, match="an error ended it"):
+        next(batches)
+    loader.close()
+
+
+def test_timeout_is_torch_s_and_the_pass_can_go_on(pair: Pair) -> None:
+    with DataLoader(feed_data.Noise(delay=0.02), batch_size=8, num_workers=1, timeout=0.05) as loader:
+        batches = iter(loader)
+        with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0.05 seconds .*worker"):
+            next(batches)
+        got = 0
+        while got < 12:
+            try:
+                next(batches)
+                got += 1
+            except RuntimeError:
+                continue
+        assert next(batches, None) is None
+
+
+def test_executors_that_end_faster_than_they_may_be_replaced_end_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.feed.supply.RESTARTS", 2)
+
+    def end(_: int) -> None:
+        os._exit(9)
+
+    with (
+        DataLoader(feed_data.Noise(), batch_size=8, num_workers=1, worker_init_fn=end) as loader,
+        pytest.raises(WorkersLost, match="3 worker processes ended within 60 s; the last one exited with code 9"),
+    ):
+        next(iter(loader))
+
+
+def test_a_server_whose_executors_keep_dying_ends_with_an_error(own_server: Callable[..., Server]) -> None:
+    server = own_server(executors=1)
+    for count in range(21):
+        wait_until(lambda count=count: len(server.event("executor_lost")) >= count and server.executors(), "replaced")
+        for executor in server.executors():
+            executor.kill()
+    assert server.process.wait(5) == 1
+    assert "21 executors ended within 60 s; the last one killed by SIGKILL" in server.log()
+
+
+def test_ranks_with_different_plans_are_refused_and_the_first_goes_on(pair: Pair) -> None:
+    def rank(number: int, seed: int) -> DataLoader:
+        return DataLoader(
+            feed_data.noise(48), global_batch_size=16, shuffle=True, seed=seed, rank=number, world_size=2,
+            workers=pair.both, secret_file=pair.secret, name="plans",
+        )  # fmt: skip
+
+    first, other, same = rank(0, 3), rank(1, 4), rank(1, 3)
+    batches = iter(first)
+    next(batches)
+    with pytest.raises(PipelineError, match=r"have different plans for the loader 'plans'"):
+        next(iter(other))
+    assert len(list(batches)) == 2
+    assert len(list(same)) == 3
+    for loader in (first, other, same):
+        loader.close()
+
+
+def test_the_same_rank_may_make_another_loader_of_the_name_while_the_first_is_open(pair: Pair) -> None:
+    loaders = [
+        DataLoader(
+            feed_data.noise(48), global_batch_size=16, seed=seed, rank=0, world_size=2, workers=pair.a.unix_address,
+            secret_file=pair.secret, name="again",
+        )
+        for seed in (1, 2)
+    ]  # fmt: skip
+    assert [len(list(loader)) for loader in loaders] == [3, 3]
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_wrong_secret_is_told_within_seconds(pair: Pair, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("00" * 32)
+    for address in (pair.a.tcp, pair.a.unix_address):
+        begun = time.monotonic()
+        with (
+            DataLoader(feed_data.noise(), batch_size=8, workers=address, secret_file=str(wrong)) as loader,
+            pytest.raises(WorkersLost, match="refuses this client: wrong token"),
+        ):
+            next(iter(loader))
+        assert time.monotonic() - begun < 5
+
+
+def test_a_dataset_object_cannot_be_given_to_other_hosts_and_the_hint_says_what_to_do(pair: Pair) -> None:
+    with pytest.raises(PipelineError, match="cannot be given a Noise object") as error:
+        DataLoader(feed_data.Noise(), workers=pair.a.tcp, secret_file=pair.secret)
+    assert "@headrace.feed.pipeline" in error.value.hint
+
+
+def test_a_collate_function_without_a_name_cannot_be_given_to_other_hosts(pair: Pair) -> None:
+    with pytest.raises(PipelineError, match=r"collate_fn=.* has no importable name"):
+        DataLoader(feed_data.noise(), collate_fn=lambda samples: samples, workers=pair.a.tcp, secret_file=pair.secret)
+
+
+def test_a_collate_function_outside_the_job_s_code_is_not_called(pair: Pair) -> None:
+    with (
+        DataLoader(
+            feed_data.noise(), batch_size=8, collate_fn=os.system, workers=pair.a.unix_address, secret_file=pair.secret
+        ) as loader,
+        pytest.raises(PipelineError, match="'posix:system' is not a function of the job's code"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_worker_init_fn_runs_once_in_every_worker_and_get_worker_info_works(
+    place: str, loader_at: Callable[..., DataLoader]
+) -> None:
+    with loader_at(place, feed_data.info(), batch_size=None, worker_init_fn=feed_data.note_worker) as loader:
+        seen = set(loader)
+    assert seen <= {"0 0 2", "1 1 2"}
+
+
+def test_a_server_on_a_port_in_use_says_so(pair: Pair, tmp_path: Path) -> None:
+    second = Server(tmp_path, "second", port=pair.a.port)
+    assert second.process.wait(10) == 1
+    assert f"error: cannot listen on 127.0.0.1:{pair.a.port}: Address already in use" in second.log()
+    second.stop()
+
+
+def test_sigterm_ends_a_server_with_code_0_and_all_its_processes(own_server: Callable[..., Server]) -> None:
+    server = own_server()
+    server.process.terminate()
+    assert server.process.wait(5) == 0

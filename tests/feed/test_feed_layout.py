@@ -1,0 +1,191 @@
+"""Batches whose rows are written one by one: equal to torch's, or left to torch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from feed_data import Point, flat
+from torch.utils.data import default_collate
+
+from headrace.errors import ProtocolError
+from headrace.feed.compute import Built, Slice, make_rows
+from headrace.feed.layout import Layout, RowWriter, Table, Uneven, decode_layout, learn
+from headrace.feed.seeds import preserved_generators
+from headrace.feed.tree import rebuild
+
+
+def sample(kind: str, i: int) -> Any:
+    """Returns the i-th sample of a kind."""
+    return {
+        "scalar tensor": torch.tensor(i * 1.5),
+        "matrix": torch.arange(6.0).reshape(2, 3) + i,
+        "half": torch.full((3,), i, dtype=torch.float16),
+        "bfloat16": torch.full((3,), i, dtype=torch.bfloat16),
+        "uint8": torch.full((2, 2), i, dtype=torch.uint8),
+        "bool tensor": torch.tensor([bool(i % 2), True]),
+        "complex": torch.full((2,), complex(i, 1)),
+        "no bytes": torch.empty(3, 0),
+        "transposed": (torch.arange(6.0) + i).reshape(2, 3).t(),
+        "requires grad": torch.ones(2, requires_grad=True) * i,
+        "array": np.arange(6, dtype=np.float32).reshape(3, 2) * i,
+        "array int16": np.full(3, i, np.int16),
+        "array fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3) + i),
+        "0-d array": np.array(i * 2.0),
+        "np.float32": np.float32(i),
+        "np.int64": np.int64(i),
+        "np.bool": np.bool_(i % 2),
+        "int": i,
+        "bool": bool(i % 2),
+        "float": i / 3,
+        "tuple": (torch.ones(2) * i, i),
+        "list": [np.ones(2) * i, float(i)],
+        "dict": {"x": torch.ones(1) * i, "y": {"z": i, 3: np.ones(2)}},
+        "namedtuple": Point(torch.ones(2) * i, i),
+        "deep": {"a": [(torch.ones(2), {"b": i}), [i, i / 2]], "c": Point(i, [np.float64(i)])},
+    }[kind]
+
+
+KINDS = [
+    "scalar tensor", "matrix", "half", "bfloat16", "uint8", "bool tensor", "complex", "no bytes", "transposed",
+    "requires grad", "array", "array int16", "array fortran", "0-d array", "np.float32", "np.int64", "np.bool", "int",
+    "bool", "float", "tuple", "list", "dict", "namedtuple", "deep",
+]  # fmt: skip
+
+
+def by_rows(samples: list[Any], cuts: list[int]) -> Any:
+    """Writes a batch in parts, each by a writer of its own, in reverse order."""
+    layout = learn(samples[0])
+    block = np.full(layout.size(len(samples)), 0xAB, np.uint8)
+    edges = [0, *cuts, len(samples)]
+    for first, last in reversed(list(itertools.pairwise(edges))):
+        writer = RowWriter(samples[first], decode_layout(msgspec.msgpack.encode(layout)), block, len(samples))
+        for row in range(first, last):
+            writer.write(row, samples[row])
+    return rebuild(layout.describe(len(samples)), block)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "cuts"), [(1, []), (7, [2, 3]), (16, [8])])
+def test_rows_that_are_written_one_by_one_make_torch_s_batch(kind: str, rows: int, cuts: list[int]) -> None:
+    samples = [sample(kind, i) for i in range(rows)]
+    expected = default_collate(samples)
+    got = by_rows(samples, cuts)
+    detached = expected.detach() if isinstance(expected, torch.Tensor) else expected
+    assert flat(got) == flat(detached)
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", [], {}, {"a": "text"}, [1, "x"]])
+def test_samples_that_torch_does_not_stack_throughout_are_left_to_torch(value: Any) -> None:
+    with pytest.raises(Uneven):
+        learn(value)
+
+
+@pytest.mark.parametrize("value", [None, object(), np.array(["x"]), {"a": None}])
+def test_samples_that_torch_refuses_are_refused_in_torch_s_words(value: Any) -> None:
+    with pytest.raises(TypeError) as expected:
+        default_collate([value])
+    with pytest.raises(TypeError) as got:
+        learn(value)
+    assert str(got.value) == str(expected.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (torch.ones(2), torch.ones(3)),
+        (torch.ones(2), torch.ones(2, dtype=torch.float64)),
+        (torch.ones(2), np.ones(2, np.float32)),
+        (1, 2.0),
+        (1, True),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1, "b": 2}, {"b": 1, "a": 2}),
+        ([1, 2], [1, 2, 3]),
+        ([1, 2], (1, 2)),
+        (1, 2**70),
+        (np.arange(3), np.arange(3)[::-1]),
+    ],
+)
+def test_a_sample_unlike_the_first_is_uneven(first: Any, second: Any) -> None:
+    layout = learn(first)
+    writer = RowWriter(first, layout, np.zeros(layout.size(2), np.uint8), 2)
+    writer.write(0, first)
+    with pytest.raises(Uneven):
+        writer.write(1, second)
+
+
+def test_a_writer_refuses_another_layout() -> None:
+    with pytest.raises(Uneven):
+        RowWriter(torch.ones(3), learn(torch.ones(2)), np.zeros(64, np.uint8), 2)
+
+
+def test_the_regions_of_all_parts_cover_every_row_of_every_table_once() -> None:
+    layout = learn({"x": torch.ones(5, dtype=torch.uint8), "y": torch.ones(3, dtype=torch.float64), "z": 1})
+    touched = np.zeros(layout.size(10), int)
+    for first, last in ((0, 3), (3, 4), (4, 10)):
+        for offset, length in layout.regions(10, first, last):
+            touched[offset : offset + length] += 1
+    assert touched.max() == 1
+    assert touched.sum() == 10 * layout.row_bytes
+    assert all(offset % 64 == 0 for offset in layout.offsets(10))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"\x91" * 5000,
+        b"\xa2\xff\xfe",
+        b"\xdd\xff\xff\xff\xff",
+        msgspec.msgpack.encode([["t", 0], []]),
+        msgspec.msgpack.encode([["t", 0], [["float32", [-1], 4]]]),
+        msgspec.msgpack.encode([["t", 0], [["float32", [1], -4]]]),
+        msgspec.msgpack.encode([["t", "x"], [["float32", [1], 4]]]),
+        msgspec.msgpack.encode([["l", [5]], [["float32", [1], 4]]]),
+        msgspec.msgpack.encode([[], [["float32", [1], 4]]]),
+        msgspec.msgpack.encode([["t", 0], [["float32", [], 0]] * 10_001]),
+    ],
+)
+def test_a_layout_from_a_peer_that_is_not_sound_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_layout(data)
+
+
+def test_a_layout_that_lies_about_its_sizes_cannot_reach_outside_the_block() -> None:
+    lying = Layout(["t", 0], (Table("float32", (1000,), 4),))
+    with pytest.raises(ProtocolError, match="outside its block"):
+        rebuild(lying.describe(4), np.zeros(lying.size(4), np.uint8))
+
+
+class Random:
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2) + index
+
+
+def test_the_rows_of_a_slice_do_not_depend_on_how_the_batch_is_cut() -> None:
+    built = Built(Random(), default_collate, True)
+    keys = [5, 2, 9, 1]
+    blocks = []
+    with preserved_generators():
+        for edges in ([0, 4], [0, 1, 4], [0, 2, 3, 4]):
+            block = np.zeros(64, np.uint8)
+            for first, last in itertools.pairwise(edges):
+                part = Slice(1, 3, 100, 4, first, keys[first:last])
+                make_rows(built, part, learn(torch.rand(2)), lambda _, block=block, first=first: (block, 4, first))
+            blocks.append(block.tobytes())
+    assert len(set(blocks)) == 1
+
+
+def test_a_slice_without_samples_has_no_layout() -> None:
+    with pytest.raises(Uneven):
+        make_rows(
+            Built(Random(), default_collate, True),
+            Slice(0, 0, 0, 0, 0, []),
+            None,
+            lambda _: pytest.fail("there is no row"),
+        )

@@ -1,0 +1,166 @@
+"""Step time and data wait, and the lines that tell them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import feed_data
+import msgspec
+import pytest
+import torch
+
+import headrace
+from headrace.feed import DataLoader, meter, pulse, track
+from headrace.feed.meter import StepMeter
+from headrace.feed.pulse import ASK_AFTER, GONE_AFTER, Pulse
+from headrace.runs.metrics import LoaderSecond
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now + 1e9
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(meter, "time", clock)
+    return clock
+
+
+def lines(path: Path) -> list[LoaderSecond]:
+    return [msgspec.json.decode(line, type=LoaderSecond) for line in path.read_bytes().splitlines()]
+
+
+def one_pass(step_meter: StepMeter, clock: Clock, epoch: int, steps: list[tuple[float, float]], *, end: bool) -> None:
+    """Runs steps of (wait, compute) seconds; with `end` the loop asks once more."""
+    step_meter.begin()
+    for wait, compute in steps:
+        step_meter.waiting()
+        clock.now += wait
+        step_meter.got(8, 100, epoch)
+        clock.now += compute
+    if end:
+        step_meter.waiting()
+        step_meter.ended()
+
+
+def test_a_step_is_its_wait_and_its_work_and_nothing_between_epochs_is_counted(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    step_meter = StepMeter("train", str(path))
+    one_pass(step_meter, clock, 0, [(0.5, 0.1), (0.125, 0.0), (0.0, 0.025)], end=True)
+    clock.now += 1000
+    one_pass(step_meter, clock, 1, [(1.0, 1.0)], end=True)
+    first, second = lines(path)
+    assert (first.epoch, first.steps, first.samples, first.bytes, first.loader) == (0, 3, 24, 300, "train")
+    assert (first.wait, first.step) == pytest.approx((0.625, 0.75))
+    assert (first.step_min, first.step_max) == pytest.approx((0.025, 0.6))
+    assert first.t == pytest.approx(1e9 + 100.75)
+    assert (second.epoch, second.steps, second.wait, second.step) == (1, 1, 1.0, 2.0)
+    assert step_meter.totals.steps == 4
+    assert step_meter.totals.step == pytest.approx(2.75)
+
+
+def test_a_line_is_written_about_once_a_second_and_the_lines_sum_up(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    step_meter = StepMeter("train", str(path))
+    one_pass(step_meter, clock, 0, [(0.01, 0.09)] * 100, end=True)
+    written = lines(path)
+    assert 9 <= len(written) <= 11
+    assert sum(line.steps for line in written) == 100
+    assert sum(line.wait for line in written) == pytest.approx(1.0)
+    assert sum(line.step for line in written) == pytest.approx(10.0)
+
+
+def test_the_step_of_a_loop_that_was_broken_off_is_not_counted_to_the_next_epoch(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    step_meter = StepMeter("train", str(path))
+    one_pass(step_meter, clock, 0, [(0.1, 0.1), (0.1, 0.1)], end=False)
+    clock.now += 1000
+    one_pass(step_meter, clock, 1, [(0.1, 0.1)], end=True)
+    assert [(line.epoch, line.steps, line.step) for line in lines(path)] == [
+        (0, 1, pytest.approx(0.2)),
+        (1, 1, pytest.approx(0.2)),
+    ]
+
+
+def test_outside_a_job_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    list(track([1, 2, 3]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_track_is_the_loader_itself_and_measures_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    monkeypatch.setenv("HEADRACE_METRICS", str(path))
+    inner = torch.utils.data.DataLoader(torch.arange(20.0), batch_size=4)
+    tracked = headrace.track(inner, name="valid")
+    assert len(tracked) == 5
+    assert tracked.batch_size == 4
+    for _ in range(2):
+        assert [batch.tolist() for batch in tracked] == [batch.tolist() for batch in inner]
+    with pytest.raises(AttributeError):
+        tracked.nothing  # noqa: B018
+    assert [(line.loader, line.epoch, line.steps, line.samples, line.bytes) for line in lines(path)] == [
+        ("valid", 0, 5, 20, 80),
+        ("valid", 1, 5, 20, 80),
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_measures_itself_and_its_lines_are_the_run_s_metric(
+    workers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics"
+    monkeypatch.setenv("HEADRACE_METRICS", str(path))
+    with DataLoader(feed_data.Noise(20, delay=0.005), batch_size=4, num_workers=workers, name="mine") as loader:
+        for _ in range(2):
+            list(loader)
+        stats: dict[str, Any] = loader.stats()
+    written = lines(path)
+    assert {line.loader for line in written} == {"mine"}
+    assert [sum(line.steps for line in group) for _, group in itertools.groupby(written, lambda line: line.epoch)] == [
+        5,
+        5,
+    ]
+    assert stats["steps"] == 10
+    assert stats["samples"] == 40 == sum(line.samples for line in written)
+    assert stats["bytes"] == sum(line.bytes for line in written) > 0
+    assert 0 < stats["wait_seconds"] <= stats["step_seconds"]
+    assert 0 < stats["stall_fraction"] <= 1
+    assert (stats["worker_cpu_seconds"] > 0) is (workers > 0)
+
+
+# Signs of life
+
+
+def test_a_peer_that_speaks_is_never_asked() -> None:
+    watched = Pulse(0.0)
+    assert [watched.check(now / 2, now) for now in range(1, 50)] == [""] * 49
+
+
+def test_a_silent_peer_is_asked_once_and_given_up_when_it_does_not_answer() -> None:
+    watched = Pulse(0.0)
+    assert watched.check(ASK_AFTER, 0) == ""
+    assert watched.check(ASK_AFTER + 0.1, 0) == "ask"
+    assert watched.check(ASK_AFTER + 0.2, 0) == ""
+    assert watched.check(ASK_AFTER + 0.1 + GONE_AFTER, 0) == ""
+    assert watched.check(ASK_AFTER + 0.2 + GONE_AFTER, 0) == "gone"
+
+
+def test_an_answer_that_has_come_counts_however_late_it_is_read() -> None:
+    watched = Pulse(0.0)
+    assert watched.check(100.0, 0) == "ask"
+    assert watched.check(1000.0, 7) == ""
+    assert watched.check(1000.1, 7) == ""
+    assert watched.check(1000.0 + ASK_AFTER + 0.1, 7) == "ask"
+    assert pulse.GONE_AFTER >= 1

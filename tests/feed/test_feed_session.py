@@ -1,0 +1,284 @@
+"""The session, with workers that the test plays by hand on the other end of real sockets."""
+
+from __future__ import annotations
+
+import socket
+import warnings
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import torch
+from feed_servers import open_descriptors
+
+from headrace.errors import PipelineError, WorkerError, WorkersLost
+from headrace.feed import messages
+from headrace.feed.layout import learn
+from headrace.feed.links import Link
+from headrace.feed.plan import EpochPlan
+from headrace.feed.session import Session, SessionStats
+from headrace.feed.slab import Slab
+from headrace.feed.supply import Supply, Worker
+from headrace.feed.wire import Channel
+
+LAYOUT = learn(torch.tensor(0.0))
+ENCODED = msgspec.msgpack.encode(LAYOUT)
+ROWS = 4
+
+
+class Hand:
+    """A feed server's end of a connection, played by the test."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.channel = Channel(connection)
+        self.slabs: dict[int, Slab] = {}
+        self.asks: list[messages.Ask] = []
+
+    def read(self) -> list[messages.Message]:
+        """Takes what has come."""
+        got = []
+        for frame in self.channel.receive():
+            if isinstance(frame.message, messages.SlabOffer):
+                self.slabs[frame.message.slab] = Slab(frame.take_descriptor(), frame.message.size)
+            elif isinstance(frame.message, messages.Ask):
+                self.asks.append(frame.message)
+            got.append(frame.message)
+        return got
+
+    def opened(self, length: int = 40, **numerics: str) -> None:
+        self.channel.send(messages.Opened(1, length, False, numerics))
+
+    def answer(self, ask: messages.Ask, *, value: float | None = None) -> None:
+        """Answers with rows that hold the keys, or a value."""
+        keys = [key[1] for key in ask.keys[1]]
+        fresh = ask.slab not in self.slabs
+        slab = Slab.create(LAYOUT.size(ask.rows)) if fresh else self.slabs[ask.slab]
+        rows = slab.view().view("f4")
+        rows[ask.first : ask.last] = keys if value is None else value
+        done = messages.Done(ask.request, ask.slab, slab.size, None, ENCODED, 0.01, 0.01, fresh)
+        self.channel.send(done, descriptors=[slab.descriptor] if fresh else [])
+        if fresh:
+            slab.close()
+
+    def close(self) -> None:
+        self.channel.close()
+        for slab in self.slabs.values():
+            slab.close()
+        self.slabs.clear()
+
+
+class ByHand(Supply):
+    """Workers that are there from the beginning and never replaced."""
+
+    def __init__(self, names: str) -> None:
+        super().__init__()
+        self.hands: dict[str, Hand] = {}
+        for name in names:
+            ours, theirs = socket.socketpair()
+            self.hands[name] = Hand(theirs)
+            self._add(name, "server", Link(Channel(ours), False, set()))
+        self._new = self.workers()
+
+    def maintain(self, now: float) -> list[Worker]:
+        new, self._new = self._new, []
+        if not self._workers:
+            raise WorkersLost("no data worker is left")
+        return new
+
+    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+        [worker] = [worker for worker in self._workers.values() if worker.link is link]
+        self.down(worker, reason)
+        link.close()
+        return [worker]
+
+    def describe(self) -> str:
+        return "by hand"
+
+    def close(self) -> None:
+        for link in self.links():
+            link.close()
+        for hand in self.hands.values():
+            hand.close()
+
+
+@pytest.fixture
+def supply() -> Iterator[ByHand]:
+    made = ByHand("ab")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(supply: ByHand) -> Iterator[Session]:
+    opening = messages.Open(1, "m:f", {}, "", "", True)
+    made = Session(
+        supply, opening, memory=1 << 20, prefetch=2, stall_timeout=5, stats=SessionStats(), warn=warnings.warn
+    )
+    made.begin(EpochPlan(40, ROWS, 0).epoch(0))
+    yield made
+    made.close()
+
+
+def ready(supply: ByHand, session: Session) -> tuple[Hand, Hand]:
+    """Opens both, and has the first batches made, so that the layout is known."""
+    a, b = supply.hands["a"], supply.hands["b"]
+    session._step(0.0)
+    for hand in (a, b):
+        assert isinstance(hand.read()[0], messages.Open)
+        hand.opened()
+    session._step(0.01)
+    session._step(0.0)
+    for hand in (a, b):
+        hand.read()
+        for ask in hand.asks:
+            hand.answer(ask)
+        hand.asks.clear()
+    session._step(0.01)
+    return a, b
+
+
+def take(session: Session, step: int) -> list[float]:
+    assert session.wait_for(0, step, 5)
+    batch, rows = session.take(0, step)
+    assert rows == ROWS
+    result: list[float] = batch.tolist()
+    return result
+
+
+def expected(step: int) -> list[float]:
+    return [float(step * ROWS + row) for row in range(ROWS)]
+
+
+def test_a_batch_that_a_lost_server_may_still_write_to_is_begun_again_in_another_slab(
+    supply: ByHand, session: Session
+) -> None:
+    a, b = ready(supply, session)
+    for step in range(4):
+        assert take(session, step) == expected(step)
+    session._step(0.0)
+    a.read()
+    b.read()
+    [doomed, *_] = a.asks
+    assert doomed.slab in a.slabs
+    a.channel.close()  # its executors live on, and write a little later
+    session._step(0.01)
+    a.slabs[doomed.slab].view()[:] = 0xFF
+    b.read()
+    [again] = [ask for ask in b.asks if ask.step == doomed.step]
+    assert again.slab != doomed.slab
+    while b.asks:
+        b.answer(b.asks.pop(0))
+        session._step(0.0)
+        b.read()
+    a.slabs[doomed.slab].view()[:] = 0xFF
+    assert take(session, doomed.step if doomed.step == 4 else 4) == expected(4)
+    assert session.stats.retries >= 1
+    for step in range(5, 10):
+        while not session._schedule.batches[0, step].complete:
+            b.read()
+            while b.asks:
+                b.answer(b.asks.pop(0))
+            session._step(0.01)
+        assert take(session, step) == expected(step)
+        a.slabs[doomed.slab].view()[:] = 0xFF
+    assert not session.wait_for(0, 10, 5)
+
+
+def test_a_second_answer_is_dropped_and_counted(supply: ByHand, session: Session) -> None:
+    a, b = ready(supply, session)
+    assert take(session, 0) == expected(0)
+    session._step(0.0)
+    a.read()
+    b.read()
+    session._step(0.01)
+    a.read()
+    b.read()
+    hand = a if a.asks else b
+    [ask, *_] = hand.asks
+    hand.answer(ask)
+    session._step(0.01)
+    hand.channel.send(messages.Done(ask.request, ask.slab, 64, None, ENCODED, 0.1, 0.1))
+    session._step(0.01)
+    assert session.stats.duplicates_dropped == 1
+    assert take(session, 1) == expected(1)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"layout": b"\xff"},
+        {"fresh": True},
+    ],
+)
+def test_a_worker_whose_answer_is_not_sound_is_left(lie: dict[str, object], supply: ByHand, session: Session) -> None:
+    a, b = ready(supply, session)
+    for step in range(4):
+        take(session, step)
+    session._step(0.0)
+    a.read()
+    b.read()
+    [ask, *_] = a.asks
+    done = {"request": ask.request, "slab": ask.slab, "size": 64, "node": None, "layout": ENCODED}
+    a.channel.send(messages.Done(**(done | {"seconds": 0.1, "cpu": 0.1} | lie)))  # type: ignore[arg-type]
+    session._step(0.01)
+    for step in range(4, 10):
+        for _ in range(50):
+            b.read()
+            while b.asks:
+                b.answer(b.asks.pop(0))
+            session._step(0.01)
+            if session._schedule.batches[0, step].complete:
+                break
+        assert take(session, step) == expected(step)
+    assert [worker.name for worker in supply.workers()] == ["b"]
+
+
+def test_workers_that_see_data_of_another_length_are_refused(supply: ByHand, session: Session) -> None:
+    session._step(0.0)
+    supply.hands["a"].opened(40)
+    supply.hands["b"].opened(39)
+    with pytest.raises(PipelineError, match="39 samples on b and 40 elsewhere"):
+        session.wait_for(0, 0, 5)
+    assert session.closed
+
+
+def test_workers_with_other_numerics_are_warned_about_once(supply: ByHand, session: Session) -> None:
+    session._step(0.0)
+    supply.hands["a"].opened(40, torch="2.1", cpu_capability="AVX2")
+    supply.hands["b"].opened(40, torch="2.2", cpu_capability="AVX2")
+    with pytest.warns(UserWarning, match=r"torch: 2\.1 and 2\.2"):
+        session._step(0.01)
+
+
+def test_a_failure_is_raised_when_its_batch_is_due_and_not_before(supply: ByHand, session: Session) -> None:
+    a, b = ready(supply, session)
+    for step in range(4):
+        take(session, step)
+    session._step(0.0)
+    a.read()
+    b.read()
+    later = max([*a.asks, *b.asks], key=lambda ask: ask.step)
+    hand = a if later in a.asks else b
+    if hand.asks[0] is not later:
+        for ask in hand.asks[:-1]:
+            hand.answer(ask)
+    error = messages.RemoteError("mymodule:MyError", "bad", "Traceback: here")
+    hand.channel.send(messages.Failed(later.request, error))
+    other = b if hand is a else a
+    for ask in other.asks:
+        other.answer(ask)
+    session._step(0.01)
+    session._step(0.01)
+    for step in range(4, later.step):
+        assert take(session, step) == expected(step)
+    assert session.wait_for(0, later.step, 5)
+    with pytest.raises(WorkerError, match=r"MyError: bad(.|\n)*raised on (.|\n)*Traceback: here"):
+        session.take(0, later.step)
+
+
+def test_closing_gives_everything_up_even_under_way(supply: ByHand, session: Session) -> None:
+    ready(supply, session)
+    before = open_descriptors()
+    session.close()
+    assert open_descriptors() < before
+    session.close()

@@ -1,0 +1,224 @@
+"""Slabs: bounded, returned when the last view is gone, never used while somebody may write to them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feed_servers import open_descriptors
+
+from headrace.errors import ProtocolError
+from headrace.feed import messages
+from headrace.feed.assembly import Assembly
+from headrace.feed.plan import BatchPlan
+from headrace.feed.schedule import Batch, Part
+from headrace.feed.shelf import Shelf
+from headrace.feed.slab import GRANULE, Slab, SlabPool
+from headrace.feed.wire import Frame
+
+
+def test_a_slab_is_rounded_up_and_shared_through_its_descriptor() -> None:
+    slab = Slab.create(1)
+    assert slab.size == GRANULE
+    other = Slab(os.dup(slab.descriptor), slab.size)
+    slab.view()[5] = 7
+    assert other.view()[5] == 7
+    slab.close()
+    slab.close()
+    assert other.view()[5] == 7
+    other.close()
+
+
+@pytest.mark.parametrize("size", [0, -1, GRANULE + 1, 2**62])
+def test_a_descriptor_that_does_not_hold_what_was_announced_is_refused_and_closed(size: int) -> None:
+    slab = Slab.create(1)
+    before = open_descriptors()
+    with pytest.raises(ProtocolError, match="was announced"):
+        Slab(os.dup(slab.descriptor), size)
+    assert open_descriptors() == before
+    slab.close()
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 1), (0, -1), (0, GRANULE + 1), (GRANULE, 1), (2**62, 2**62)])
+def test_memory_outside_a_slab_is_refused(offset: int, length: int) -> None:
+    slab = Slab.create(1)
+    with pytest.raises(ProtocolError, match="not inside a slab"):
+        slab.memory(offset, length)
+    assert slab.memory(GRANULE, 0).nbytes == 0
+    slab.close()
+
+
+@pytest.fixture
+def pool() -> SlabPool:
+    return SlabPool(4 * GRANULE)
+
+
+def test_the_pool_gives_no_more_than_its_limit_except_by_force(pool: SlabPool) -> None:
+    numbers = [pool.acquire(GRANULE) for _ in range(4)]
+    assert None not in numbers
+    assert pool.acquire(1) is None
+    forced = pool.acquire(10 * GRANULE, force=True)
+    assert forced is not None
+    assert pool.total_bytes == 14 * GRANULE
+    pool.release(forced)
+    assert pool.total_bytes == 4 * GRANULE, "what was forced beyond the limit is given up when it comes back"
+    assert pool.dropped == [forced]
+    pool.close()
+
+
+def test_free_slabs_are_used_again_the_smallest_that_fits_first(pool: SlabPool) -> None:
+    small, large = pool.acquire(GRANULE), pool.acquire(2 * GRANULE)
+    assert small is not None
+    assert large is not None
+    pool.release(large)
+    pool.release(small)
+    assert pool.acquire(1) == small
+    assert pool.acquire(1) == large
+    pool.close()
+
+
+def test_free_slabs_that_are_too_small_make_room(pool: SlabPool) -> None:
+    for number in [pool.acquire(GRANULE) for _ in range(4)]:
+        assert number is not None
+        pool.release(number)
+    assert pool.free_bytes == 4 * GRANULE
+    big = pool.acquire(3 * GRANULE)
+    assert big is not None
+    assert pool.total_bytes <= 4 * GRANULE
+    pool.close()
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "array": lambda view: view,
+    "slice": lambda view: view[10:20],
+    "tensor": torch.from_numpy,
+    "slice of a tensor": lambda view: torch.from_numpy(view[64:128])[3:5],
+    "reshaped tensor": lambda view: torch.from_numpy(view).view(torch.float32).reshape(10, 25)[3],
+    "memoryview": lambda view: memoryview(view)[1:3],
+}
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_a_slab_comes_back_when_the_last_view_of_any_kind_is_gone(kind: str, pool: SlabPool) -> None:
+    number = pool.acquire(1)
+    assert number is not None
+    view = pool.lease(number, 1000)
+    held = VIEWS[kind](view)
+    del view
+    gc.collect()
+    assert pool.leased_bytes == GRANULE
+    assert pool.free_bytes == 0
+    del held
+    gc.collect()
+    assert pool.leased_bytes == 0
+    assert pool.free_bytes == GRANULE
+    assert pool.acquire(1) == number
+    pool.close()
+
+
+def test_views_may_be_dropped_in_another_thread(pool: SlabPool) -> None:
+    views = []
+    for _ in range(4):
+        number = pool.acquire(1)
+        assert number is not None
+        views.append(pool.lease(number, 10))
+    thread = threading.Thread(target=views.clear)
+    thread.start()
+    thread.join()
+    assert pool.free_bytes == 4 * GRANULE
+    pool.close()
+
+
+def test_views_outlive_the_pool(pool: SlabPool) -> None:
+    number = pool.acquire(1)
+    assert number is not None
+    view = pool.lease(number, 10)
+    view[:] = 3
+    pool.close()
+    assert view.tolist() == [3] * 10
+    del view
+    assert pool.free_bytes == 0
+
+
+def test_a_slab_is_not_free_while_answers_are_outstanding() -> None:
+    shelf = Shelf(4 * GRANULE)
+    slab = shelf.acquire(1)
+    assert slab is not None
+    shelf.lend(slab, 1)
+    shelf.lend(slab, 2)
+    shelf.discard(slab)
+    shelf.settle(1)
+    assert shelf.acquire(1) != slab
+    shelf.settle(2)
+    shelf.settle(2)
+    assert shelf.acquire(1) == slab
+    shelf.close()
+
+
+def test_a_slab_that_a_lost_worker_may_write_to_is_never_used_again() -> None:
+    shelf = Shelf(4 * GRANULE)
+    slab = shelf.acquire(1)
+    assert slab is not None
+    shelf.lend(slab, 1)
+    shelf.taint(1)
+    shelf.settle(1)
+    shelf.discard(slab)
+    assert shelf.take_dropped() == [slab]
+    assert shelf.take_dropped() == []
+    with pytest.raises(KeyError):
+        shelf[slab]
+    shelf.close()
+
+
+def a_batch() -> Batch:
+    batch = Batch(BatchPlan(0, 0, 0, [0, 1], 0))
+    batch.parts = [Part(batch, 0, 2, whole=False)]
+    return batch
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        messages.Done(1, 0, GRANULE, None, b"\xff", 0, 0, True),
+        messages.Done(1, 0, 2**40, None, b"", 0, 0, True),
+        messages.Done(1, 0, 0, None, b"\x92\x91\xa1t\x90", 0, 0, True),
+    ],
+)
+def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
+    assembly = Assembly(1 << 20)
+    slab = Slab.create(1)
+    frame = Frame(done, 0, [os.dup(slab.descriptor)])
+    with pytest.raises(ProtocolError):
+        assembly.arrived(a_batch(), done, frame)
+    frame.discard()
+    slab.close()
+    assembly.shelf.close()
+
+
+def test_an_answer_without_the_slab_that_it_speaks_of_is_refused() -> None:
+    assembly = Assembly(1 << 20)
+    done = messages.Done(1, 0, GRANULE, ["v", 1], b"", 0, 0, True)
+    with pytest.raises(ProtocolError, match="with 0 descriptors"):
+        assembly.arrived(a_batch(), done, Frame(done))
+
+
+def test_a_batch_is_handed_over_as_a_view_and_its_slab_comes_back() -> None:
+    assembly = Assembly(1 << 20)
+    batch = a_batch()
+    slab = Slab.create(8)
+    slab.view().view(np.float32)[:2] = [1, 2]
+    done = messages.Done(1, 0, slab.size, ["t", "float32", [2], 0], b"", 0, 0, True)
+    assembly.arrived(batch, done, Frame(done, 0, [os.dup(slab.descriptor)]))
+    slab.close()
+    delivery = assembly.hand_over(batch)
+    assert (delivery.data.tolist(), delivery.size, delivery.copied) == ([1, 2], 8, False)
+    assert assembly.shelf.leased_bytes == GRANULE
+    del delivery
+    assert assembly.shelf.leased_bytes == 0
+    assembly.shelf.close()

@@ -1,0 +1,399 @@
+"""The meaning of every argument is torch's: its own DataLoader is the oracle."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from feed_data import Noted, Point, flat, note_worker
+from feed_servers import wait_until
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader as TorchLoader
+
+from headrace.feed import DataLoader
+
+
+class Plain:
+    """Samples that depend on the index alone."""
+
+    def __init__(self, n: int = 23) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < self.n:
+            raise IndexError(index)
+        return {"x": torch.full((2, 3), float(index)), "i": index, "t": (np.float32(index), [index, str(index)])}
+
+
+class Many(Plain):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [(index, len(indices)) for index in indices]
+
+
+def collate(samples: list[Any]) -> Any:
+    return Point(len(samples), [sample["i"] for sample in samples])
+
+
+ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "defaults": dict,
+    "batches": lambda: {"batch_size": 4},
+    "drop_last": lambda: {"batch_size": 4, "drop_last": True},
+    "one big batch": lambda: {"batch_size": 100},
+    "shuffle": lambda: {"batch_size": 4, "shuffle": True},
+    "shuffle and drop_last": lambda: {"batch_size": 4, "shuffle": True, "drop_last": True},
+    "generator": lambda: {"batch_size": 4, "shuffle": True, "generator": torch.Generator().manual_seed(7)},
+    "sampler": lambda: {"batch_size": 4, "sampler": SubsetRandomSampler(range(3, 20))},
+    "list sampler": lambda: {"batch_size": 4, "sampler": [5, 3, 3, 22, 0]},
+    "numpy sampler": lambda: {"batch_size": 4, "sampler": np.arange(9)[::-1].copy()},
+    "random sampler": lambda: {"sampler": RandomSampler(range(23), replacement=True, num_samples=9), "batch_size": 2},
+    "batch_sampler": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(23)), 5, False)},
+    "list batch_sampler": lambda: {"batch_sampler": [[1, 2], [3], [4, 5, 6]]},
+    "no batches": lambda: {"batch_size": None},
+    "no batches, shuffled": lambda: {"batch_size": None, "shuffle": True},
+    "no batches, sampler": lambda: {"batch_size": None, "sampler": [4, 2]},
+    "collate_fn": lambda: {"batch_size": 4, "collate_fn": collate},
+    "collate_fn without batches": lambda: {"batch_size": None, "collate_fn": str},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_order_and_batches_are_torch_s_over_two_epochs(name: str, workers: int) -> None:
+    def load(kind: type[Any]) -> list[bytes]:
+        torch.manual_seed(5)
+        loader = kind(Plain(), num_workers=workers if kind is DataLoader else 0, **ARGUMENTS[name]())
+        batches = [flat(batch) for _ in range(2) for batch in loader]
+        assert len(loader) == len(batches) // 2
+        return [*batches, str(torch.rand(2)).encode()]  # and the generator stands where torch leaves it
+
+    assert load(DataLoader) == load(TorchLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "dataset", [Many(), Subset(Plain(), [3, 1, 4, 1, 5]), TensorDataset(torch.arange(10.0), torch.arange(10)), "text"]
+)
+def test_datasets_of_every_kind_give_torch_s_batches(dataset: Any, workers: int) -> None:
+    expected = [flat(batch) for batch in TorchLoader(dataset, batch_size=3)]
+    assert [flat(batch) for batch in DataLoader(dataset, batch_size=3, num_workers=workers)] == expected
+
+
+def test_a_batch_sampler_may_make_an_empty_batch() -> None:
+    options: dict[str, Any] = {"batch_sampler": [[1], [], [2]], "collate_fn": len}
+    for workers in (0, 1):
+        assert list(DataLoader(Plain(), num_workers=workers, **options)) == [1, 0, 1]
+
+
+EXCLUDED = [
+    {"num_workers": -1},
+    {"timeout": -1},
+    {"prefetch_factor": 2},
+    {"persistent_workers": True},
+    {"multiprocessing_context": "fork"},
+    {"multiprocessing_context": "nonsense", "num_workers": 1},
+    {"sampler": [1], "shuffle": True},
+    {"batch_sampler": [[1]], "batch_size": 2},
+    {"batch_sampler": [[1]], "shuffle": True},
+    {"batch_sampler": [[1]], "sampler": [1]},
+    {"batch_sampler": [[1]], "drop_last": True},
+    {"batch_size": None, "drop_last": True},
+    {"batch_size": 0},
+    {"batch_size": -3},
+    {"prefetch_factor": 0, "num_workers": 1},
+]
+
+
+@pytest.mark.parametrize("arguments", EXCLUDED, ids=str)
+def test_what_torch_refuses_is_refused(arguments: dict[str, Any]) -> None:
+    if arguments.get("prefetch_factor") != 0:  # torch says that with an assert, or later
+        with pytest.raises(ValueError):
+            TorchLoader(Plain(), **arguments)
+    with pytest.raises(ValueError):
+        DataLoader(Plain(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": 1, "generator": torch.Generator()}, "seed and generator exclude each other"),
+        ({"sampler": [1], "rank": 0}, "a sampler decides what this rank loads"),
+        ({"batch_size": None, "world_size": 2}, "batch_size=None cannot be sharded"),
+        ({"rank": 2, "world_size": 2}, r"rank must lie in \[0, 2\), got 2"),
+        ({"global_batch_size": 9, "world_size": 2, "rank": 0}, "must be a multiple of the 2 ranks"),
+        ({"global_batch_size": 8, "world_size": 2, "rank": 0, "batch_size": 3}, "not both"),
+    ],
+)
+def test_what_headrace_adds_is_checked_too(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataLoader(Plain(), **arguments)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("dataset", [Stream(), iter([1]), 5])
+def test_datasets_that_are_not_map_style_are_refused(dataset: Any) -> None:
+    with pytest.raises(TypeError, match="takes map-style datasets"):
+        DataLoader(dataset)
+
+
+class Raising(Plain):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            raise self.error
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("error", [KeyError("key"), ValueError("value"), RuntimeError("x"), FileNotFoundError("file")])
+def test_an_error_keeps_its_type_and_message_and_ends_its_batch_only(error: Exception, workers: int) -> None:
+    def load(kind: type[Any]) -> list[Any]:
+        batches, got = iter(kind(Raising(error), batch_size=4, num_workers=workers)), []
+        while True:
+            try:
+                got.append(flat(next(batches)))
+            except StopIteration:
+                return got
+            except (LookupError, ValueError, RuntimeError, OSError) as raised:
+                got.append((type(raised), str(error.args[0]) in str(raised)))
+
+    assert load(DataLoader) == load(TorchLoader)
+
+
+def test_stop_iteration_in_a_dataset_does_not_look_like_the_end_of_the_epoch() -> None:
+    for workers in (0, 1):
+        with DataLoader(Raising(StopIteration()), batch_size=4, num_workers=workers) as loader:
+            batches = iter(loader)
+            next(batches)
+            with pytest.raises(Exception, match="StopIteration") as error:
+                next(batches)
+            assert not isinstance(error.value, StopIteration)
+
+
+class Growing:
+    def __init__(self) -> None:
+        self.values = [0]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> int:
+        return self.values[index]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_workers_that_do_not_persist_see_a_dataset_that_changed_between_epochs(seed: int | None) -> None:
+    dataset = Growing()
+    loader = DataLoader(dataset, num_workers=1, seed=seed)
+    for epoch in range(3):
+        assert [batch.item() for batch in loader] == [0, *[10] * epoch]
+        dataset.values.append(10)
+
+
+def worker_pids(loader: DataLoader) -> set[int]:
+    return {worker.link.process.pid for session in loader._sessions for worker in session._supply.workers()}  # type: ignore[attr-defined]
+
+
+def test_persistent_workers_stay_and_others_end_with_the_epoch() -> None:
+    for persistent in (True, False):
+        with DataLoader(Plain(), batch_size=4, num_workers=2, persistent_workers=persistent) as loader:
+            pids = []
+            for _ in range(2):
+                for _ in loader:
+                    pids.append(worker_pids(loader))
+                if not persistent:
+                    assert not worker_pids(loader)
+            assert (pids[0] == pids[-1]) is persistent
+            assert len(pids[0]) == 2
+
+
+class Informed(Plain):
+    def __getitem__(self, index: int) -> Any:
+        info = torch.utils.data.get_worker_info()
+        return str((Noted.number, info.id, info.num_workers, type(info.dataset).__name__) if info else None)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", multiprocessing.get_context("forkserver")])
+def test_get_worker_info_and_worker_init_fn_work_with_every_start_method(context: Any) -> None:
+    loader = DataLoader(
+        Informed(), batch_size=None, num_workers=1, worker_init_fn=note_worker, multiprocessing_context=context
+    )
+    assert set(loader) == {"(0, 0, 1, 'Informed')"}
+    assert set(DataLoader(Informed(), batch_size=None)) == {"None"}
+
+
+def raising_init(number: int) -> None:
+    raise LookupError(f"worker {number}")
+
+
+def test_an_error_in_worker_init_fn_is_raised() -> None:
+    with pytest.raises(LookupError, match="worker 0"):
+        next(iter(DataLoader(Plain(), num_workers=1, worker_init_fn=raising_init)))
+
+
+def test_a_dataset_that_cannot_be_pickled_for_spawn_is_told() -> None:
+    dataset = [lambda: None]
+    with pytest.raises(Exception, match=r"cannot start a worker process: .*pickle"):
+        next(iter(DataLoader(dataset, num_workers=1, multiprocessing_context="spawn")))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_breaking_off_and_beginning_again_gives_whole_epochs(workers: int) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True}
+
+    def load(kind: type[Any]) -> list[bytes]:
+        torch.manual_seed(5)
+        loader = kind(Plain(), num_workers=workers, persistent_workers=workers > 0, **options)
+        got = []
+        for _ in range(2):
+            for step, batch in enumerate(loader):
+                got.append(flat(batch))
+                if step == 1:
+                    break
+        got += [flat(batch) for batch in loader]
+        return got
+
+    assert load(DataLoader) == load(TorchLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_passes_over_one_loader_at_the_same_time_are_two_epochs(workers: int) -> None:
+    def load(kind: type[Any]) -> list[bytes]:
+        torch.manual_seed(5)
+        loader = kind(Plain(), batch_size=4, shuffle=True, num_workers=workers)
+        return [flat(batch) for batch in zip(loader, loader, strict=True)]
+
+    assert load(DataLoader) == load(TorchLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_loaders_in_turn_do_not_disturb_each_other(workers: int) -> None:
+    def load(kind: type[Any]) -> list[bytes]:
+        torch.manual_seed(5)
+        loaders = [kind(Plain(n), batch_size=4, shuffle=True, num_workers=workers) for n in (23, 9)]
+        one, other = (iter(loader) for loader in loaders)
+        return [flat(next(each)) for each in (one, one, other, one, other, other, one)]
+
+    assert load(DataLoader) == load(TorchLoader)
+
+
+def test_an_iterator_knows_its_length_and_ends_for_good() -> None:
+    batches = iter(DataLoader(Plain(), batch_size=4))
+    assert len(batches) == 6  # type: ignore[arg-type]
+    assert len(list(batches)) == 6
+    assert next(batches, None) is None
+
+
+def test_the_trainer_s_own_random_numbers_are_not_disturbed_by_samples_that_draw() -> None:
+    class Drawing(Plain):
+        def __getitem__(self, index: int) -> Any:
+            return random.random() + np.random.rand() + float(torch.rand(()))
+
+    random.seed(1)
+    np.random.seed(1)
+    before = (random.getstate()[1][:5], np.random.get_state()[1][:5].tolist())
+    list(DataLoader(Drawing(), batch_size=4))
+    assert (random.getstate()[1][:5], np.random.get_state()[1][:5].tolist()) == before
+
+
+def test_with_a_seed_an_epoch_is_a_function_of_seed_and_epoch_whatever_torch_s_generator_says() -> None:
+    class Drawing(Plain):
+        def __getitem__(self, index: int) -> Any:
+            return float(torch.rand(())) + index
+
+    for options in ({"batch_size": 4}, {"batch_size": None}, {"sampler": [3, 1, 2]}, {"batch_sampler": [[3, 1], [2]]}):
+        got = []
+        for torch_seed in (1, 2):
+            torch.manual_seed(torch_seed)
+            shuffle = {} if "sampler" in str(options) else {"shuffle": True}
+            got.append([flat(batch) for batch in DataLoader(Drawing(), seed=3, **options, **shuffle)])
+        assert got[0] == got[1], options
+
+
+def test_workers_outlive_the_thread_that_made_them() -> None:
+    loader = DataLoader(Plain(), batch_size=4, num_workers=2)
+    holder: list[Any] = []
+    thread = threading.Thread(target=lambda: holder.append(iter(loader)))
+    thread.start()
+    thread.join()
+    assert len(list(holder.pop())) == 6
+
+
+def test_a_loader_that_is_collected_without_close_leaves_no_process() -> None:
+    loader = DataLoader(Plain(), batch_size=4, num_workers=2, persistent_workers=True)
+    next(iter(loader))
+    pids = worker_pids(loader)
+    assert len(pids) == 2
+    gone = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert gone() is None
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_pass_that_is_dropped_ends_its_workers_though_the_loader_lives() -> None:
+    loader = DataLoader(Plain(), batch_size=4, num_workers=1)
+    batches = iter(loader)
+    next(batches)
+    pids = worker_pids(loader)
+    del batches
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_close_ends_a_pass_that_is_under_way() -> None:
+    loader = DataLoader(Plain(), batch_size=4, num_workers=1)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(Exception, match="the loader was closed"):
+        next(batches)
+    assert len(list(loader)) == 6
+
+
+class Slow(Plain):
+    def __getitem__(self, index: int) -> Any:
+        threading.Event().wait(60 if index == 4 else 0)
+        return index
+
+
+def test_ctrl_c_during_next_ends_the_pass_and_its_workers() -> None:
+    with DataLoader(Slow(), batch_size=4, num_workers=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        pids = worker_pids(loader)
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        timer.join()
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "workers are gone", 5)
+        assert next(batches, None) is None
+
+
+def test_a_user_may_keep_batches_after_the_loader_is_closed() -> None:
+    with DataLoader(Plain(), batch_size=4, num_workers=1) as loader:
+        batches = list(loader)
+    rows = [batch["x"][0, 0, 0].item() for batch in batches]
+    assert rows == [0, 4, 8, 12, 16, 20]
+    batches[0]["x"] += 1
+    assert batches[0]["x"][0, 0, 0].item() == 1

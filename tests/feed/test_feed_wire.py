@@ -1,0 +1,410 @@
+"""Frames over real sockets: whatever the peer sends, messages or an error, and no descriptor left behind."""
+
+from __future__ import annotations
+
+import array
+import os
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from feed_servers import open_descriptors
+
+from headrace.errors import ProtocolError
+from headrace.feed import messages
+from headrace.feed.slab import Slab
+from headrace.feed.wire import (
+    HEADER,
+    MAGIC,
+    MAX_DESCRIPTORS,
+    MAX_HANDSHAKE,
+    MAX_MESSAGE,
+    MAX_PAYLOAD,
+    WIRE_VERSION,
+    Channel,
+    ConnectionClosed,
+    Frame,
+    configure_tcp,
+)  # fmt: skip
+
+DONE = messages.Done(7, 3, 100, ["t", "float32", [1], 0], b"layout", 0.5, 0.25, False)
+PONG = messages.encode(messages.Pong())
+
+
+def header(
+    *, magic: bytes = MAGIC, version: int = WIRE_VERSION, fds: int = 0, route: int = 0, size: int = 0, payload: int = 0
+) -> bytes:
+    return HEADER.pack(magic, version, fds, route, 0, size, payload)
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def receiving(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Channel, socket.socket]]:
+    """A channel, and the raw socket of its peer."""
+    channel = Channel(sockets[0])
+    yield channel, sockets[1]
+    channel.close()
+
+
+@pytest.fixture
+def talking(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Channel, Channel]]:
+    one, other = Channel(sockets[0]), Channel(sockets[1])
+    yield one, other
+    one.close()
+    other.close()
+
+
+def test_many_frames_arrive_in_order_with_their_routes(talking: tuple[Channel, Channel]) -> None:
+    one, other = talking
+    for number in range(200):
+        one.send(messages.Lost(number, "x" * number), route=number)
+    got: list[Frame] = []
+    while len(got) < 200:
+        got += other.wait(5)
+        one.flush()
+    assert [(frame.message, frame.route) for frame in got] == [
+        (messages.Lost(number, "x" * number), number) for number in range(200)
+    ]
+
+
+def test_a_frame_that_comes_byte_by_byte_arrives_when_it_is_complete(
+    receiving: tuple[Channel, socket.socket],
+) -> None:
+    channel, raw = receiving
+    body = messages.encode(DONE)
+    data = header(size=len(body), route=9) + body
+    for byte in data[:-1]:
+        raw.send(bytes([byte]))
+        assert channel.receive() == []
+    raw.send(data[-1:])
+    [frame] = channel.receive()
+    assert (frame.message, frame.route) == (DONE, 9)
+    assert channel.bytes_received == len(data)
+
+
+def test_every_message_survives_the_wire(talking: tuple[Channel, Channel]) -> None:
+    error = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
+    every = [
+        messages.Challenge(1, b"n" * 32), messages.Hello(1, b"n", b"m", "c", 1, 2), messages.Welcome(b"m", "h", 4),
+        messages.Refused("no"), messages.Dial("tcp://h:1", b"s", "c"), messages.Down("gone", True),
+        messages.Open(1, "m:f", {"a": [1, None, {"b": b"x"}]}, "", "", True, "train", "p"),
+        messages.Opened(1, 10, True, {"torch": "2"}), messages.OpenFailed(1, error), messages.SlabOffer(1, 10),
+        messages.SlabDrop(1), messages.Ask(1, 1, 0, 0, 2**63, 0, 8, 0, 8, ["l", []], False, 3, b"l", b"k"), DONE,
+        messages.Unstackable(1), messages.Failed(1, error), messages.Lost(1, "r"), messages.Cancel([1, 2]),
+        messages.Cancelled(1), messages.Ping(), messages.Pong(), messages.Fork(0, 2), messages.Forked(0, 99),
+        messages.Exited(99, -9),
+    ]  # fmt: skip
+    one, other = talking
+    got: list[messages.Message] = []
+    for message in every:
+        one.send(message)
+        got += [frame.message for frame in other.wait(5)]
+    assert got == every
+    assert {type(message) for message in every} == set(messages.Message.__args__)
+
+
+def test_descriptors_arrive_with_their_frame_and_close_on_exec(talking: tuple[Channel, Channel]) -> None:
+    one, other = talking
+    slabs = [Slab.create(100), Slab.create(100)]
+    for number, slab in enumerate(slabs):
+        slab.view()[:3] = number + 1
+        one.send(messages.Pong())
+        one.send(messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
+        slab.close()
+    frames: list[Frame] = []
+    while len(frames) < 4:
+        frames += other.wait(5)
+    for number, frame in enumerate(frames[1::2]):
+        descriptor = frame.take_descriptor()
+        assert not os.get_inheritable(descriptor)
+        with_slab = Slab(descriptor, slabs[number].size)
+        assert with_slab.view()[:3].tolist() == [number + 1] * 3
+        with_slab.close()
+
+
+def test_a_payload_is_received_into_the_places_that_the_sink_names(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    target = np.zeros(3_000_000, np.uint8)
+    source = np.random.default_rng(0).integers(0, 256, 2_000_000, np.uint8)
+    places = [(5, 1_000_000), (0, 0), (1_500_000, 999_999), (2_900_000, 1)]
+    seen: list[tuple[messages.Message, int]] = []
+
+    def sink(frame: Frame, length: int) -> Sequence[memoryview]:
+        seen.append((frame.message, length))
+        return [memoryview(target)[offset : offset + size] for offset, size in places]
+
+    one, other = Channel(sockets[0]), Channel(sockets[1], sink=sink)
+    left: list[bool] = []
+    parts = [memoryview(source)[:7], memoryview(source)[7:7], memoryview(source)[7:]]
+    one.send(DONE, payload=parts, sent=lambda: left.append(True))
+    one.send(messages.Pong())
+    assert one.wants_write
+    assert not left
+    frames: list[Frame] = []
+    while len(frames) < 2:
+        frames += other.receive()
+        one.flush()
+    assert left == [True]
+    assert [frame.message for frame in frames] == [DONE, messages.Pong()]
+    assert seen == [(DONE, 2_000_000)]
+    assert b"".join(target[offset : offset + size].tobytes() for offset, size in places) == source.tobytes()
+    one.close()
+    other.close()
+
+
+def test_a_payload_of_many_pieces_is_sent_whole(sockets: tuple[socket.socket, socket.socket]) -> None:
+    source = np.arange(3000, dtype=np.uint16).view(np.uint8)
+    target = np.zeros_like(source)
+    one, other = Channel(sockets[0]), Channel(sockets[1], sink=lambda _, length: [memoryview(target)[:length]])
+    one.send(DONE, payload=[memoryview(source)[i : i + 2] for i in range(0, len(source), 2)])
+    while not other.receive():
+        one.flush()
+    assert np.array_equal(source, target)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("places", [[10], [100], [50, 51], []])
+def test_a_sink_that_names_too_little_or_too_much_memory_ends_the_connection(places: list[int]) -> None:
+    ours, theirs = socket.socketpair()
+    one = Channel(ours)
+    other = Channel(theirs, sink=lambda *_: [memoryview(bytearray(size)) for size in places])
+    one.send(DONE, payload=[memoryview(b"x" * 99)])
+    with pytest.raises(ProtocolError, match="a payload of 99 bytes does not fit"):
+        other.receive()
+    one.close()
+    other.close()
+
+
+GARBAGE = {
+    "text": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "not a headrace peer: the frame begins with b'GE'"),
+    "wrong magic": (header(magic=b"RH"), "begins with b'RH'"),
+    "wrong version": (header(version=2), "a peer speaks wire version 2, this is 1"),
+    "oversize message": (header(size=MAX_MESSAGE + 1), "at most 67108864 are allowed"),
+    "payload without a sink": (header(size=1, payload=1), "a payload of 1 bytes is not allowed"),
+    "oversize payload": (header(size=1, payload=MAX_PAYLOAD + 1), "not allowed"),
+    "descriptors that did not come": (header(fds=1, size=1), "claims 1 descriptors, 0 came"),
+    "too many descriptors": (header(fds=200, size=1), "claims 200 descriptors"),
+    "an empty message": (header(size=0) + header(), "cannot be decoded"),
+    "no message": (header(size=3) + b"abc", "cannot be decoded"),
+    "an unknown message": (header(size=9) + msgspec.msgpack.encode(["Unknown"]), "cannot be decoded"),
+    "deep nesting": (header(size=5000) + b"\x91" * 5000, "cannot be decoded"),
+    "deep nesting in a field": (
+        header(size=2 + 5 + 4000) + b"\x9d\xa3Ask" + b"\x01" * 8 + b"\x91" * 3994,
+        "cannot be decoded",
+    ),
+    "a list of four billion": (header(size=14) + b"\x92\xa6Cancel\xdd\xff\xff\xff\xff\x01", "cannot be decoded"),
+    "not a text": (header(size=6) + b"\x92\xa1\xff" + b"\xa2\xff\xfe", "cannot be decoded"),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_garbage_is_a_protocol_error_that_says_what_came(what: str, receiving: tuple[Channel, socket.socket]) -> None:
+    channel, raw = receiving
+    data, words = GARBAGE[what]
+    raw.sendall(data)
+    with pytest.raises(ProtocolError, match=words):
+        channel.receive()
+    with pytest.raises(ProtocolError):
+        channel.receive()
+
+
+def test_what_came_before_the_garbage_is_still_delivered(receiving: tuple[Channel, socket.socket]) -> None:
+    channel, raw = receiving
+    raw.sendall(header(size=len(PONG)) + PONG + b"garbage" * 10)
+    assert [frame.message for frame in channel.receive()] == [messages.Pong()]
+    with pytest.raises(ProtocolError):
+        channel.receive()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 19, 20, 21, 25])
+def test_a_connection_that_ends_is_closed_wherever_it_ends(cut: int, receiving: tuple[Channel, socket.socket]) -> None:
+    channel, raw = receiving
+    body = messages.encode(DONE)
+    raw.sendall(header(size=len(PONG)) + PONG + (header(size=len(body)) + body)[:cut])
+    raw.close()
+    assert [frame.message for frame in channel.receive()] == [messages.Pong()]
+    with pytest.raises(ConnectionClosed, match="closed by the peer" if cut == 0 else "in the middle of a frame"):
+        channel.receive()
+
+
+def test_a_reset_connection_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        raw = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+        configure_tcp(connection)
+        channel = Channel(connection)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw.close()
+        with pytest.raises(ConnectionClosed):
+            channel.wait(5)
+        with pytest.raises(ConnectionClosed):
+            channel.send(messages.Pong())
+        channel.close()
+
+
+def test_a_stranger_may_say_little_and_nothing_but_the_words_of_the_handshake() -> None:
+    def refused(data: bytes, decode: Callable[..., messages.Message]) -> str:
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours, handshake=decode)
+        with theirs:
+            theirs.sendall(data)
+            with pytest.raises(ProtocolError) as error:
+                channel.receive()
+        channel.close()
+        return str(error.value)
+
+    ask = messages.encode(messages.Cancel([1]))
+    for decode in (messages.decode_hello, messages.decode_greeting):
+        assert "cannot be decoded" in refused(header(size=len(ask)) + ask, decode)
+        assert "at most 4096" in refused(header(size=MAX_HANDSHAKE + 1), decode)
+
+
+def test_a_peer_that_has_proved_itself_may_say_everything(sockets: tuple[socket.socket, socket.socket]) -> None:
+    one, other = Channel(sockets[0]), Channel(sockets[1], handshake=messages.decode_hello)
+    hello = messages.Hello(1, b"", b"", "c")
+    one.send(hello)
+    assert [frame.message for frame in other.receive()] == [hello]
+    other.trust()
+    long = messages.Lost(1, "x" * 2 * MAX_HANDSHAKE)
+    one.send(long)
+    assert [frame.message for frame in other.receive()] == [long]
+    one.close()
+    other.close()
+
+
+def send_with_descriptors(raw: socket.socket, data: bytes, descriptors: list[int]) -> None:
+    raw.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+
+
+@pytest.mark.parametrize(
+    ("claimed", "passed"), [(0, 1), (1, 0), (1, 2), (4, 5), (MAX_DESCRIPTORS, MAX_DESCRIPTORS + 60)]
+)
+def test_descriptors_that_do_not_match_the_frame_are_refused_and_closed(
+    claimed: int, passed: int, receiving: tuple[Channel, socket.socket]
+) -> None:
+    channel, raw = receiving
+    before = open_descriptors()
+    send_with_descriptors(raw, header(fds=claimed, size=len(PONG)) + PONG, [raw.fileno()] * passed)
+    with pytest.raises(ProtocolError, match="descriptors"):
+        channel.receive()
+    channel.close()
+    assert open_descriptors() == before - 1
+
+
+def test_descriptors_dribbled_over_a_header_are_refused(receiving: tuple[Channel, socket.socket]) -> None:
+    channel, raw = receiving
+    before = open_descriptors()
+    first, second = header(size=1)[:2]
+    send_with_descriptors(raw, bytes([first]), [raw.fileno()] * 3)
+    assert channel.receive() == []
+    send_with_descriptors(raw, bytes([second]), [raw.fileno()] * 3)
+    with pytest.raises(ProtocolError, match="more descriptors than allowed"):
+        channel.receive()
+    channel.close()
+    assert open_descriptors() == before - 1
+
+
+def test_closing_closes_what_was_not_sent_and_what_was_not_taken(sockets: tuple[socket.socket, socket.socket]) -> None:
+    before = open_descriptors()
+    one, other = Channel(sockets[0]), Channel(sockets[1])
+    released: list[int] = []
+    for number in range(500):
+        one.send(
+            messages.Lost(number, "x" * 5000), descriptors=[0, 1], sent=lambda number=number: released.append(number)
+        )
+    assert one.wants_write
+    for frame in other.receive(limit=3):
+        frame.discard()
+    one.close()
+    other.close()
+    assert released == list(range(500))
+    assert open_descriptors() == before - 2
+
+
+def test_a_frame_that_waits_for_its_payload_does_not_keep_descriptors_when_it_is_closed() -> None:
+    before = open_descriptors()
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, sink=lambda _, length: [memoryview(bytearray(length))])
+    send_with_descriptors(theirs, header(fds=1, size=len(PONG), payload=10) + PONG + b"part", [theirs.fileno()])
+    assert channel.receive() == []
+    channel.close()
+    theirs.close()
+    assert open_descriptors() == before
+
+
+def test_a_message_with_another_number_of_descriptors_than_one_is_not_taken() -> None:
+    with pytest.raises(ProtocolError, match="a Pong with 0 descriptors"):
+        Frame(messages.Pong()).take_descriptor()
+
+
+def test_waiting_ends_in_time(talking: tuple[Channel, Channel]) -> None:
+    one, _ = talking
+    with pytest.raises(TimeoutError):
+        one.wait(0.05)
+    while not one.wants_write:
+        one.send(messages.Lost(0, "x" * 100_000))
+    with pytest.raises(TimeoutError):
+        one.drain(0.05)
+
+
+def test_a_queue_that_does_not_fit_the_socket_is_drained_to_a_peer_that_reads(talking: tuple[Channel, Channel]) -> None:
+    one, other = talking
+    got: list[Frame] = []
+
+    def read() -> None:
+        while len(got) < 50:
+            got.extend(other.wait(5))
+
+    reader = threading.Thread(target=read)
+    for number in range(50):
+        one.send(messages.Lost(number, "x" * 100_000))
+    reader.start()
+    one.drain(5)
+    reader.join()
+    assert [frame.message.request for frame in got] == list(range(50))
+
+
+def test_thousands_of_random_and_mutated_frames_raise_nothing_but_the_two_errors() -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    ask = messages.Ask(1, 1, 0, 0, 5, 0, 8, 0, 8, ["l", [["v", k] for k in range(8)]], False, 3, b"l", b"k")
+    bodies = [messages.encode(message) for message in (ask, DONE, messages.Hello(1, b"n" * 32, b"m" * 32, "c"))]
+    before = open_descriptors()
+    for _ in range(3000):
+        body = bytearray(chance.choice(bodies))
+        data = bytearray(header(size=len(body), route=chance.randrange(4)) + body) * chance.randrange(1, 3)
+        for _ in range(chance.randrange(4)):
+            where = chance.randrange(len(data))
+            data[where : where + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+        if chance.random() < 0.1:
+            data = bytearray(chance.randbytes(chance.randrange(200)))
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours, sink=lambda _, length: [memoryview(bytearray(length))] if length < 1 << 20 else [])
+        with theirs:
+            if chance.random() < 0.2:
+                send_with_descriptors(theirs, bytes(data) or b"H", [0] * chance.randrange(1, 6))
+            else:
+                theirs.sendall(data)
+        try:
+            while True:
+                for frame in channel.receive():
+                    frame.discard()
+        except (ProtocolError, ConnectionClosed):
+            pass
+        finally:
+            channel.close()
+    assert open_descriptors() == before
