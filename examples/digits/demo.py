@@ -74,9 +74,9 @@ def measure() -> dict[str, float]:
 def table(outcomes: list[Outcome], costs: dict[str, float]) -> Table:
     """Returns the comparison; ratios are to the homogeneous run with headrace's loader."""
     shown = Table(title="The same training, homogeneous and heterogeneous", title_justify="left")
-    shown.add_column("")
+    shown.add_column("", no_wrap=True)
     for outcome in outcomes:
-        shown.add_column(outcome.title, justify="right")
+        shown.add_column(outcome.title, justify="right", min_width=len("heterogeneous,"))
     base = outcomes[1].figure("step_time")
     rows = {
         "step time, ms": [f"{outcome.figure('step_time'):.0f}" for outcome in outcomes],
@@ -86,7 +86,7 @@ def table(outcomes: list[Outcome], costs: dict[str, float]) -> Table:
         "CPU of data_group": [outcome.cpu("data_group") for outcome in outcomes],
         "time to train, s": [f"{outcome.report.time_to_train.value or 0:.1f}" for outcome in outcomes],
         "held-out accuracy": [f"{outcome.accuracy:.3f}" for outcome in outcomes],
-        "speed-up (step time)": [f"{base / outcome.figure('step_time'):.2f}" for outcome in outcomes],
+        "speed-up": [f"{base / outcome.figure('step_time'):.2f}" for outcome in outcomes],
         "ideal speed-up": ["", "1.00", f"{costs['ideal_ratio']:.2f}"],
     }
     for name, cells in rows.items():
@@ -123,6 +123,9 @@ def main() -> int:
     except HeadraceError as error:
         console.print(f"[red]error:[/] {error}" + (f"\nhint: {error.hint}" if error.hint else ""), highlight=False)
         return 1
+    busy = max(outcome.figure("step_time") / 1000 for outcome in outcomes[2:]) > 1.5 * max(
+        costs["training"], (costs["preprocessing"] + costs["training"]) / 2
+    )
     same = outcomes[1].losses == outcomes[2].losses
     runs = [outcome.report.run_id for outcome in outcomes]
     if quiet:
@@ -138,6 +141,9 @@ def main() -> int:
         print(json.dumps(document))
     else:
         console.print(table(outcomes, costs))
+        console.print("speed-up: step time of the homogeneous run with headrace's loader / that of the column's run")
+        if busy:
+            console.print("[yellow]note:[/] the machine was busy with something else: the figures say little")
         console.print(
             f"loss curves of headrace's two runs, {len(outcomes[1].losses)} steps: "
             f"{'equal bit by bit' if same else 'DIFFERENT'}"

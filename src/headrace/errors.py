@@ -33,6 +33,9 @@ class HeadraceError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
 
 class UsageError(HeadraceError):
     """A user's mistake. Exit code 2; nothing was started."""
@@ -70,6 +73,10 @@ class JobInvalid(UsageError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+
+    def __str__(self) -> str:
+        shown = (f"{problem}\nhint: {problem.hint}" if problem.hint else str(problem) for problem in self.problems)
+        return "\n".join(shown)
 
 
 class RunNotFound(UsageError):

@@ -5,35 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import feed_data
 import pytest
-from feed_servers import Server
+from feed_servers import Pair, Server
 
 from headrace.feed import DataLoader
-
-
-class Pair(NamedTuple):
-    """Two feed servers, of two executors each."""
-
-    a: Server
-    b: Server
-
-    @property
-    def secret(self) -> str:
-        return str(self.a.secret)
-
-    @property
-    def both(self) -> str:
-        return f"{self.a.tcp},{self.b.tcp}"
-
-    @property
-    def mixed(self) -> str:
-        return f"{self.a.unix_address},{self.b.tcp}"
-
-    def places(self) -> dict[str, str]:
-        return {"unix": self.a.unix_address, "tcp": self.a.tcp, "two tcp": self.both, "unix and tcp": self.mixed}
 
 
 @pytest.fixture(scope="session")

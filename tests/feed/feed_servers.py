@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -133,3 +133,25 @@ class Server:
         """Ends it with SIGKILL."""
         self.process.kill()
         self.stop()
+
+
+class Pair(NamedTuple):
+    """Two feed servers, of two executors each."""
+
+    a: Server
+    b: Server
+
+    @property
+    def secret(self) -> str:
+        return str(self.a.secret)
+
+    @property
+    def both(self) -> str:
+        return f"{self.a.tcp},{self.b.tcp}"
+
+    @property
+    def mixed(self) -> str:
+        return f"{self.a.unix_address},{self.b.tcp}"
+
+    def places(self) -> dict[str, str]:
+        return {"unix": self.a.unix_address, "tcp": self.a.tcp, "two tcp": self.both, "unix and tcp": self.mixed}

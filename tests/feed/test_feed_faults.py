@@ -12,9 +12,9 @@ import feed_data
 import pytest
 import torch
 from feed_data import flat
-from feed_servers import Server, wait_until
+from feed_servers import Pair, Server, wait_until
+from torch.utils.data import default_collate
 
-from conftest import Pair
 from headrace.errors import FeedError, PipelineError, WorkerError, WorkersLost
 from headrace.feed import DataLoader
 
@@ -277,3 +277,18 @@ def test_sigterm_ends_a_server_with_code_0_and_all_its_processes(own_server: Cal
     server = own_server()
     server.process.terminate()
     assert server.process.wait(5) == 0
+
+
+def shared_and_informed(samples: list[torch.Tensor]) -> dict[str, bool]:
+    """Says whether torch's own collate used shared memory, in a worker that knows that it is one."""
+    return {
+        "shared": default_collate(samples).is_shared(),
+        "numpy": default_collate([sample.numpy() for sample in samples]).is_shared(),
+        "informed": torch.utils.data.get_worker_info() is not None,
+    }
+
+
+def test_workers_do_not_stack_into_torch_s_shared_memory_which_a_kill_would_leave_behind() -> None:
+    data = [torch.ones(8) for _ in range(8)]
+    with DataLoader(data, batch_size=4, num_workers=1, collate_fn=shared_and_informed) as loader:
+        assert list(loader) == [{"shared": False, "numpy": False, "informed": True}] * 2

@@ -16,9 +16,8 @@ import msgspec
 import psutil
 import pytest
 from feed_data import flat
-from feed_servers import Server, free_port, open_descriptors, wait_until
+from feed_servers import Pair, Server, free_port, open_descriptors, wait_until
 
-from conftest import Pair
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader, pulse, supply
 from headrace.instance.launch import FeedHost, FeedHosts, write_atomically

@@ -15,9 +15,8 @@ import feed_data
 import psutil
 import pytest
 from feed_data import flat
-from feed_servers import Server, wait_until
+from feed_servers import Pair, Server, wait_until
 
-from conftest import Pair
 from headrace.errors import ProtocolError, WorkersLost
 from headrace.feed import DataLoader, messages, supply
 from headrace.feed.auth import (

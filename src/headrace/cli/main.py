@@ -99,6 +99,9 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
     except HeadraceError as error:
         show_error(error)
         return USAGE if isinstance(error, UsageError) else FAILED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
     except click.ClickException as error:
         click.echo(f"error: {error.format_message()}", err=True)
         click.echo(f"hint: {_help_hint(error)}", err=True)

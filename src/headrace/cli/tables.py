@@ -93,9 +93,15 @@ def show_report(report: Report) -> None:
     out.print()
     out.print(table)
     table = _table(("program", "ended", "ran for"))
+    going_on = report.ended is None
     for program in report.programs:
         ran = _MISSING if program.seconds is None else duration(program.seconds)
-        _row(table, f"{program.group}/{program.host}[{program.stream}]", _ended(program), ran)
+        _row(
+            table,
+            f"{program.group}/{program.host}[{program.stream}]",
+            _ended(program, going_on=going_on),
+            ran,
+        )
     out.print()
     out.print(table)
     notes = [*report.notes, *_figure_notes(report), _HOW]
@@ -114,9 +120,9 @@ def _figure_notes(report: Report) -> list[str]:
     return [f"{what}: {figure.note}" for what, figure in figures if figure.note]
 
 
-def _ended(program: ProgramReport) -> str:
+def _ended(program: ProgramReport, *, going_on: bool) -> str:
     if program.exit_code is None and program.signal is None:
-        return "no exit seen"
+        return "running" if going_on else "no exit seen"
     how = ended(program.exit_code, program.signal)
     return f"{how} (stopped)" if program.stopped else how
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from headrace.errors import PipelineError
 from headrace.feed import messages, tree
+from headrace.feed.collate import stack_in_ordinary_memory, standard_collate
 from headrace.feed.compute import Built, Slice, Stopwatch, make_rows, make_whole
 from headrace.feed.fingerprint import numerics
 from headrace.feed.layout import Layout, Uneven, decode_layout
@@ -36,11 +37,7 @@ def remote_error(error: BaseException) -> messages.RemoteError:
     """Describes an exception, with its traceback, for the trainer."""
     kind = type(error)
     text = "".join(traceback.format_exception(kind, error, error.__traceback__))
-    message = str(error)
-    hint = getattr(error, "hint", "")
-    if hint:
-        message += f"\nhint: {hint}"
-    return messages.RemoteError(f"{kind.__module__}:{kind.__qualname__}", message, text)
+    return messages.RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
 
 
 class Executor:
@@ -162,6 +159,7 @@ class Executor:
         """Sets what `torch.utils.data.get_worker_info()` returns in this process."""
         if "torch" not in sys.modules:
             return
+        stack_in_ordinary_memory()
         from torch.utils.data._utils import worker
 
         worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=0, dataset=dataset)
@@ -234,13 +232,6 @@ class Executor:
     def _send(self, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
         self._channel.send(message, descriptors=descriptors)
         self._channel.drain()
-
-
-def standard_collate(*, batched: bool) -> Callable[[Any], Any]:
-    """Returns torch's `default_collate`, or `default_convert` for a loader that does not batch."""
-    from torch.utils.data import default_collate, default_convert
-
-    return default_collate if batched else default_convert
 
 
 def executor_main(

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import PipelineError
 from headrace.feed import messages, naming
 from headrace.feed.arguments import Shard, check_arguments, find_shard
+from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
-from headrace.feed.executor import standard_collate
 from headrace.feed.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline

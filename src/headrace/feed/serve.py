@@ -42,7 +42,11 @@ def listen_unix(name: str) -> socket.socket:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m headrace.feed.serve", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.feed.serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--bind", required=True, help="ip:port to listen on")
     parser.add_argument("--unix", default="", help="abstract Unix socket for clients on this host, with a leading @")
     parser.add_argument("--executors", type=int, required=True, help="worker processes")

@@ -1,7 +1,8 @@
 """Slabs: anonymous shared memory (memfd) that batches are written into and viewed in.
 
 The kernel frees a slab when the last process that maps it is gone, however it ended, so nothing can be left behind,
-and /dev/shm is not needed. A mapping keeps a descriptor of its own (Python's mmap duplicates it), so slabs are few. A slab is written by one process at a time: whoever was asked to.
+and /dev/shm is not needed. A slab is written by one process at a time: whoever was asked to. A mapping keeps a
+descriptor of its own (Python's mmap duplicates it), so slabs are few.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job
     file = Path(path)
     name = os.fspath(path)
     written = document.read(_text(file, name))
+    if written.findings and not written.data:  # nothing was read: overrides of nothing say nothing
+        raise JobInvalid(Source(name, written.lines, {}).problems(written.findings))
     final = apply(written.data, overrides)
     source = Source(name, written.lines, final.texts)
     wrong = written.findings + final.findings

@@ -27,8 +27,8 @@ def check_ports(plan: LaunchPlan) -> None:
     if wrong:
         raise EngineRefused(
             "; ".join(wrong),
-            hint="end what uses it (another job on this machine?), or choose others with engines.local.ports or "
-            "engines.local.address_prefix",
+            hint="another job on this machine? end it, or give this one other addresses: "
+            "--set engines.local.address_prefix=127.0.2 (or other ports: engines.local.ports)",
         )
 
 

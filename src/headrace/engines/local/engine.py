@@ -35,8 +35,8 @@ def plan(job: Job) -> LaunchPlan:
 def check(job: Job) -> None:
     """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
     job.check_files()
-    check_ports(plan(job))
     check_name(job.job_name)
+    check_ports(plan(job))
 
 
 def start(job: Job) -> Handle:
