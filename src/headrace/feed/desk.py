@@ -89,7 +89,7 @@ class Desk:
     # What clients say
 
     def open(self, client: Client, message: messages.Open) -> None:
-        """Opens a pipeline for a client, on one executor for now."""
+        """Opens a pipeline for a client on one executor; the others open it when they are first given a slice of it."""
         conflict = self._plan_conflict(client, message)
         if conflict:
             error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
