@@ -81,7 +81,7 @@ class Terminal:
         """Shows the progress line, on a terminal only; an empty text removes it."""
         if not self.interactive:
             return
-        width = shutil.get_terminal_size().columns
+        width = shutil.get_terminal_size().columns or 80  # Python 3.10 says 0 for a terminal of unknown size
         cut = text if len(text) < width else text[: max(0, width - 1)]
         if cut != self._below:
             self.out.write(f"{_ERASE}{cut}")
