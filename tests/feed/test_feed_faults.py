@@ -292,3 +292,27 @@ def test_workers_do_not_stack_into_torch_s_shared_memory_which_a_kill_would_leav
     data = [torch.ones(8) for _ in range(8)]
     with DataLoader(data, batch_size=4, num_workers=1, collate_fn=shared_and_informed) as loader:
         assert list(loader) == [{"shared": False, "numpy": False, "informed": True}] * 2
+
+
+class RaisesLate:
+    """Every second sample raises, after the first has been given a fresh slab; says how many slabs are open."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index % 2:
+            links = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+            raise ValueError(f"open slabs: {sum('memfd:headrace' in link for link in links)}")
+        return torch.ones(8)
+
+
+def test_a_slice_that_raises_closes_the_slab_that_was_made_for_it() -> None:
+    open_slabs = []
+    with DataLoader(RaisesLate(), batch_size=2, num_workers=1) as loader:
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            with pytest.raises(ValueError, match="open slabs") as raised:
+                next(batches)
+            open_slabs.append(int(str(raised.value).split("open slabs: ")[1].split()[0]))
+    assert max(open_slabs) == min(open_slabs)

@@ -201,7 +201,13 @@ class Executor:
             used.append((slab, size, fresh))
             return slab.view(), rows, ask.first if expected is not None else 0
 
-        layout = make_rows(built, part, expected, block_of)
+        try:
+            layout = make_rows(built, part, expected, block_of)
+        except BaseException:
+            for slab, _, fresh in used:
+                if fresh:
+                    slab.close()
+            raise
         slab, size, fresh = used[0]
         self._done(ask, slab, size, watch, fresh=fresh, layout=msgspec.msgpack.encode(layout))
 

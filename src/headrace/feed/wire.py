@@ -118,7 +118,6 @@ class Channel:
         self._frame: Frame | None = None
         self._targets: collections.deque[memoryview] = collections.deque()
         self.bytes_received = 0
-        self.bytes_sent = 0
 
     def fileno(self) -> int:
         """Descriptor of the socket, -1 when closed."""
@@ -203,7 +202,6 @@ class Channel:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", outgoing.descriptors))]
         buffers = [parts[i] for i in range(min(len(parts), _IOV_MAX))]
         count = self._socket.sendmsg(buffers, ancillary, socket.MSG_NOSIGNAL)
-        self.bytes_sent += count
         for descriptor in outgoing.descriptors:
             os.close(descriptor)
         outgoing.descriptors.clear()
