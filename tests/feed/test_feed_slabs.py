@@ -16,11 +16,11 @@ from feed_servers import open_descriptors
 from headrace.errors import ProtocolError
 from headrace.feed import messages
 from headrace.feed.assembly import Assembly
+from headrace.feed.frames import Frame
 from headrace.feed.plan import BatchPlan
 from headrace.feed.schedule import Batch, Part
 from headrace.feed.shelf import Shelf
 from headrace.feed.slab import GRANULE, Slab, SlabPool
-from headrace.feed.wire import Frame
 
 
 def test_a_slab_is_rounded_up_and_shared_through_its_descriptor() -> None:

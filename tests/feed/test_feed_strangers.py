@@ -28,9 +28,10 @@ from headrace.feed.auth import (
     check_answer,
     welcome,
 )  # fmt: skip
+from headrace.feed.frames import FIELDS, MAGIC, WIRE_VERSION
 from headrace.feed.server import MAX_PENDING
 from headrace.feed.slab import Slab
-from headrace.feed.wire import HEADER, MAGIC, Channel, ConnectionClosed
+from headrace.feed.wire import Channel, ConnectionClosed
 
 SECRET = bytes.fromhex("5e" * 32)
 ASK = messages.Ask(1, 1, 0, 0, 5, 0, 8, 0, 8, ["l", [["v", k] for k in range(8)]], False)
@@ -181,12 +182,15 @@ def test_garbage_is_refused_and_logged_once(by: str, pair: Pair) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
-    header = HEADER.pack(MAGIC, 1, 0, 0, 0, 4000, 0)
+
+    def header(size: int, payload: int) -> bytes:
+        return FIELDS.pack(MAGIC, WIRE_VERSION, 0, 0, 0, size, payload) + bytes(4)
+
     pieces = [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, HEADER.pack(MAGIC, 1, 0, 0, 0, 1 << 31, 0),
-        HEADER.pack(MAGIC, 1, 0, 0, 0, 10, 1 << 40),
-        HEADER.pack(MAGIC, 1, 0, 0, 0, 5000, 0), header + b"\x91" * 4000, header + b"\xdd" * 4000,
-        header + b"\x9d\xa3Ask" + b"\x01" * 8 + b"\x91" * 3987, *(chance.randbytes(500) for _ in range(20)),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, header(1 << 31, 0),
+        header(10, 1 << 40),
+        header(5000, 0), header(4000, 0) + b"\x91" * 4000, header(4000, 0) + b"\xdd" * 4000,
+        header(4000, 0) + b"\x9d\xa3Ask" + b"\x01" * 8 + b"\x91" * 3987, *(chance.randbytes(500) for _ in range(20)),
     ]  # fmt: skip
     with good_client_goes_on(pair):
         before = count(pair.a, "closed:")

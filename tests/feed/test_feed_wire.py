@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -17,18 +18,16 @@ from feed_servers import open_descriptors
 
 from headrace.errors import ProtocolError
 from headrace.feed import messages
+from headrace.feed.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, checksum
+from headrace.feed.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
 from headrace.feed.slab import Slab
 from headrace.feed.wire import (
-    HEADER,
-    MAGIC,
     MAX_DESCRIPTORS,
     MAX_HANDSHAKE,
     MAX_MESSAGE,
     MAX_PAYLOAD,
-    WIRE_VERSION,
     Channel,
     ConnectionClosed,
-    Frame,
     configure_tcp,
 )  # fmt: skip
 
@@ -37,9 +36,15 @@ PONG = messages.encode(messages.Pong())
 
 
 def header(
-    *, magic: bytes = MAGIC, version: int = WIRE_VERSION, fds: int = 0, route: int = 0, size: int = 0, payload: int = 0
-) -> bytes:
-    return HEADER.pack(magic, version, fds, route, 0, size, payload)
+    *, magic: bytes = MAGIC, version: int = WIRE_VERSION, fds: int = 0, route: int = 0, size: int = 0, payload: int = 0,
+    body: bytes = b"",
+) -> bytes:  # fmt: skip
+    fields = FIELDS.pack(magic, version, fds, route, 0, size or len(body), payload)
+    return fields + CHECK.pack(zlib.crc32(body, zlib.crc32(fields)))
+
+
+def framed(body: bytes, **fields: int) -> bytes:
+    return header(body=body, **fields) + body
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ def test_a_frame_that_comes_byte_by_byte_arrives_when_it_is_complete(
 ) -> None:
     channel, raw = receiving
     body = messages.encode(DONE)
-    data = header(size=len(body), route=9) + body
+    data = framed(body, route=9)
     for byte in data[:-1]:
         raw.send(bytes([byte]))
         assert channel.receive() == []
@@ -138,7 +143,7 @@ def test_a_payload_is_received_into_the_places_that_the_sink_names(
 ) -> None:
     target = np.zeros(3_000_000, np.uint8)
     source = np.random.default_rng(0).integers(0, 256, 2_000_000, np.uint8)
-    places = [(5, 1_000_000), (0, 0), (1_500_000, 999_999), (2_900_000, 1)]
+    places = [(5, 1_000_000), (0, 0), (1_500_000, 999_999), (2_900_000, 1)]  # of the sender's sizes, or more
     seen: list[tuple[messages.Message, int]] = []
 
     def sink(frame: Frame, length: int) -> Sequence[memoryview]:
@@ -147,7 +152,7 @@ def test_a_payload_is_received_into_the_places_that_the_sink_names(
 
     one, other = Channel(sockets[0]), Channel(sockets[1], sink=sink)
     left: list[bool] = []
-    parts = [memoryview(source)[:7], memoryview(source)[7:7], memoryview(source)[7:]]
+    parts = [memoryview(source)[i:j] for i, j in ((0, 7), (7, 7), (7, 1_000_000), (1_000_000, 1_999_999), (-1, None))]
     one.send(DONE, payload=parts, sent=lambda: left.append(True))
     one.send(messages.Pong())
     assert one.wants_write
@@ -188,25 +193,96 @@ def test_a_sink_that_names_too_little_or_too_much_memory_ends_the_connection(pla
     other.close()
 
 
+def chunked(data: bytes, total: int | None = None) -> bytes:
+    return CHUNK_HEADER.pack(len(data), DATA, checksum(memoryview(data)) if total is None else total) + data
+
+
+@pytest.fixture
+def landing(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Channel, socket.socket, bytearray]]:
+    """A channel that receives payloads of any size, the raw socket of its peer, and the memory."""
+    memory = bytearray(4 * CHUNK)
+    channel = Channel(sockets[0], sink=lambda _, length: [memoryview(memory)[:length]])
+    yield channel, sockets[1], memory
+    channel.close()
+
+
+@pytest.mark.parametrize("where", [0, 7, 8, 16, 17, 18])
+def test_a_damaged_byte_of_a_payload_is_noticed(where: int, landing: tuple[Channel, socket.socket, bytearray]) -> None:
+    channel, raw, _ = landing
+    data = bytearray(chunked(b"0123456789abcdef012"))
+    data[CHUNK_HEADER.size + where] ^= 0x40
+    raw.sendall(framed(PONG, payload=19) + data)
+    with pytest.raises(ProtocolError, match="a damaged chunk of 19 bytes"):
+        channel.receive()
+
+
+@pytest.mark.parametrize(
+    ("chunk", "words"),
+    [
+        (CHUNK_HEADER.pack(20, DATA, 0), "a chunk of 20 bytes for a place of 19"),
+        (CHUNK_HEADER.pack(0, DATA, 0), "kind 1 with 0 bytes is not allowed"),
+        (CHUNK_HEADER.pack(CHUNK + 1, DATA, 0), "is not allowed"),
+        (CHUNK_HEADER.pack(1, ABORT, 0), "kind 2 with 1 bytes is not allowed"),
+        (CHUNK_HEADER.pack(1, 3, 0), "kind 3 with 1 bytes is not allowed"),
+    ],
+)
+def test_a_chunk_that_is_not_sound_ends_the_connection(
+    chunk: bytes, words: str, landing: tuple[Channel, socket.socket, bytearray]
+) -> None:
+    channel, raw, _ = landing
+    raw.sendall(framed(PONG, payload=19) + chunk)
+    with pytest.raises(ProtocolError, match=words):
+        channel.receive()
+
+
+def test_a_payload_that_is_stopped_ends_its_frame_and_what_follows_arrives(
+    landing: tuple[Channel, socket.socket, bytearray], sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    channel, _, _ = landing
+    sender = Channel(sockets[1])
+    left: list[str] = []
+    sizes = {"stopped": 4 * CHUNK, "dropped": 1000}
+    for name, size in sizes.items():
+        payload = [memoryview(bytes(size))]
+        sender.send(messages.Lost(size, name), payload=payload, key=name, sent=lambda name=name: left.append(name))
+    sender.send(messages.Pong())
+    assert not sender.abort("stopped")  # its message has left, so the peer must hear of its end
+    assert sender.abort("dropped")
+    assert left == ["dropped"]
+    assert not sender.abort("unknown")
+    frames: list[Frame] = []
+    while len(frames) < 2:
+        frames += channel.receive()
+        sender.flush()
+    assert [(frame.message, frame.aborted) for frame in frames] == [
+        (messages.Lost(4 * CHUNK, "stopped"), True), (messages.Pong(), False),
+    ]  # fmt: skip
+    assert left == ["dropped", "stopped"]
+    assert not sender.wants_write
+    sender.close()
+
+
 GARBAGE = {
     "text": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "not a headrace peer: the frame begins with b'GE'"),
     "wrong magic": (header(magic=b"RH"), "begins with b'RH'"),
-    "wrong version": (header(version=2), "a peer speaks wire version 2, this is 1"),
+    "wrong version": (header(version=1), "a peer speaks wire version 1, this is 2"),
     "oversize message": (header(size=MAX_MESSAGE + 1), "at most 67108864 are allowed"),
     "payload without a sink": (header(size=1, payload=1), "a payload of 1 bytes is not allowed"),
     "oversize payload": (header(size=1, payload=MAX_PAYLOAD + 1), "not allowed"),
     "descriptors that did not come": (header(fds=1, size=1), "claims 1 descriptors, 0 came"),
     "too many descriptors": (header(fds=200, size=1), "claims 200 descriptors"),
-    "an empty message": (header(size=0) + header(), "cannot be decoded"),
-    "no message": (header(size=3) + b"abc", "cannot be decoded"),
-    "an unknown message": (header(size=9) + msgspec.msgpack.encode(["Unknown"]), "cannot be decoded"),
-    "deep nesting": (header(size=5000) + b"\x91" * 5000, "cannot be decoded"),
+    "an empty message": (header() + header(), "cannot be decoded"),
+    "no message": (framed(b"abc"), "cannot be decoded"),
+    "an unknown message": (framed(msgspec.msgpack.encode(["Unknown"])), "cannot be decoded"),
+    "deep nesting": (framed(b"\x91" * 5000), "cannot be decoded"),
     "deep nesting in a field": (
-        header(size=2 + 5 + 4000) + b"\x9d\xa3Ask" + b"\x01" * 8 + b"\x91" * 3994,
+        framed(b"\x9d\xa3Ask" + b"\x01" * 8 + b"\x91" * 3994),
         "cannot be decoded",
     ),
-    "a list of four billion": (header(size=14) + b"\x92\xa6Cancel\xdd\xff\xff\xff\xff\x01", "cannot be decoded"),
-    "not a text": (header(size=6) + b"\x92\xa1\xff" + b"\xa2\xff\xfe", "cannot be decoded"),
+    "a list of four billion": (framed(b"\x92\xa6Cancel\xdd\xff\xff\xff\xff\x01"), "cannot be decoded"),
+    "not a text": (framed(b"\x92\xa1\xff" + b"\xa2\xff\xfe"), "cannot be decoded"),
+    "a damaged message": (framed(PONG)[:-1] + b"?", "a damaged frame"),
+    "a damaged header": (framed(PONG)[:6] + b"\x01" + framed(PONG)[7:], "a damaged frame"),
 }
 
 
@@ -223,17 +299,17 @@ def test_garbage_is_a_protocol_error_that_says_what_came(what: str, receiving: t
 
 def test_what_came_before_the_garbage_is_still_delivered(receiving: tuple[Channel, socket.socket]) -> None:
     channel, raw = receiving
-    raw.sendall(header(size=len(PONG)) + PONG + b"garbage" * 10)
+    raw.sendall(framed(PONG) + b"garbage" * 10)
     assert [frame.message for frame in channel.receive()] == [messages.Pong()]
     with pytest.raises(ProtocolError):
         channel.receive()
 
 
-@pytest.mark.parametrize("cut", [0, 1, 19, 20, 21, 25])
+@pytest.mark.parametrize("cut", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 5])
 def test_a_connection_that_ends_is_closed_wherever_it_ends(cut: int, receiving: tuple[Channel, socket.socket]) -> None:
     channel, raw = receiving
     body = messages.encode(DONE)
-    raw.sendall(header(size=len(PONG)) + PONG + (header(size=len(body)) + body)[:cut])
+    raw.sendall(framed(PONG) + framed(body)[:cut])
     raw.close()
     assert [frame.message for frame in channel.receive()] == [messages.Pong()]
     with pytest.raises(ConnectionClosed, match="closed by the peer" if cut == 0 else "in the middle of a frame"):
@@ -268,7 +344,7 @@ def test_a_stranger_may_say_little_and_nothing_but_the_words_of_the_handshake() 
 
     ask = messages.encode(messages.Cancel([1]))
     for decode in (messages.decode_hello, messages.decode_greeting):
-        assert "cannot be decoded" in refused(header(size=len(ask)) + ask, decode)
+        assert "cannot be decoded" in refused(framed(ask), decode)
         assert "at most 4096" in refused(header(size=MAX_HANDSHAKE + 1), decode)
 
 
@@ -297,7 +373,7 @@ def test_descriptors_that_do_not_match_the_frame_are_refused_and_closed(
 ) -> None:
     channel, raw = receiving
     before = open_descriptors()
-    send_with_descriptors(raw, header(fds=claimed, size=len(PONG)) + PONG, [raw.fileno()] * passed)
+    send_with_descriptors(raw, framed(PONG, fds=claimed), [raw.fileno()] * passed)
     with pytest.raises(ProtocolError, match="descriptors"):
         channel.receive()
     channel.close()
@@ -338,7 +414,7 @@ def test_a_frame_that_waits_for_its_payload_does_not_keep_descriptors_when_it_is
     before = open_descriptors()
     ours, theirs = socket.socketpair()
     channel = Channel(ours, sink=lambda _, length: [memoryview(bytearray(length))])
-    send_with_descriptors(theirs, header(fds=1, size=len(PONG), payload=10) + PONG + b"part", [theirs.fileno()])
+    send_with_descriptors(theirs, framed(PONG, fds=1, payload=10) + b"part", [theirs.fileno()])
     assert channel.receive() == []
     channel.close()
     theirs.close()
@@ -386,7 +462,7 @@ def test_thousands_of_random_and_mutated_frames_raise_nothing_but_the_two_errors
     before = open_descriptors()
     for _ in range(3000):
         body = bytearray(chance.choice(bodies))
-        data = bytearray(header(size=len(body), route=chance.randrange(4)) + body) * chance.randrange(1, 3)
+        data = bytearray(framed(bytes(body), route=chance.randrange(4))) * chance.randrange(1, 3)
         for _ in range(chance.randrange(4)):
             where = chance.randrange(len(data))
             data[where : where + chance.randrange(3)] = chance.randbytes(chance.randrange(4))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace.feed import messages, tree
+from headrace.feed.frames import Frame
 from headrace.feed.layout import Layout, decode_layout
 from headrace.feed.schedule import Batch, Part
 from headrace.feed.shelf import Shelf
 from headrace.feed.slab import Slab
-from headrace.feed.wire import Frame
 
 _HELD_SHARE = 0.5  # of the memory: more than that in the user's hands, and batches are copied out
 _HELD_SLABS = 64  # likewise: every slab takes two descriptors, of which a process may have 1,024

@@ -21,9 +21,10 @@ import msgspec
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.feed import messages
 from headrace.feed.crew import DEPTH, Crew, Member, exit_reason
+from headrace.feed.frames import Frame
 from headrace.feed.layout import decode_layout
 from headrace.feed.slab import Slab, SlabPool
-from headrace.feed.wire import ConnectionClosed, Frame
+from headrace.feed.wire import ConnectionClosed
 
 if TYPE_CHECKING:
     from headrace.feed.server import Client

@@ -26,11 +26,12 @@ from headrace.feed import messages, tree
 from headrace.feed.collate import stack_in_ordinary_memory, standard_collate
 from headrace.feed.compute import Built, Slice, Stopwatch, make_rows, make_whole
 from headrace.feed.fingerprint import numerics
+from headrace.feed.frames import Frame
 from headrace.feed.layout import Layout, Uneven, decode_layout
 from headrace.feed.naming import load_factory, load_function
 from headrace.feed.slab import Slab
 from headrace.feed.tree import Bytes, rebuild
-from headrace.feed.wire import Channel, ConnectionClosed, Frame
+from headrace.feed.wire import Channel, ConnectionClosed
 
 
 def remote_error(error: BaseException) -> messages.RemoteError:

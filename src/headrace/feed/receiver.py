@@ -26,11 +26,12 @@ import msgspec
 from headrace.errors import ProtocolError
 from headrace.feed import messages
 from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+from headrace.feed.frames import Frame
 from headrace.feed.layout import decode_layout
 from headrace.feed.lifetime import watch_parent
 from headrace.feed.pulse import Pulse
 from headrace.feed.slab import Slab
-from headrace.feed.wire import Channel, ConnectionClosed, Frame, configure_tcp
+from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 CONNECT_SECONDS = 5.0
 

@@ -26,8 +26,9 @@ from headrace.errors import ProtocolError
 from headrace.feed import auth, messages
 from headrace.feed.crew import Crew, Member
 from headrace.feed.desk import Desk
+from headrace.feed.frames import Frame
 from headrace.feed.slab import Slab
-from headrace.feed.wire import Channel, ConnectionClosed, Frame, configure_tcp
+from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 MAX_PENDING = 64
 

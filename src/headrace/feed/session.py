@@ -18,12 +18,13 @@ from headrace.errors import FeedError, PipelineError, ProtocolError, WorkerError
 from headrace.feed import messages, tree
 from headrace.feed.assembly import Assembly
 from headrace.feed.fingerprint import differences
+from headrace.feed.frames import Frame
 from headrace.feed.links import Link
 from headrace.feed.plan import BatchPlan
 from headrace.feed.schedule import Batch, Part, Schedule
 from headrace.feed.supply import Supply, Worker
 from headrace.feed.trouble import raise_remote
-from headrace.feed.wire import ConnectionClosed, Frame
+from headrace.feed.wire import ConnectionClosed
 
 
 @dataclass

@@ -1,12 +1,9 @@
 """Framed connections: messages, descriptors and bulk payloads over a stream socket.
 
-A frame is a header, a message and a payload:
-
-    magic "HR" | version u8 | descriptors u8 | route u16 | reserved u16 | message length u32 | payload length u64
-
-all little-endian. `route` is used between a client and its receiver process to name a host. Descriptors (Unix sockets
-only) arrive with the first byte of their frame. The payload is received straight into memory that the owner of the
-connection names, and sent straight from where it lies: it is never copied into a message.
+A frame is a header (see `frames`), a message and a payload. Descriptors (Unix sockets only) arrive with the first byte
+of their frame. The payload comes in checked chunks (see `chunks`), is received straight into memory that the owner of
+the connection names, and sent straight from where it lies: it is never copied into a message. A payload that is not
+wanted any more can be stopped between two chunks (`abort`).
 
 Every length is checked against the connection's limits before anything is allocated. A broken peer raises
 ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Until a peer has proved who it is
@@ -18,23 +15,22 @@ from __future__ import annotations
 
 import array
 import collections
+import itertools
 import os
 import select
 import socket
-import struct
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from headrace.errors import ProtocolError
 from headrace.feed import messages
+from headrace.feed.chunks import ChunkReader, ChunkWriter
+from headrace.feed.frames import HEADER_BYTES, Frame, Header, read_header, write_header
 from headrace.feed.messages import Message
 
-HEADER = struct.Struct("<2sBBHHIQ")
-MAGIC = b"HR"
-WIRE_VERSION = 1
 MAX_DESCRIPTORS = 4
 MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
@@ -48,28 +44,6 @@ class ConnectionClosed(Exception):
     """The peer has closed, or the connection broke."""
 
 
-@dataclass
-class Frame:
-    """One received frame. The receiver of the frame owns the descriptors."""
-
-    message: Message
-    route: int = 0
-    descriptors: list[int] = field(default_factory=list)
-
-    def take_descriptor(self) -> int:
-        """Hands over the only descriptor. Raises ProtocolError if not exactly one came."""
-        if len(self.descriptors) != 1:
-            raise ProtocolError(
-                f"a {type(self.message).__name__} with {len(self.descriptors)} descriptors, it carries one"
-            )
-        return self.descriptors.pop()
-
-    def discard(self) -> None:
-        """Closes the descriptors that nobody has taken."""
-        while self.descriptors:
-            os.close(self.descriptors.pop())
-
-
 Decode = Callable[[bytearray], Message]
 
 Sink = Callable[[Frame, int], Sequence[memoryview]]
@@ -78,9 +52,14 @@ Sink = Callable[[Frame, int], Sequence[memoryview]]
 
 @dataclass
 class _Outgoing:
+    """A frame on its way out: `parts` go next, then chunks of `payload`."""
+
     parts: collections.deque[memoryview]
+    payload: ChunkWriter
     descriptors: list[int]
     sent: Callable[[], None] | None
+    key: Hashable
+    begun: bool = False
 
 
 def configure_tcp(connection: socket.socket) -> None:
@@ -112,11 +91,11 @@ class Channel:
         self._outgoing: collections.deque[_Outgoing] = collections.deque()
         self._descriptors: list[int] = []
         self._header = bytearray()
-        self._lengths: tuple[int, int, int] | None = None
+        self._lengths: Header | None = None
         self._body = bytearray()
         self._filled = 0
         self._frame: Frame | None = None
-        self._targets: collections.deque[memoryview] = collections.deque()
+        self._payload: ChunkReader | None = None
         self.bytes_received = 0
 
     def fileno(self) -> int:
@@ -152,7 +131,7 @@ class Channel:
                 os.close(descriptor)
             if outgoing.sent is not None:
                 outgoing.sent()
-        self._targets.clear()
+        self._payload = None
         self._socket.close()
 
     # Sending
@@ -165,6 +144,7 @@ class Channel:
         descriptors: Sequence[int] = (),
         payload: Sequence[memoryview] = (),
         sent: Callable[[], None] | None = None,
+        key: Hashable = None,
     ) -> None:
         """Queues a frame and sends what fits.
 
@@ -174,16 +154,38 @@ class Channel:
             descriptors: passed along; the caller keeps its own.
             payload: bytes to send from where they lie; must not change until `sent`.
             sent: called when the frame has left, or the channel was closed.
+            key: name of the frame for `abort`.
 
         Raises:
             ConnectionClosed: the peer is gone.
         """
         body = messages.encode(message)
-        size = sum(part.nbytes for part in payload)
-        header = HEADER.pack(MAGIC, WIRE_VERSION, len(descriptors), route, 0, len(body), size)
-        parts = collections.deque([memoryview(header + body), *(part.cast("B") for part in payload if part.nbytes)])
-        self._outgoing.append(_Outgoing(parts, [os.dup(fd) for fd in descriptors], sent))
+        chunks = ChunkWriter(part.cast("B") for part in payload if part.nbytes)
+        header = write_header(body, descriptors=len(descriptors), route=route, payload=chunks.bytes)
+        parts = collections.deque([memoryview(header + body)])
+        self._outgoing.append(_Outgoing(parts, chunks, [os.dup(fd) for fd in descriptors], sent, key))
         self.flush()
+
+    def abort(self, key: Hashable) -> bool:
+        """Stops a frame with a payload that is still queued.
+
+        Returns:
+            True when nothing of it had left and the peer will never hear of it; False when its message had, or it is
+            not queued: then its payload ends here, or has gone.
+        """
+        for outgoing in self._outgoing:
+            if outgoing.key == key:
+                if not outgoing.begun:
+                    self._outgoing.remove(outgoing)
+                    for descriptor in outgoing.descriptors:
+                        os.close(descriptor)
+                    if outgoing.sent is not None:
+                        outgoing.sent()
+                    return True
+                if outgoing.payload:
+                    outgoing.parts.append(outgoing.payload.abort())
+                return False
+        return False
 
     def flush(self) -> None:
         """Sends as much of the queue as the socket takes. Raises ConnectionClosed."""
@@ -197,11 +199,13 @@ class Channel:
 
     def _send_some(self, outgoing: _Outgoing) -> bool:
         parts = outgoing.parts
+        if not parts or (not outgoing.begun and outgoing.payload):
+            parts.extend(outgoing.payload.cut())
+        outgoing.begun = True
         ancillary = []
         if outgoing.descriptors:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", outgoing.descriptors))]
-        buffers = [parts[i] for i in range(min(len(parts), _IOV_MAX))]
-        count = self._socket.sendmsg(buffers, ancillary, socket.MSG_NOSIGNAL)
+        count = self._socket.sendmsg(list(itertools.islice(parts, _IOV_MAX)), ancillary, socket.MSG_NOSIGNAL)
         for descriptor in outgoing.descriptors:
             os.close(descriptor)
         outgoing.descriptors.clear()
@@ -211,7 +215,7 @@ class Channel:
             else:
                 parts[0] = parts[0][count:]
                 count = 0
-        if not parts:
+        if not parts and not outgoing.payload:
             self._outgoing.popleft()
             if outgoing.sent is not None:
                 outgoing.sent()
@@ -246,24 +250,22 @@ class Channel:
         if self._lengths is None:
             self._read_header()
             return None
-        _, message_length, payload_length = self._lengths
         if self._frame is None:
-            if self._filled < message_length:
-                self._filled += self._recv_into(memoryview(self._body)[self._filled : message_length])
+            if self._filled < self._lengths.message:
+                self._filled += self._recv_into(memoryview(self._body)[self._filled :])
                 return None
-            self._frame = self._decode()
-            if payload_length:
-                self._targets = self._payload_targets(self._frame, payload_length)
-        while self._targets:
-            count = self._recv_into(self._targets[0])
-            self._targets[0] = self._targets[0][count:]
-            if not self._targets[0].nbytes:
-                self._targets.popleft()
-        frame, self._frame, self._lengths = self._frame, None, None
+            self._frame = self._decode(self._lengths)
+            if self._lengths.payload:
+                self._payload = ChunkReader(self._payload_targets(self._frame, self._lengths.payload))
+        if self._payload is not None:
+            while not self._payload.complete:
+                self._payload.advance(self._recv_into)
+            self._frame.aborted = self._payload.aborted
+        frame, self._frame, self._lengths, self._payload = self._frame, None, None, None
         return frame
 
     def _read_header(self) -> None:
-        missing = HEADER.size - len(self._header)
+        missing = HEADER_BYTES - len(self._header)
         data, ancillary, flags, _ = self._socket.recvmsg(missing, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS), _CMSG_CLOEXEC)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -276,37 +278,32 @@ class Channel:
             raise ConnectionClosed("closed by the peer" if not self._header else "closed in the middle of a frame")
         self.bytes_received += len(data)
         self._header += data
-        if len(self._header) < HEADER.size:
+        if len(self._header) < HEADER_BYTES:
             return
-        magic, version, descriptors, route, _, message_length, payload_length = HEADER.unpack(self._header)
+        header = read_header(self._header)
         self._header.clear()
-        if magic != MAGIC:
-            raise ProtocolError(f"not a headrace peer: the frame begins with {magic!r}")
-        if version != WIRE_VERSION:
-            raise ProtocolError(f"a peer speaks wire version {version}, this is {WIRE_VERSION}")
-        if message_length > self._max_message:
-            raise ProtocolError(f"a message of {message_length} bytes, at most {self._max_message} are allowed")
-        if payload_length > MAX_PAYLOAD or (payload_length and self._sink is None):
-            raise ProtocolError(f"a payload of {payload_length} bytes is not allowed here")
-        if descriptors != len(self._descriptors):
-            raise ProtocolError(f"a frame claims {descriptors} descriptors, {len(self._descriptors)} came")
-        self._lengths = (route, message_length, payload_length)
-        self._body = bytearray(message_length)
+        if header.message > self._max_message:
+            raise ProtocolError(f"a message of {header.message} bytes, at most {self._max_message} are allowed")
+        if header.payload > MAX_PAYLOAD or (header.payload and self._sink is None):
+            raise ProtocolError(f"a payload of {header.payload} bytes is not allowed here")
+        if header.descriptors != len(self._descriptors):
+            raise ProtocolError(f"a frame claims {header.descriptors} descriptors, {len(self._descriptors)} came")
+        self._lengths = header
+        self._body = bytearray(header.message)
         self._filled = 0
 
-    def _decode(self) -> Frame:
-        assert self._lengths is not None
-        route = self._lengths[0]
+    def _decode(self, header: Header) -> Frame:
+        header.verify(self._body)
         try:
             message = self._decode_message(self._body)
         except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
             raise ProtocolError(f"a message that cannot be decoded: {error}") from error
         taken, self._descriptors = self._descriptors, []
-        return Frame(message, route, taken)
+        return Frame(message, header.route, taken)
 
-    def _payload_targets(self, frame: Frame, length: int) -> collections.deque[memoryview]:
+    def _payload_targets(self, frame: Frame, length: int) -> list[memoryview]:
         assert self._sink is not None
-        targets = collections.deque(target.cast("B") for target in self._sink(frame, length) if target.nbytes)
+        targets = [target.cast("B") for target in self._sink(frame, length) if target.nbytes]
         if sum(target.nbytes for target in targets) != length:
             raise ProtocolError(f"a payload of {length} bytes does not fit its place")
         return targets

@@ -1,0 +1,151 @@
+"""Payloads in chunks: how bulk bytes are cut, summed and stopped.
+
+A frame's payload travels as chunks, each behind a header of its own:
+
+    length u32 | kind u32 (1 data, 2 abort) | sum u64
+
+all little-endian. A chunk never spans two pieces of the payload, and holds at most `CHUNK` bytes. The sum is that of
+the chunk's 64-bit words (modulo 2**64), with the length and the last odd bytes mixed in: a damaged byte, or any burst
+within one word, always changes it. It is computed while the chunk is in the cache and costs some 0.03 s/GB, a tenth of
+a CRC. After an abort nothing more of the payload comes: the sender was told that it is not wanted.
+
+It guards against broken memory, drivers and middle boxes, not against an attacker: that is what TLS is for.
+"""
+
+from __future__ import annotations
+
+import collections
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.errors import ProtocolError
+
+CHUNK = 512 << 10
+AT_ONCE = 1 << 20  # bytes of chunks that go into one system call
+CHUNK_HEADER = struct.Struct("<IIQ")
+DATA, ABORT = 1, 2
+_MASK = (1 << 64) - 1
+_MIX = 0x9E3779B97F4A7C15  # odd, so that multiplication loses nothing
+
+
+class ChunkHeader(NamedTuple):
+    """What is announced: bytes that follow, DATA or ABORT, and their sum."""
+
+    length: int
+    kind: int
+    total: int
+
+
+def checksum(data: memoryview) -> int:
+    """Returns the sum of a chunk, 64 bits."""
+    length = data.nbytes
+    words = length >> 3
+    total = int(np.add.reduce(np.frombuffer(data, "<u8", words), dtype=np.uint64)) if words else 0
+    tail = int.from_bytes(data[words << 3 :], "little")
+    return (total + tail * _MIX + length * _MIX) & _MASK
+
+
+def read_header(raw: memoryview) -> ChunkHeader:
+    """Reads a chunk header of a peer. Raises ProtocolError if it is not sound."""
+    header = ChunkHeader(*CHUNK_HEADER.unpack(raw))
+    if header.kind == ABORT and header.length == 0:
+        return header
+    if header.kind != DATA or not 0 < header.length <= CHUNK:
+        raise ProtocolError(f"a chunk of kind {header.kind} with {header.length} bytes is not allowed")
+    return header
+
+
+class ChunkWriter:
+    """Cuts a payload into chunks, when they are about to be sent.
+
+    Args:
+        pieces: the payload, as byte memory.
+    """
+
+    def __init__(self, pieces: Iterable[memoryview]) -> None:
+        self._pieces = collections.deque(pieces)
+        self.bytes = sum(piece.nbytes for piece in self._pieces)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def cut(self) -> list[memoryview]:
+        """Returns the next chunks, some `AT_ONCE` bytes, each behind its header."""
+        parts, size = [], 0
+        while self._pieces and size < AT_ONCE:
+            piece = self._pieces.popleft()
+            if piece.nbytes > CHUNK:
+                self._pieces.appendleft(piece[CHUNK:])
+                piece = piece[:CHUNK]
+            parts += [memoryview(CHUNK_HEADER.pack(piece.nbytes, DATA, checksum(piece))), piece]
+            size += piece.nbytes
+        return parts
+
+    def abort(self) -> memoryview:
+        """Gives up what has not been cut. Returns what tells the peer so."""
+        self._pieces.clear()
+        return memoryview(CHUNK_HEADER.pack(0, ABORT, 0))
+
+
+class ChunkReader:
+    """Receives a payload into its places.
+
+    Args:
+        targets: memory to receive into, in the order and the sizes of the sender's pieces.
+    """
+
+    def __init__(self, targets: Iterable[memoryview]) -> None:
+        self._targets = collections.deque(targets)
+        self._header = memoryview(bytearray(CHUNK_HEADER.size))
+        self._header_filled = 0
+        self._chunk: ChunkHeader | None = None
+        self._filled = 0
+        self.aborted = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether all has come, or the sender has aborted."""
+        return not self._targets
+
+    def advance(self, receive_into: Callable[[memoryview], int]) -> None:
+        """Receives some more.
+
+        Args:
+            receive_into: fills a part of the memory it is given, returns how much, raises if nothing can be had.
+
+        Raises:
+            ProtocolError: the chunks do not fit, or one is damaged.
+        """
+        if self._chunk is None:
+            self._header_filled += receive_into(self._header[self._header_filled :])
+            if self._header_filled < CHUNK_HEADER.size:
+                return
+            self._begin(read_header(self._header))
+            if self._chunk is None:
+                return
+        target, chunk = self._targets[0], self._chunk
+        self._filled += receive_into(target[self._filled : chunk.length])
+        if self._filled == chunk.length:
+            self._finish(target, chunk)
+
+    def _begin(self, chunk: ChunkHeader) -> None:
+        self._header_filled = self._filled = 0
+        if chunk.kind == ABORT:
+            self.aborted = True
+            self._targets.clear()
+        elif chunk.length > self._targets[0].nbytes:
+            raise ProtocolError(f"a chunk of {chunk.length} bytes for a place of {self._targets[0].nbytes}")
+        else:
+            self._chunk = chunk
+
+    def _finish(self, target: memoryview, chunk: ChunkHeader) -> None:
+        if checksum(target[: chunk.length]) != chunk.total:
+            raise ProtocolError(f"a damaged chunk of {chunk.length} bytes")
+        self._chunk = None
+        if chunk.length == target.nbytes:
+            self._targets.popleft()
+        else:
+            self._targets[0] = target[chunk.length :]
