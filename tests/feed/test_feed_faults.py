@@ -121,7 +121,7 @@ def test_a_sample_that_kills_two_workers_is_named_and_not_asked_for_a_third_time
     with loader_at(place, feed_data.killer(), prefetch_factor=1) as loader:
         batches = iter(loader)
         next(batches)
-        with pytest.raises(WorkerError, match=r"two workers ended .* 12, 13, 14.*killed by SIGKILL") as error:
+        with pytest.raises(WorkerError, match=r"two workers ended .* indices \[13\].*killed by SIGKILL") as error:
             next(batches)
         assert "too much memory" in error.value.hint
         assert len(list(batches)) == 10
@@ -261,7 +261,7 @@ def test_a_collate_function_outside_the_job_s_code_is_not_called(pair: Pair) -> 
 def test_worker_init_fn_runs_once_in_every_worker_and_get_worker_info_works(
     place: str, loader_at: Callable[..., DataLoader]
 ) -> None:
-    with loader_at(place, feed_data.info(), batch_size=None, worker_init_fn=feed_data.note_worker) as loader:
+    with loader_at(place, feed_data.info(), batch_size=None, worker_init_fn=feed_data.note_worker, verify=0) as loader:
         seen = set(loader)
     assert seen <= {"0 0 2", "1 1 2"}
 

@@ -13,8 +13,9 @@ from feed_data import Point, flat
 from torch.utils.data import default_collate
 
 from headrace.errors import ProtocolError
-from headrace.feed.compute import Built, Slice, make_rows
+from headrace.feed.compute import Built, RowBlock, Slice, make_rows
 from headrace.feed.layout import Layout, RowWriter, Table, Uneven, decode_layout, learn
+from headrace.feed.loader import DataLoader
 from headrace.feed.seeds import preserved_generators
 from headrace.feed.tree import rebuild
 
@@ -63,9 +64,10 @@ def by_rows(samples: list[Any], cuts: list[int]) -> Any:
     block = np.full(layout.size(len(samples)), 0xAB, np.uint8)
     edges = [0, *cuts, len(samples)]
     for first, last in reversed(list(itertools.pairwise(edges))):
-        writer = RowWriter(samples[first], decode_layout(msgspec.msgpack.encode(layout)), block, len(samples))
+        writer = RowWriter(samples[first], decode_layout(msgspec.msgpack.encode(layout)), block, len(samples), first)
         for row in range(first, last):
-            writer.write(row, samples[row])
+            writer.write(samples[row])
+        writer.finish()
     return rebuild(layout.describe(len(samples)), block)
 
 
@@ -89,9 +91,11 @@ def test_samples_that_torch_does_not_stack_throughout_are_left_to_torch(value: A
 def test_samples_that_torch_refuses_are_refused_in_torch_s_words(value: Any) -> None:
     with pytest.raises(TypeError) as expected:
         default_collate([value])
-    with pytest.raises(TypeError) as got:
+    with pytest.raises(Uneven):
         learn(value)
-    assert str(got.value) == str(expected.value)
+    with pytest.raises(TypeError) as got:
+        next(iter(DataLoader([value], num_workers=1)))
+    assert str(expected.value) in str(got.value)
 
 
 @pytest.mark.parametrize(
@@ -112,15 +116,22 @@ def test_samples_that_torch_refuses_are_refused_in_torch_s_words(value: Any) -> 
 )
 def test_a_sample_unlike_the_first_is_uneven(first: Any, second: Any) -> None:
     layout = learn(first)
-    writer = RowWriter(first, layout, np.zeros(layout.size(2), np.uint8), 2)
-    writer.write(0, first)
+    writer = RowWriter(first, layout, np.zeros(layout.size(2), np.uint8), 2, 0)
+    writer.write(first)
+
+    def write() -> None:
+        writer.write(second)
+        writer.finish()
+
     with pytest.raises(Uneven):
-        writer.write(1, second)
+        write()
 
 
-def test_a_writer_refuses_another_layout() -> None:
+def test_rows_of_another_layout_than_the_batch_s_are_uneven() -> None:
+    built = Built([torch.ones(3)], default_collate, True)
+    block = np.zeros(64, np.uint8)
     with pytest.raises(Uneven):
-        RowWriter(torch.ones(3), learn(torch.ones(2)), np.zeros(64, np.uint8), 2)
+        make_rows(built, Slice(0, 0, 0, [0], [0]), learn(torch.ones(2)), lambda _: RowBlock(block, 2, 0))
 
 
 def test_the_regions_of_all_parts_cover_every_row_of_every_table_once() -> None:
@@ -175,8 +186,9 @@ def test_the_rows_of_a_slice_do_not_depend_on_how_the_batch_is_cut() -> None:
         for edges in ([0, 4], [0, 1, 4], [0, 2, 3, 4]):
             block = np.zeros(64, np.uint8)
             for first, last in itertools.pairwise(edges):
-                part = Slice(1, 3, 100, 4, first, keys[first:last])
-                make_rows(built, part, learn(torch.rand(2)), lambda _, block=block, first=first: (block, 4, first))
+                part = Slice(1, 3, 100, range(first, last), keys[first:last])
+                place = RowBlock(block, 4, first)
+                make_rows(built, part, learn(torch.rand(2)), lambda _, place=place: place)
             blocks.append(block.tobytes())
     assert len(set(blocks)) == 1
 
@@ -185,7 +197,7 @@ def test_a_slice_without_samples_has_no_layout() -> None:
     with pytest.raises(Uneven):
         make_rows(
             Built(Random(), default_collate, True),
-            Slice(0, 0, 0, 0, 0, []),
+            Slice(0, 0, 0, [], []),
             None,
             lambda _: pytest.fail("there is no row"),
         )

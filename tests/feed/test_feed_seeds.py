@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 
-from headrace.feed.seeds import preserved_generators, seed_collate, seed_sample, stream_key
+from headrace.feed.seeds import SampleSeeds, collate_key, preserved_generators, set_generators, stream_key
 
 
 def draw() -> tuple[float, float, float]:
@@ -18,12 +19,12 @@ def test_a_sample_s_numbers_do_not_depend_on_what_was_drawn_before() -> None:
     with preserved_generators():
         numbers = {}
         for position in range(20):
-            seed_sample(3, 1, position)
+            set_generators(stream_key(3, 1, position))
             numbers[position] = draw()
         for position in (7, 0, 19, 7):
             for _ in range(position):
                 draw()
-            seed_sample(3, 1, position)
+            set_generators(stream_key(3, 1, position))
             assert draw() == numbers[position]
         assert len(set(numbers.values())) == 20
 
@@ -38,8 +39,8 @@ def test_seed_epoch_position_and_purpose_all_matter() -> None:
 def test_any_whole_number_is_a_seed() -> None:
     with preserved_generators():
         for seed in (-1, 0, 2**63, 2**64 - 1, 2**64 + 5):
-            seed_sample(seed, 0, 0)
-            seed_collate(seed, 0, 0)
+            set_generators(stream_key(seed, 0, 0))
+            set_generators(collate_key(seed, 0, 0))
 
 
 def test_the_numbers_are_pinned_so_that_a_run_can_be_repeated_by_a_later_version() -> None:
@@ -58,7 +59,7 @@ def test_the_generators_of_this_process_are_as_before() -> None:
     for position in range(3):
         got.append(draw())
         with preserved_generators():
-            seed_sample(3, 0, position)
+            set_generators(stream_key(3, 0, position))
             draw()
     assert got == expected
 
@@ -68,8 +69,44 @@ def test_the_generators_are_restored_when_the_dataset_raises() -> None:
     before = torch.get_rng_state()
     try:
         with preserved_generators():
-            seed_sample(3, 0, 0)
+            set_generators(stream_key(3, 0, 0))
             raise KeyError
     except KeyError:
         pass
     assert torch.equal(before, torch.get_rng_state())
+
+
+def draws(kind: str, count: int) -> list[float]:
+    if kind == "python":
+        return [random.random() for _ in range(count)]
+    if kind == "gauss":
+        return [random.gauss(0, 1) for _ in range(count)]
+    if kind == "numpy":
+        return [float(np.random.rand()) for _ in range(count)]
+    if kind == "normal":
+        return [float(np.random.randn()) for _ in range(count)]
+    return torch.rand(count).tolist()
+
+
+@pytest.mark.parametrize("count", [0, 1, 311, 312, 624, 1248])
+@pytest.mark.parametrize("kind", ["python", "gauss", "numpy", "normal", "torch"])
+def test_a_draw_from_a_generator_that_was_not_set_is_noticed(kind: str, count: int) -> None:
+    with preserved_generators():
+        expected = {}
+        for position in range(3):
+            set_generators(stream_key(3, 1, position))
+            expected[position] = draws(kind, count)
+        seeds = SampleSeeds()
+        repeats = 0
+        random.gauss(0, 1)
+        np.random.randn()  # leaves the second number of a pair
+        seeds.clean()
+        for position in (2, 0, 1, 2):
+            while True:
+                seeds.begin(stream_key(3, 1, position))
+                got = draws(kind, count)
+                if not seeds.missed():
+                    break
+                repeats += 1
+            assert got == expected[position]
+        assert repeats == (1 if count and kind != "torch" else 0)  # the first draw of all, and never again

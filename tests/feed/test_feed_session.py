@@ -16,7 +16,8 @@ from headrace.feed import messages
 from headrace.feed.layout import learn
 from headrace.feed.links import Link
 from headrace.feed.plan import EpochPlan
-from headrace.feed.session import Session, SessionStats
+from headrace.feed.policy import Policy, SessionStats
+from headrace.feed.session import Session
 from headrace.feed.slab import Slab
 from headrace.feed.supply import Supply, Worker
 from headrace.feed.wire import Channel
@@ -50,12 +51,14 @@ class Hand:
 
     def answer(self, ask: messages.Ask, *, value: float | None = None) -> None:
         """Answers with rows that hold the keys, or a value."""
-        keys = [key[1] for key in ask.keys[1]]
         fresh = ask.slab not in self.slabs
-        slab = Slab.create(LAYOUT.size(ask.rows)) if fresh else self.slabs[ask.slab]
-        rows = slab.view().view("f4")
-        rows[ask.first : ask.last] = keys if value is None else value
-        done = messages.Done(ask.request, ask.slab, slab.size, None, ENCODED, 0.01, 0.01, fresh)
+        slab = Slab.create(sum(LAYOUT.size(piece.rows) for piece in ask.pieces)) if fresh else self.slabs[ask.slab]
+        start = 0
+        for piece in ask.pieces:
+            rows = slab.view()[start:].view("f4")
+            rows[piece.first : piece.last] = piece.keys if value is None else value
+            start += LAYOUT.size(piece.rows)
+        done = messages.Done(ask.request, ask.slab, slab.size, [], ENCODED, 0.01, 0.01, fresh)
         self.channel.send(done, descriptors=[slab.descriptor] if fresh else [])
         if fresh:
             slab.close()
@@ -85,7 +88,7 @@ class ByHand(Supply):
             raise WorkersLost("no data worker is left")
         return new
 
-    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+    def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         [worker] = [worker for worker in self._workers.values() if worker.link is link]
         self.down(worker, reason)
         link.close()
@@ -112,8 +115,9 @@ def supply() -> Iterator[ByHand]:
 def session(supply: ByHand) -> Iterator[Session]:
     opening = messages.Open(1, "m:f", {}, "", "", True)
     made = Session(
-        supply, opening, memory=1 << 20, prefetch=2, stall_timeout=5, stats=SessionStats(), warn=warnings.warn
-    )
+        supply, opening, memory=1 << 20, prefetch=2, stall_timeout=5, stats=SessionStats(), warn=warnings.warn,
+        policy=Policy(verify=0, hedge=False),
+    )  # fmt: skip
     made.begin(EpochPlan(40, ROWS, 0).epoch(0))
     yield made
     made.close()
@@ -122,24 +126,26 @@ def session(supply: ByHand) -> Iterator[Session]:
 def ready(supply: ByHand, session: Session) -> tuple[Hand, Hand]:
     """Opens both, and has the first batches made, so that the layout is known."""
     a, b = supply.hands["a"], supply.hands["b"]
-    session._step(0.0)
+    session._exchange.step(0.0)
     for hand in (a, b):
         assert isinstance(hand.read()[0], messages.Open)
         hand.opened()
-    session._step(0.01)
-    session._step(0.0)
+    session._exchange.step(0.01)
+    session._exchange.step(0.0)
     for hand in (a, b):
         hand.read()
         for ask in hand.asks:
             hand.answer(ask)
         hand.asks.clear()
-    session._step(0.01)
+    session._exchange.step(0.01)
     return a, b
 
 
 def take(session: Session, step: int) -> list[float]:
     assert session.wait_for(0, step, 5)
-    batch, rows = session.take(0, step)
+    taken = session.take(0, step)
+    assert taken is not None
+    batch, rows = taken
     assert rows == ROWS
     result: list[float] = batch.tolist()
     return result
@@ -155,30 +161,30 @@ def test_a_batch_that_a_lost_server_may_still_write_to_is_begun_again_in_another
     a, b = ready(supply, session)
     for step in range(4):
         assert take(session, step) == expected(step)
-    session._step(0.0)
+    session._exchange.step(0.0)
     a.read()
     b.read()
     [doomed, *_] = a.asks
     assert doomed.slab in a.slabs
     a.channel.close()  # its executors live on, and write a little later
-    session._step(0.01)
+    session._exchange.step(0.01)
     a.slabs[doomed.slab].view()[:] = 0xFF
     b.read()
-    [again] = [ask for ask in b.asks if ask.step == doomed.step]
+    [again] = [ask for ask in b.asks if ask.pieces[0].step == doomed.pieces[0].step]
     assert again.slab != doomed.slab
     while b.asks:
         b.answer(b.asks.pop(0))
-        session._step(0.0)
+        session._exchange.step(0.0)
         b.read()
     a.slabs[doomed.slab].view()[:] = 0xFF
-    assert take(session, doomed.step if doomed.step == 4 else 4) == expected(4)
+    assert take(session, doomed.pieces[0].step if doomed.pieces[0].step == 4 else 4) == expected(4)
     assert session.stats.retries >= 1
     for step in range(5, 10):
-        while not session._schedule.batches[0, step].complete:
+        while not session._schedule.bundles[0, step].complete:
             b.read()
             while b.asks:
                 b.answer(b.asks.pop(0))
-            session._step(0.01)
+            session._exchange.step(0.01)
         assert take(session, step) == expected(step)
         a.slabs[doomed.slab].view()[:] = 0xFF
     assert not session.wait_for(0, 10, 5)
@@ -188,15 +194,15 @@ def test_a_second_answer_is_dropped_and_counted(supply: ByHand, session: Session
     a, b = ready(supply, session)
     assert take(session, 0) == expected(0)
     assert session.wait_for(0, 1, 5)
-    session._step(0.0)
+    session._exchange.step(0.0)
     a.read()
     b.read()
     hand = a if a.asks else b
     [ask, *_] = hand.asks
     hand.answer(ask)
-    session._step(0.01)
-    hand.channel.send(messages.Done(ask.request, ask.slab, 64, None, ENCODED, 0.1, 0.1))
-    session._step(0.01)
+    session._exchange.step(0.01)
+    hand.channel.send(messages.Done(ask.request, ask.slab, 64, [], ENCODED, 0.1, 0.1))
+    session._exchange.step(0.01)
     assert session.stats.duplicates_dropped == 1
     assert take(session, 1) == expected(1)
 
@@ -212,27 +218,27 @@ def test_a_worker_whose_answer_is_not_sound_is_left(lie: dict[str, object], supp
     a, b = ready(supply, session)
     for step in range(4):
         take(session, step)
-    session._step(0.0)
+    session._exchange.step(0.0)
     a.read()
     b.read()
     [ask, *_] = a.asks
-    done = {"request": ask.request, "slab": ask.slab, "size": 64, "node": None, "layout": ENCODED}
+    done = {"request": ask.request, "slab": ask.slab, "size": 64, "nodes": [], "layout": ENCODED}
     a.channel.send(messages.Done(**(done | {"seconds": 0.1, "cpu": 0.1} | lie)))  # type: ignore[arg-type]
-    session._step(0.01)
+    session._exchange.step(0.01)
     for step in range(4, 10):
         for _ in range(50):
             b.read()
             while b.asks:
                 b.answer(b.asks.pop(0))
-            session._step(0.01)
-            if session._schedule.batches[0, step].complete:
+            session._exchange.step(0.01)
+            if session._schedule.bundles[0, step].complete:
                 break
         assert take(session, step) == expected(step)
     assert [worker.name for worker in supply.workers()] == ["b"]
 
 
 def test_workers_that_see_data_of_another_length_are_refused(supply: ByHand, session: Session) -> None:
-    session._step(0.0)
+    session._exchange.step(0.0)
     supply.hands["a"].opened(40)
     supply.hands["b"].opened(39)
     with pytest.raises(PipelineError, match="39 samples on b and 40 elsewhere"):
@@ -241,21 +247,21 @@ def test_workers_that_see_data_of_another_length_are_refused(supply: ByHand, ses
 
 
 def test_workers_with_other_numerics_are_warned_about_once(supply: ByHand, session: Session) -> None:
-    session._step(0.0)
+    session._exchange.step(0.0)
     supply.hands["a"].opened(40, torch="2.1", cpu_capability="AVX2")
     supply.hands["b"].opened(40, torch="2.2", cpu_capability="AVX2")
     with pytest.warns(UserWarning, match=r"torch: 2\.1 and 2\.2"):
-        session._step(0.01)
+        session._exchange.step(0.01)
 
 
 def test_a_failure_is_raised_when_its_batch_is_due_and_not_before(supply: ByHand, session: Session) -> None:
     a, b = ready(supply, session)
     for step in range(4):
         take(session, step)
-    session._step(0.0)
+    session._exchange.step(0.0)
     a.read()
     b.read()
-    later = max([*a.asks, *b.asks], key=lambda ask: ask.step)
+    later = max([*a.asks, *b.asks], key=lambda ask: ask.pieces[0].step)
     hand = a if later in a.asks else b
     if hand.asks[0] is not later:
         for ask in hand.asks[:-1]:
@@ -265,13 +271,13 @@ def test_a_failure_is_raised_when_its_batch_is_due_and_not_before(supply: ByHand
     other = b if hand is a else a
     for ask in other.asks:
         other.answer(ask)
-    session._step(0.01)
-    session._step(0.01)
-    for step in range(4, later.step):
+    session._exchange.step(0.01)
+    session._exchange.step(0.01)
+    for step in range(4, later.pieces[0].step):
         assert take(session, step) == expected(step)
-    assert session.wait_for(0, later.step, 5)
+    assert session.wait_for(0, later.pieces[0].step, 5)
     with pytest.raises(WorkerError, match=r"MyError: bad(.|\n)*raised on (.|\n)*Traceback: here"):
-        session.take(0, later.step)
+        session.take(0, later.pieces[0].step)
 
 
 def test_closing_gives_everything_up_even_under_way(supply: ByHand, session: Session) -> None:

@@ -15,10 +15,10 @@ from feed_servers import open_descriptors
 
 from headrace.errors import ProtocolError
 from headrace.feed import messages
-from headrace.feed.assembly import Assembly
+from headrace.feed.assembly import Assembly, Delivery
 from headrace.feed.frames import Frame
 from headrace.feed.plan import BatchPlan
-from headrace.feed.schedule import Batch, Part
+from headrace.feed.schedule import Bundle, Part
 from headrace.feed.shelf import Shelf
 from headrace.feed.slab import GRANULE, Slab, SlabPool
 
@@ -176,18 +176,18 @@ def test_a_slab_that_a_lost_worker_may_write_to_is_never_used_again() -> None:
     shelf.close()
 
 
-def a_batch() -> Batch:
-    batch = Batch(BatchPlan(0, 0, 0, [0, 1], 0))
-    batch.parts = [Part(batch, 0, 2, whole=False)]
-    return batch
+def a_part() -> Part:
+    bundle = Bundle((BatchPlan(0, 0, 0, [0, 1], 0),))
+    bundle.parts = [Part(bundle, 0, 2, whole=False)]
+    return bundle.parts[0]
 
 
 @pytest.mark.parametrize(
     "done",
     [
-        messages.Done(1, 0, GRANULE, None, b"\xff", 0, 0, True),
-        messages.Done(1, 0, 2**40, None, b"", 0, 0, True),
-        messages.Done(1, 0, 0, None, b"\x92\x91\xa1t\x90", 0, 0, True),
+        messages.Done(1, 0, GRANULE, [], b"\xff", 0, 0, True),
+        messages.Done(1, 0, 2**40, [["v", 1]], b"", 0, 0, True),
+        messages.Done(1, 0, 0, [], b"\x92\x91\xa1t\x90", 0, 0, True),
     ],
 )
 def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
@@ -195,7 +195,7 @@ def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
     slab = Slab.create(1)
     frame = Frame(done, 0, [os.dup(slab.descriptor)])
     with pytest.raises(ProtocolError):
-        assembly.arrived(a_batch(), done, frame)
+        assembly.arrived(a_part(), 0, done, frame)
     frame.discard()
     slab.close()
     assembly.shelf.close()
@@ -203,20 +203,21 @@ def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
 
 def test_an_answer_without_the_slab_that_it_speaks_of_is_refused() -> None:
     assembly = Assembly(1 << 20)
-    done = messages.Done(1, 0, GRANULE, ["v", 1], b"", 0, 0, True)
+    done = messages.Done(1, 0, GRANULE, [["v", 1]], b"", 0, 0, True)
     with pytest.raises(ProtocolError, match="with 0 descriptors"):
-        assembly.arrived(a_batch(), done, Frame(done))
+        assembly.arrived(a_part(), 0, done, Frame(done))
 
 
 def test_a_batch_is_handed_over_as_a_view_and_its_slab_comes_back() -> None:
     assembly = Assembly(1 << 20)
-    batch = a_batch()
+    part = a_part()
     slab = Slab.create(8)
     slab.view().view(np.float32)[:2] = [1, 2]
-    done = messages.Done(1, 0, slab.size, ["t", "float32", [2], 0], b"", 0, 0, True)
-    assembly.arrived(batch, done, Frame(done, 0, [os.dup(slab.descriptor)]))
+    done = messages.Done(1, 0, slab.size, [["t", "float32", [2], 0]], b"", 0, 0, True)
+    assembly.arrived(part, 0, done, Frame(done, 0, [os.dup(slab.descriptor)]))
     slab.close()
-    delivery = assembly.hand_over(batch)
+    [delivery] = assembly.hand_over(part.bundle)
+    assert isinstance(delivery, Delivery)
     assert (delivery.data.tolist(), delivery.size, delivery.copied) == ([1, 2], 8, False)
     assert assembly.shelf.leased_bytes == GRANULE
     del delivery

@@ -34,7 +34,7 @@ from headrace.feed.slab import Slab
 from headrace.feed.wire import Channel, ConnectionClosed
 
 SECRET = bytes.fromhex("5e" * 32)
-ASK = messages.Ask(1, 1, 0, 0, 5, 0, 8, 0, 8, ["l", [["v", k] for k in range(8)]], False)
+ASK = messages.Ask(1, 1, 0, 5, (messages.Piece(0, 0, 8, 0, 8, list(range(8))),), False)
 OPEN = messages.Open(1, "feed_data:noise", {}, "", "", True)
 
 
@@ -283,7 +283,7 @@ def test_thousands_of_connections_do_not_stop_the_others(pair: Pair) -> None:
         messages.Welcome(b"", "", 1),
         messages.Fork(0, 1),
         messages.Dial("tcp://h:1", b"", "c"),
-        messages.Done(1, 0, 0, None, b"", 0, 0),
+        messages.Done(1, 0, 0, [], b"", 0, 0),
         messages.SlabOffer(1, 100),
     ],
 )
@@ -359,7 +359,7 @@ LIES: dict[str, tuple[Callable[[Channel], None], str]] = {
         lambda channel: (channel.send(challenge()), channel.send(messages.Welcome(b"m" * 32, "liar", 2)))[0],
         "could not prove that it holds the token",
     ),
-    "sends a batch at once": (lambda channel: channel.send(messages.Done(1, 0, 9, None, b"", 0, 0)), "cannot be decod"),
+    "sends a batch at once": (lambda channel: channel.send(messages.Done(1, 0, 9, [], b"", 0, 0)), "cannot be decod"),
     "sends deep nesting": (lambda channel: channel.send(messages.Open(1, "", {"a": _deep()}, "", "", True)), "decoded"),
     "speaks http": (
         lambda channel: channel._socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),

@@ -31,7 +31,22 @@ from headrace.feed.wire import (
     configure_tcp,
 )  # fmt: skip
 
-DONE = messages.Done(7, 3, 100, ["t", "float32", [1], 0], b"layout", 0.5, 0.25, False)
+ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
+DONE = messages.Done(
+    7,
+    3,
+    100,
+    [["t", "float32", [1], 0], None],
+    b"layout",
+    0.5,
+    0.25,
+    False,
+    (messages.Failure(1, 3, ERROR),),
+    2,
+    [b"d"],
+)
+PIECES = (messages.Piece(4, 32, 8, 0, 8, list(range(8))), messages.Piece(5, 40, 8, 0, 8, ["l", []], True, b"k", (3,)))
+ASK = messages.Ask(1, 1, 0, 2**63, PIECES, True, 3, b"l", messages.MAKE_AND_SUM, 1, 120.0)
 PONG = messages.encode(messages.Pong())
 
 
@@ -99,14 +114,13 @@ def test_a_frame_that_comes_byte_by_byte_arrives_when_it_is_complete(
 
 
 def test_every_message_survives_the_wire(talking: tuple[Channel, Channel]) -> None:
-    error = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
     every = [
         messages.Challenge(1, b"n" * 32), messages.Hello(1, b"n", b"m", "c", 1, 2), messages.Welcome(b"m", "h", 4),
         messages.Refused("no"), messages.Dial("tcp://h:1", b"s", "c"), messages.Down("gone", True),
         messages.Open(1, "m:f", {"a": [1, None, {"b": b"x"}]}, "", "", True, "train", "p"),
-        messages.Opened(1, 10, True, {"torch": "2"}), messages.OpenFailed(1, error), messages.SlabOffer(1, 10),
-        messages.SlabDrop(1), messages.Ask(1, 1, 0, 0, 2**63, 0, 8, 0, 8, ["l", []], False, 3, b"l", b"k"), DONE,
-        messages.Unstackable(1), messages.Failed(1, error), messages.Lost(1, "r"), messages.Cancel([1, 2]),
+        messages.Opened(1, 10, True, {"torch": "2"}), messages.OpenFailed(1, ERROR), messages.SlabOffer(1, 10),
+        messages.SlabDrop(1), ASK, DONE,
+        messages.Unstackable(1), messages.Failed(1, ERROR), messages.Lost(1, "r"), messages.Cancel([1, 2]),
         messages.Cancelled(1), messages.Ping(), messages.Pong(), messages.Fork(0, 2), messages.Forked(0, 99),
         messages.Exited(99, -9),
     ]  # fmt: skip
@@ -457,8 +471,7 @@ def test_thousands_of_random_and_mutated_frames_raise_nothing_but_the_two_errors
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
-    ask = messages.Ask(1, 1, 0, 0, 5, 0, 8, 0, 8, ["l", [["v", k] for k in range(8)]], False, 3, b"l", b"k")
-    bodies = [messages.encode(message) for message in (ask, DONE, messages.Hello(1, b"n" * 32, b"m" * 32, "c"))]
+    bodies = [messages.encode(message) for message in (ASK, DONE, messages.Hello(1, b"n" * 32, b"m" * 32, "c"))]
     before = open_descriptors()
     for _ in range(3000):
         body = bytearray(chance.choice(bodies))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headrace.feed.naming import Pipeline
+from headrace.feed.numerics import NumericsPolicy
+from headrace.feed.policy import Policy
 
 
 class Shard(NamedTuple):
@@ -79,6 +81,21 @@ def check_arguments(
     elif batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     return batch_size, drop_last
+
+
+def make_policy(
+    on_error: Literal["raise", "skip"], slice_timeout: float, numerics: NumericsPolicy, verify: float, *, hedge: bool
+) -> Policy:
+    """Checks what is headrace's own. Raises ValueError."""
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error must be "raise" or "skip", got {on_error!r}')
+    if numerics not in ("warn", "refuse", "lowest"):
+        raise ValueError(f'numerics must be "warn", "refuse" or "lowest", got {numerics!r}')
+    if not 0 <= verify <= 1:
+        raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {verify}")
+    if slice_timeout <= 0:
+        raise ValueError(f"slice_timeout must be more than 0 seconds, got {slice_timeout}")
+    return Policy(on_error, slice_timeout, numerics, verify, hedge)
 
 
 def find_shard(

@@ -1,20 +1,24 @@
-"""Making a slice: seed, load, transform, collate, write. The only place where the user's dataset is called.
+"""Making batches: seed, load, transform, collate. The only place where the user's dataset is called.
 
-Used by executors and, with `num_workers=0`, by the trainer itself. It keeps no state between slices, so an answer
-depends on the request alone.
+Used by executors and, with `num_workers=0`, by the trainer itself. It keeps no state between slices but what it has
+learned to be quicker, so an answer depends on the request alone.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from headrace.feed import layout as layouts
 from headrace.feed import seeds
-from headrace.feed.layout import Layout, RowWriter, Uneven
+from headrace.feed.layout import Layout, LayoutCache, RowWriter, Uneven
+from headrace.feed.seeds import SampleSeeds
 from headrace.feed.tree import Bytes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,29 +30,54 @@ class Built:
         collate: makes a batch of a list of samples; for `batch_size=None` converts one sample.
         default_collate: whether `collate` is torch's own, so that rows may be written one by one.
         batched: False for `batch_size=None`.
+        seeds: sets the generators, those that this pipeline draws from.
+        layouts: those of the samples that were seen.
     """
 
     dataset: Any
     collate: Callable[[Any], Any]
     default_collate: bool
     batched: bool = True
+    seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
+    layouts: LayoutCache = field(default_factory=LayoutCache, compare=False)
 
     @property
     def whole(self) -> bool:
         """Whether batches are always made whole."""
         return not self.batched or not self.default_collate or hasattr(self.dataset, "__getitems__")
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """What is learned stays here: it looks at this process's memory."""
+        return self.dataset, self.collate, self.default_collate, self.batched
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        Built.__init__(self, *state)
+
 
 @dataclass(frozen=True)
 class Slice:
-    """The address of a slice: rows first.. of a batch, with their keys."""
+    """Rows of one batch.
+
+    Attributes:
+        epoch, seed: of the epoch.
+        position: plan position of the batch's first row.
+        rows: which rows of the batch are made, in order.
+        keys: one a row.
+    """
 
     epoch: int
     seed: int
     position: int
-    rows: int
-    first: int
+    rows: Sequence[int]
     keys: Sequence[Any]
+
+
+class RowFailed(Exception):
+    """The dataset raised over a row of the batch; the cause is the user's exception. `row` -1: it was no single row."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
 
 
 @dataclass(frozen=True)
@@ -71,51 +100,88 @@ class Stopwatch:
 
 
 def make_whole(built: Built, part: Slice) -> Any:
-    """Makes a whole batch with the pipeline's collate function."""
+    """Makes a whole batch with the pipeline's collate function. Raises RowFailed."""
     if not built.batched:
-        seeds.seed_sample(part.seed, part.epoch, part.position)
-        return built.collate(built.dataset[part.keys[0]])
-    if hasattr(built.dataset, "__getitems__"):
-        seeds.seed_sample(part.seed, part.epoch, part.position)
-        samples = built.dataset.__getitems__(list(part.keys))
+        samples: Any = next(iter(samples_of(built, part)))
+    elif hasattr(built.dataset, "__getitems__"):
+        key = seeds.stream_key(part.seed, part.epoch, part.position)
+        try:
+            samples = _seeded(built, key, built.dataset.__getitems__, list(part.keys))
+        except Exception as error:
+            raise RowFailed(-1) from error
     else:
-        samples = [_load(built, part, row) for row in range(len(part.keys))]
-    seeds.seed_collate(part.seed, part.epoch, part.position)
-    return built.collate(samples)
+        samples = list(samples_of(built, part))
+    try:
+        if built.default_collate:
+            return built.collate(samples)
+        key = seeds.collate_key(part.seed, part.epoch, part.position)
+        return _seeded(built, key, built.collate, samples)
+    except Exception as error:
+        raise RowFailed(-1) from error
 
 
-def make_rows(
-    built: Built, part: Slice, expected: Layout | None, block_of: Callable[[Layout], tuple[Bytes, int, int]]
-) -> Layout:
-    """Makes rows of a stacked batch, each written as soon as it is loaded.
+def make_rows(built: Built, part: Slice, expected: Layout | None, block_of: Callable[[Layout], RowBlock]) -> Layout:
+    """Makes rows of a stacked batch, written as they are loaded.
 
     Args:
         built: the pipeline.
-        part: the slice.
+        part: the rows.
         expected: layout of the batch, None when it is not known yet.
-        block_of: given the layout, returns the block to write to, its rows, and the row of the slice's first sample.
+        block_of: given the layout, says where the rows go.
 
     Returns:
         The layout.
 
     Raises:
         Uneven: the samples do not stack row by row, or not into the expected layout.
+        RowFailed: the dataset raised.
     """
     writer: RowWriter | None = None
-    start = 0
     layout = expected
-    for row in range(len(part.keys)):
-        sample = _load(built, part, row)
+    for sample in samples_of(built, part):
         if writer is None:
-            layout = layouts.learn(sample) if expected is None else expected  # the writer compares
-            block, rows, start = block_of(layout)
-            writer = RowWriter(sample, layout, block, rows)
-        writer.write(start + row, sample)
-    if layout is None:
+            own = built.layouts.of(sample)
+            if expected is not None and own is not expected and own != expected:
+                raise Uneven
+            layout = own
+            place = block_of(own)
+            writer = RowWriter(sample, own, place.block, place.rows, place.first)
+        writer.write(sample)
+    if writer is None or layout is None:
         raise Uneven
+    writer.finish()
     return layout
 
 
-def _load(built: Built, part: Slice, row: int) -> Any:
-    seeds.seed_sample(part.seed, part.epoch, part.position + part.first + row)
-    return built.dataset[part.keys[row]]
+@dataclass(frozen=True)
+class RowBlock:
+    """Where rows go: the block of the whole batch, its rows, and the place of the first row that is written."""
+
+    block: Bytes
+    rows: int
+    first: int
+
+
+def samples_of(built: Built, part: Slice) -> Iterator[Any]:
+    """Loads the samples of a slice, one after the other. Raises RowFailed."""
+    load = functools.partial(operator.getitem, built.dataset)
+    for row, key in zip(part.rows, part.keys, strict=True):
+        try:
+            yield _seeded(built, seeds.stream_key(part.seed, part.epoch, part.position + row), load, key)
+        except Exception as error:
+            raise RowFailed(row) from error
+
+
+def _seeded(built: Built, key: bytes, function: Callable[[Any], T], argument: Any) -> T:
+    """Calls the user's code with its generators set; calls it again if it drew from one that was not."""
+    own = built.seeds
+    while True:
+        own.begin(key)
+        try:
+            result = function(argument)
+        except Exception:
+            if own.missed():
+                continue
+            raise
+        if not own.missed():
+            return result

@@ -27,7 +27,7 @@ DEPTH = 2  # one slice at work, one waiting behind it
 
 @dataclass
 class Member:
-    """One executor."""
+    """One executor. `capability`: torch's instruction set, empty for the host's own; `hung`: why it is being ended."""
 
     number: int
     channel: Channel
@@ -36,6 +36,8 @@ class Member:
     slabs: set[int] = field(default_factory=set)
     tasks: collections.deque[Any] = field(default_factory=collections.deque)
     dead: bool = False
+    capability: str = ""
+    hung: str = ""
 
 
 class Crew:
@@ -73,12 +75,24 @@ class Crew:
             )
         return Channel(ours), process
 
-    def start(self, number: int) -> Member:
+    def ensure(self, capability: str) -> None:
+        """Starts executors that use another instruction set than the host's own, if there are none yet."""
+        if not any(member.capability == capability for member in self.members.values()):
+            first = len(self.members)
+            for number in range(first, first + self.size):
+                self.start(number, capability)
+
+    def signal(self, member: Member, number: int) -> None:
+        """Sends an executor a signal."""
+        if member.pid:
+            os.kill(member.pid, number)  # the zygote has not reaped it: its Exited would have come first
+
+    def start(self, number: int, capability: str = "") -> Member:
         """Starts executor `number`; it can be given tasks at once."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self.zygote.send(messages.Fork(number, self.size), descriptors=[theirs.fileno()])
-        member = Member(number, Channel(ours))
+            self.zygote.send(messages.Fork(number, self.size, capability), descriptors=[theirs.fileno()])
+        member = Member(number, Channel(ours), capability=capability)
         self.members[number] = member
         return member
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import heapq
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 RESTARTS, RESTART_WINDOW = 20, 60.0
 MAX_OPEN_DEATHS = 2
+MAX_PIECES = 4096
+STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 
 class CrewLost(HeadraceError):
@@ -47,6 +50,7 @@ class Task:
     pipeline: int
     staging: int = 0
     cancelled: bool = False
+    begun: float = 0.0
 
 
 @dataclass
@@ -56,6 +60,13 @@ class _Known:
     message: messages.Open
     opened: messages.Opened | None = None
     deaths: int = 0
+    batch_bytes: int = 0  # the largest batch that was made whole
+
+
+def _alone(piece: messages.Piece) -> messages.Piece:
+    """Returns the piece as a block of its own, not as a part of its batch's."""
+    rows, position = piece.last - piece.first, piece.position + piece.first
+    return msgspec.structs.replace(piece, rows=rows, first=0, last=rows, position=position)
 
 
 class Desk:
@@ -109,7 +120,8 @@ class Desk:
             return
         waiting = self._waiting.setdefault(number, [])
         waiting.append((client, message.pipeline))
-        alive = self._alive()
+        self._crew.ensure(message.capability)
+        alive = self._alive(message.capability)
         if len(waiting) == 1 and alive:  # otherwise it is introduced to the executor that is on its way
             self._introduce(min(alive, key=lambda member: len(member.tasks)), number)
 
@@ -131,16 +143,25 @@ class Desk:
     def ask(self, client: Client, ask: messages.Ask) -> None:
         """Queues a slice."""
         number = self._pipelines.get((client, ask.pipeline))
-        if number is None or not (0 <= ask.first < ask.last <= ask.rows or ask.first == ask.last == ask.rows == 0):
-            raise ProtocolError(f"an ask for rows {ask.first}..{ask.last} of {ask.rows}, pipeline {ask.pipeline}")
+        if number is None or not 0 < len(ask.pieces) <= MAX_PIECES:
+            raise ProtocolError(f"an ask for {len(ask.pieces)} pieces of pipeline {ask.pipeline}")
+        for piece in ask.pieces:
+            part = piece.last - piece.first < piece.rows
+            if not (0 <= piece.first <= piece.last <= piece.rows) or (part and len(ask.pieces) > 1):
+                raise ProtocolError(f"an ask for rows {piece.first}..{piece.last} of {piece.rows}")
         self._enqueue(Task(client, ask, self._number(), number))
 
     def _enqueue(self, task: Task) -> None:
-        heapq.heappush(self._queue, (task.ask.epoch, task.ask.step, task.request, task))
+        heapq.heappush(self._queue, (task.ask.epoch, task.ask.pieces[0].step, task.request, task))
 
     def cancel(self, client: Client, message: messages.Cancel) -> None:
-        """Forgets slices that are still queued; a slice at work is finished and its result dropped."""
+        """Forgets slices that are still queued and stops those on their way.
+
+        A slice at work is finished and its result dropped.
+        """
         wanted = set(message.requests)
+        for request in wanted:
+            client.abort(request)
         kept = []
         for item in self._queue:
             task = item[3]
@@ -221,6 +242,9 @@ class Desk:
         if not member.tasks or member.tasks[0].request != message.request:
             raise ProtocolError(f"executor {member.number} answered {message.request}, which is not its turn")
         task = member.tasks[0]
+        if len(member.tasks) > 1:
+            member.tasks[1].begun = time.monotonic()
+        member.hung = ""
         answer = msgspec.structs.replace(message, request=task.ask.request)
         if isinstance(answer, messages.Done) and not task.cancelled and not task.client.local:
             self._send_payload(task, answer, frame)
@@ -240,15 +264,29 @@ class Desk:
         if answer.fresh:
             self._unstage(task)
             task.staging = self._staging.adopt(Slab(frame.take_descriptor(), answer.size))
+        if not task.staging:  # digests only, or nothing but failures
+            task.client.send(msgspec.structs.replace(answer, slab=0, size=0))
+            return
         slab, number = self._staging[task.staging], task.staging
-        if answer.layout:
-            rows = task.ask.last - task.ask.first
+        pieces = task.ask.pieces
+        if answer.layout and len(pieces) == 1:
+            rows = pieces[0].last - pieces[0].first
             regions = decode_layout(answer.layout).regions(rows, 0, rows)
+        elif answer.layout:
+            regions = [(0, sum(decode_layout(answer.layout).size(piece.rows) for piece in pieces))]
         else:
-            regions = [(0, answer.size)]
+            regions = [(0, self._whole_size(task, answer, slab))]
         payload = [slab.memory(offset, length) for offset, length in regions]
         answer = msgspec.structs.replace(answer, slab=0, fresh=False, size=sum(part.nbytes for part in payload))
-        task.client.send(answer, payload=payload, sent=lambda: self._release(number))
+        request = task.ask.request
+        task.client.send(answer, payload=payload, sent=lambda: self._release(number), key=request)
+
+    def _whole_size(self, task: Task, answer: messages.Done, slab: Slab) -> int:
+        """Returns the bytes that batches made whole take, and learns how large such slabs should be."""
+        known = self._known[task.pipeline]
+        size = min(answer.size, slab.size)
+        known.batch_bytes = max(known.batch_bytes, -(-size // len(task.ask.pieces)))
+        return size
 
     def _unstage(self, task: Task) -> None:
         if task.staging:
@@ -263,20 +301,38 @@ class Desk:
 
     # Giving work
 
-    def _alive(self) -> list[Member]:
-        return [member for member in self._crew.members.values() if not member.dead]
+    def _alive(self, capability: str | None = None) -> list[Member]:
+        return [
+            member for member in self._crew.members.values()
+            if not member.dead and (capability is None or member.capability == capability)
+        ]  # fmt: skip
 
     def dispatch(self) -> None:
         """Gives queued slices to executors that have room."""
         while self._queue:
-            free = [member for member in self._alive() if len(member.tasks) < DEPTH]
+            _, _, _, task = self._queue[0]
+            capability = self._known[task.pipeline].message.capability
+            free = [member for member in self._alive(capability) if len(member.tasks) < DEPTH]
             if not free:
                 return
-            member = min(free, key=lambda candidate: len(candidate.tasks))
-            _, _, _, task = self._queue[0]
+            avoid = task.ask.avoid
+            member = min(free, key=lambda candidate: (candidate.number == avoid, len(candidate.tasks)))
             if not self._prepare(member, task):
                 return  # the staging memory is used up; it comes back when the clients have read
             heapq.heappop(self._queue)
+
+    def end_stuck(self) -> None:
+        """Ends executors that have worked on a slice for longer than its deadline: their stacks go to the log first."""
+        now = time.monotonic()
+        for member in self._alive():
+            task = member.tasks[0] if member.tasks else None
+            if task is None or not task.ask.deadline or now - task.begun < task.ask.deadline:
+                continue
+            if not member.hung:
+                member.hung = f"it hung for {task.ask.deadline:.0f} s; its stack is in the log"
+                self._crew.signal(member, signal.SIGUSR1)
+            elif now - task.begun > task.ask.deadline + STACK_SECONDS:
+                self._crew.signal(member, signal.SIGKILL)
 
     def _prepare(self, member: Member, task: Task) -> bool:
         ask = task.ask
@@ -286,20 +342,31 @@ class Desk:
             if slab:
                 self._offer(member, slab, self._slabs[slab])
         else:
-            rows = ask.last - ask.first
-            if ask.layout:
-                size = decode_layout(ask.layout).size(rows)
+            size = self._staging_size(task)
+            if size:
                 staging = self._staging.acquire(size, force=self._staging.total_bytes <= self._staging.free_bytes)
                 if staging is None:
                     return False
                 task.staging, slab = staging, -staging
                 self._offer(member, slab, self._staging[staging])
-            position = ask.position + ask.first
-            ask = msgspec.structs.replace(ask, rows=rows, first=0, last=rows, position=position)
+            if ask.layout:
+                ask = msgspec.structs.replace(ask, pieces=tuple(_alone(piece) for piece in ask.pieces))
         self._introduce(member, task.pipeline)
+        if not member.tasks:
+            task.begun = time.monotonic()
         member.tasks.append(task)
         self._give(member, msgspec.structs.replace(ask, request=task.request, pipeline=task.pipeline, slab=slab))
         return True
+
+    def _staging_size(self, task: Task) -> int:
+        """Returns the bytes to set aside for a result; 0 when they are not known yet, or nothing will come."""
+        ask = task.ask
+        if ask.check == messages.SUM:
+            return 0
+        if ask.layout:
+            layout = decode_layout(ask.layout)
+            return max(1, sum(layout.size(piece.last - piece.first) for piece in ask.pieces))
+        return self._known[task.pipeline].batch_bytes * len(ask.pieces)
 
     def _offer(self, member: Member, number: int, slab: Slab) -> None:
         if number not in member.slabs:
@@ -335,7 +402,7 @@ class Desk:
             elif isinstance(message, messages.Exited):
                 member = self._crew.by_pid(message.pid)
                 if member is not None:
-                    self._replace(member, exit_reason(message.status))
+                    self._replace(member, member.hung or exit_reason(message.status))
 
     def _replace(self, member: Member, reason: str) -> None:
         self._crew.discard(member)
@@ -350,18 +417,20 @@ class Desk:
             if task.cancelled:
                 task.client.send(messages.Cancelled(task.ask.request))
             elif place == 0:
-                task.client.send(messages.Lost(task.ask.request, f"executor {member.number}: {reason}"))
+                text = f"executor {member.number}: {reason}"
+                task.client.send(messages.Lost(task.ask.request, text, bool(member.hung)))
             elif not task.client.closed:
                 self._enqueue(task)
         if not allowed:
             raise CrewLost(
                 f"{len(self._restarts)} executors ended within {RESTART_WINDOW:.0f} s; the last one {reason}"
             )
-        fresh = self._crew.start(member.number)
+        fresh = self._crew.start(member.number, member.capability)
         for number in list(self._waiting):
+            capability = self._known[number].message.capability
             if number in member.opened:
                 self._retry_open(fresh, number, reason)
-            elif not any(number in other.opened for other in self._alive()):
+            elif capability == member.capability and not any(number in other.opened for other in self._alive()):
                 self._introduce(fresh, number)
 
     def _retry_open(self, member: Member, number: int, reason: str) -> None:

@@ -9,36 +9,29 @@ It lives as long as the other end of its socket, and dies with the process that 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from headrace.errors import PipelineError
-from headrace.feed import messages, tree
+from headrace.feed import messages
 from headrace.feed.collate import stack_in_ordinary_memory, standard_collate
-from headrace.feed.compute import Built, Slice, Stopwatch, make_rows, make_whole
+from headrace.feed.compute import Built
 from headrace.feed.fingerprint import numerics
 from headrace.feed.frames import Frame
-from headrace.feed.layout import Layout, Uneven, decode_layout
+from headrace.feed.layout import Uneven
+from headrace.feed.making import make_slice
 from headrace.feed.naming import load_factory, load_function
 from headrace.feed.slab import Slab
-from headrace.feed.tree import Bytes, rebuild
+from headrace.feed.trouble import remote_error
 from headrace.feed.wire import Channel, ConnectionClosed
-
-
-def remote_error(error: BaseException) -> messages.RemoteError:
-    """Describes an exception, with its traceback, for the trainer."""
-    kind = type(error)
-    text = "".join(traceback.format_exception(kind, error, error.__traceback__))
-    return messages.RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
 
 
 class Executor:
@@ -171,70 +164,18 @@ class Executor:
         if ask.pipeline in self._broken:
             self._send(messages.Failed(ask.request, self._broken[ask.pipeline]))
             return
-        watch = Stopwatch()
+        slab = self._slabs.get(ask.slab)
         try:
-            keys = rebuild(ask.keys, np.frombuffer(bytearray(ask.key_bytes), np.uint8))
-            part = Slice(ask.epoch, ask.seed, ask.position, ask.rows, ask.first, keys)
-            built = self._pipelines[ask.pipeline]
-            if ask.whole or built.whole:
-                self._answer_whole(ask, make_whole(built, part), watch)
-            else:
-                self._answer_rows(ask, built, part, watch)
+            done, fresh = make_slice(self._pipelines[ask.pipeline], ask, slab, self._number)
         except Uneven:
             self._send(messages.Unstackable(ask.request))
-        except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
+            return
+        except Exception as error:  # noqa: BLE001 - a result that cannot travel: told to the trainer with its place
             self._send(messages.Failed(ask.request, remote_error(error)))
-
-    def _answer_whole(self, ask: messages.Ask, batch: object, watch: Stopwatch) -> None:
-        node, leaves, size = tree.describe(batch)
-        slab, fresh = self._slab_for(ask.slab, size)
-        tree.write_leaves(leaves, slab.view())
-        self._done(ask, slab, size, watch, fresh=fresh, node=node)
-
-    def _answer_rows(self, ask: messages.Ask, built: Built, part: Slice, watch: Stopwatch) -> None:
-        expected = decode_layout(ask.layout) if ask.layout else None
-        used: list[tuple[Slab, int, bool]] = []
-
-        def block_of(layout: Layout) -> tuple[Bytes, int, int]:
-            rows = ask.rows if expected is not None else len(part.keys)
-            size = layout.size(rows)
-            slab, fresh = self._slab_for(ask.slab, size)
-            used.append((slab, size, fresh))
-            return slab.view(), rows, ask.first if expected is not None else 0
-
-        try:
-            layout = make_rows(built, part, expected, block_of)
-        except BaseException:
-            for slab, _, fresh in used:
-                if fresh:
-                    slab.close()
-            raise
-        slab, size, fresh = used[0]
-        self._done(ask, slab, size, watch, fresh=fresh, layout=msgspec.msgpack.encode(layout))
-
-    def _slab_for(self, number: int, size: int) -> tuple[Slab, bool]:
-        slab = self._slabs.get(number)
-        if slab is not None and slab.size >= size:
-            return slab, False
-        return Slab.create(size), True
-
-    def _done(
-        self,
-        ask: messages.Ask,
-        slab: Slab,
-        size: int,
-        watch: Stopwatch,
-        *,
-        fresh: bool,
-        node: list[Any] | None = None,
-        layout: bytes = b"",
-    ) -> None:
-        cost = watch.read()
-        number, told = (0, slab.size) if fresh else (ask.slab, size)
-        done = messages.Done(ask.request, number, told, node, layout, cost.seconds, cost.cpu, fresh)
-        self._send(done, [slab.descriptor] if fresh else [])
-        if fresh:
-            slab.close()
+            return
+        self._send(done, [fresh.descriptor] if fresh is not None else [])
+        if fresh is not None:
+            fresh.close()
 
     def _send(self, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
         self._channel.send(message, descriptors=descriptors)
@@ -251,8 +192,10 @@ def executor_main(
 ) -> None:
     """Turns this process into an executor, until the other end closes.
 
-    Signals: SIGINT is the trainer's business (a Ctrl-C in a terminal reaches the whole group), SIGTERM ends it.
+    Signals: SIGINT is the trainer's business (a Ctrl-C in a terminal reaches the whole group), SIGTERM ends it, SIGUSR1
+    has it write the stacks of its threads to its log (it is sent to one that is taken for hung, before SIGKILL).
     """
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

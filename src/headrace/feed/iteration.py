@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from headrace.feed.compute import Built, Slice, make_whole
+from headrace.feed.compute import Built, RowFailed, Slice, make_whole
 from headrace.feed.meter import StepMeter
 from headrace.feed.plan import BatchPlan
 from headrace.feed.seeds import preserved_generators
@@ -47,11 +47,16 @@ class InlineBatches:
         if plan is None or plan.epoch != self._epoch:
             return None
         with preserved_generators():
-            part = Slice(plan.epoch, plan.seed, plan.position, plan.rows, 0, plan.keys)
+            self._built.seeds.clean()
+            part = Slice(plan.epoch, plan.seed, plan.position, range(plan.rows), plan.keys)
             try:
                 return make_whole(self._built, part), plan.rows
-            except StopIteration as error:  # it would end the user's loop as if the epoch were over
-                raise RuntimeError("the dataset raised StopIteration") from error
+            except RowFailed as failed:
+                error = failed.__cause__
+        assert isinstance(error, Exception)
+        if isinstance(error, StopIteration):  # it would end the user's loop as if the epoch were over
+            raise RuntimeError("the dataset raised StopIteration") from error
+        raise error
 
     def end(self, *, complete: bool) -> None:
         """Nothing is held."""
@@ -85,14 +90,18 @@ class ServedBatches:
     def fetch(self) -> tuple[Any, int] | None:
         """Waits for the next batch."""
         session = self._session
-        if session is None or self._step == self._steps or not session.wait_for(self._epoch, self._step, self._timeout):
-            return None
-        self._step += 1
-        try:
-            return session.take(self._epoch, self._step - 1)
-        except KeyboardInterrupt:
-            session.close()  # in the middle of a hand-over: what it holds is not known any more
-            raise
+        while session is not None and self._step != self._steps:
+            if not session.wait_for(self._epoch, self._step, self._timeout):
+                return None
+            self._step += 1
+            try:
+                taken = session.take(self._epoch, self._step - 1)
+            except KeyboardInterrupt:
+                session.close()  # in the middle of a hand-over: what it holds is not known any more
+                raise
+            if taken is not None:  # else every row of the batch was skipped
+                return taken
+        return None
 
     def end(self, *, complete: bool) -> None:
         """Gives the session back."""

@@ -11,7 +11,8 @@ no layout: `Uneven`. Then the whole batch is collated at once, by torch, with to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from headrace.errors import ProtocolError
 from headrace.feed.tree import Bytes, Node, align, is_tensor
 
 MAX_LEAVES = 10_000
+_STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call
 
 
 class Uneven(Exception):
@@ -71,9 +73,9 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
             for offset, table in zip(self.offsets(rows), self.tables, strict=True)
         ]
 
-    def describe(self, rows: int) -> Node:
-        """Returns the description of a whole batch of `rows` rows, for `tree.rebuild`."""
-        return self._fill(self.tree, self.offsets(rows), rows)
+    def describe(self, rows: int, start: int = 0) -> Node:
+        """Returns the description of a whole batch of `rows` rows that begins at `start`, for `tree.rebuild`."""
+        return self._fill(self.tree, [start + offset for offset in self.offsets(rows)], rows)
 
     def _fill(self, node: Any, offsets: Sequence[int], rows: int) -> Node:
         kind = node[0]
@@ -98,6 +100,7 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
 _layouts = msgspec.msgpack.Decoder(Layout)
 
 
+@functools.lru_cache(maxsize=256)
 def decode_layout(data: bytes) -> Layout:
     """Decodes a layout that came from a peer. Raises ProtocolError if it is not sound."""
     try:
@@ -117,7 +120,11 @@ def learn(sample: Any) -> Layout:
     from torch.utils.data import default_collate
 
     tables: list[Table] = []
-    tree = _node(default_collate([sample]), tables)
+    try:
+        collated = default_collate([sample])
+    except (TypeError, ValueError, RuntimeError):
+        raise Uneven from None  # torch's own words, for the whole batch
+    tree = _node(collated, tables)
     if not tables:
         raise Uneven
     return Layout(tree, tuple(tables))
@@ -146,26 +153,40 @@ def _is_strided(tensor: Any) -> bool:
     return tensor.layout is torch.strided
 
 
+class LayoutCache:
+    """The layouts of the samples that were seen, so that each is learned once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Layout] = {}
+
+    def of(self, sample: Any) -> Layout:
+        """Returns the layout of batches of such samples. Raises Uneven."""
+        signature = _signature(sample)
+        if signature not in self._known:
+            if len(self._known) >= 64:
+                self._known.clear()
+            self._known[signature] = learn(sample)
+        return self._known[signature]
+
+
 class RowWriter:
-    """Writes samples as rows of a stacked batch.
+    """Writes samples as consecutive rows of a stacked batch. Small ones are collected and stacked together.
 
     Args:
-        sample: the first sample of the slice; the others must be like it.
-        layout: layout of the batch.
+        sample: the first sample; the others must be like it.
+        layout: its layout, and that of the batch.
         block: block of the whole batch, uint8.
         rows: rows of the whole batch.
-
-    Raises:
-        Uneven: the sample does not fit the layout.
+        first: row of the first sample.
     """
 
-    def __init__(self, sample: Any, layout: Layout, block: Bytes, rows: int) -> None:
+    def __init__(self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int) -> None:
         import torch
 
-        own = learn(sample)
-        if own != layout:
-            raise Uneven
-        self._signature = _signature(sample)
+        self._read = _reader(sample)
+        self._row = self._written = first
+        self._most = max(1, _STACK_BYTES // max(1, layout.row_bytes))
+        self._columns: list[list[Any]] = [[] for _ in layout.tables]
         self._targets = []
         for table, offset in zip(layout.tables, layout.offsets(rows), strict=True):
             raw: NDArray[np.uint8] = block[offset : offset + table.row_bytes * rows]
@@ -174,31 +195,108 @@ class RowWriter:
             view = torch.from_numpy(raw).view(dtype).reshape(shape) if raw.size else torch.empty(shape, dtype=dtype)
             self._targets.append(view)
 
-    def write(self, row: int, sample: Any) -> None:
-        """Writes one sample. Raises Uneven if it differs from the first one."""
-        import torch
-
-        if _signature(sample) != self._signature:
+    def write(self, sample: Any) -> None:
+        """Takes the next sample. Raises Uneven if it differs from the first one, or cannot be stacked."""
+        leaves: list[Any] = []
+        if not self._read(sample, leaves):
             raise Uneven
+        for column, leaf in zip(self._columns, leaves, strict=True):
+            column.append(leaf)
+        self._row += 1
+        if self._row - self._written >= self._most:
+            self.finish()
+
+    def finish(self) -> None:
+        """Writes what was collected. Raises Uneven."""
+        first, last = self._written, self._row
+        if first == last:
+            return
         try:
-            for target, leaf in zip(self._targets, _leaves(sample), strict=True):
-                if isinstance(leaf, torch.Tensor):
-                    target[row].copy_(leaf.detach())
-                elif isinstance(leaf, np.ndarray):
-                    target[row].copy_(torch.as_tensor(leaf))
-                else:
-                    target[row] = leaf.item() if isinstance(leaf, np.generic) else leaf
+            for target, column in zip(self._targets, self._columns, strict=True):
+                _stack(column, target[first:last])
+                column.clear()
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise Uneven from None  # torch's own result, or torch's own words, for the whole batch
+        self._written = last
 
 
-def _leaves(sample: Any) -> list[Any]:
-    """Lists a sample's leaves in the order in which `default_collate` lays them out."""
+def _stack(column: list[Any], target: Any) -> None:
+    """Writes equal leaves as the rows of a tensor."""
+    import torch
+
+    leaf = column[0]
+    if isinstance(leaf, torch.Tensor):
+        if any(tensor.requires_grad for tensor in column):
+            column = [tensor.detach() for tensor in column]
+        if len(column) == 1:
+            target[0].copy_(column[0])
+        else:
+            torch.stack(column, out=target)
+    elif isinstance(leaf, np.ndarray):
+        for row, array in zip(target, column, strict=True):
+            row.copy_(torch.as_tensor(array))
+    else:
+        values = [item.item() if isinstance(item, np.generic) else item for item in column]
+        target.copy_(torch.tensor(values, dtype=target.dtype))
+
+
+Reader = Callable[[Any, list[Any]], bool]
+
+
+def _reader(sample: Any) -> Reader:
+    """Makes a function that lists a sample's leaves in the order in which `default_collate` lays them out.
+
+    The function returns False when the sample is not like the first one: structure, types, dtypes or shapes.
+    """
+    if is_tensor(sample):
+        return _tensor_reader(sample)
+    kind: Any = type(sample)
+    if isinstance(sample, np.ndarray):
+        dtype, shape = sample.dtype, sample.shape
+
+        def read_array(value: Any, leaves: list[Any]) -> bool:
+            leaves.append(value)
+            return isinstance(value, np.ndarray) and value.dtype == dtype and value.shape == shape
+
+        return read_array
     if isinstance(sample, Mapping):
-        return [leaf for item in sample.values() for leaf in _leaves(item)]
+        keys = tuple(sample)
+        readers = [_reader(sample[key]) for key in keys]
+
+        def read_mapping(value: Any, leaves: list[Any]) -> bool:
+            return (
+                isinstance(value, Mapping)
+                and tuple(value) == keys
+                and all(read(value[key], leaves) for read, key in zip(readers, keys, strict=True))
+            )
+
+        return read_mapping
     if isinstance(sample, (list, tuple)):
-        return [leaf for item in sample for leaf in _leaves(item)]
-    return [sample]
+        readers = [_reader(item) for item in sample]
+        length = len(readers)
+
+        def read_sequence(value: Any, leaves: list[Any]) -> bool:
+            if type(value) is not kind or len(value) != length:
+                return False
+            return all(read(item, leaves) for read, item in zip(readers, value, strict=True))
+
+        return read_sequence
+
+    def read_number(value: Any, leaves: list[Any]) -> bool:
+        leaves.append(value)
+        return type(value) is kind
+
+    return read_number
+
+
+def _tensor_reader(sample: Any) -> Reader:
+    dtype, shape = sample.dtype, sample.shape
+
+    def read_tensor(value: Any, leaves: list[Any]) -> bool:
+        leaves.append(value)
+        return is_tensor(value) and value.dtype is dtype and value.shape == shape
+
+    return read_tensor
 
 
 def _signature(sample: Any) -> Any:
@@ -208,7 +306,7 @@ def _signature(sample: Any) -> Any:
     if isinstance(sample, np.ndarray):
         return ("a", sample.dtype, sample.shape)
     if isinstance(sample, Mapping):
-        return ("d", tuple(sample), tuple(_signature(item) for item in sample.values()))
+        return (type(sample), tuple(sample), tuple(_signature(item) for item in sample.values()))
     if isinstance(sample, (list, tuple)):
         return (type(sample), tuple(_signature(item) for item in sample))
     return type(sample)

@@ -109,6 +109,11 @@ class ExecutorLink(Link):
             return "closed its connection"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
+    def signal(self, number: int) -> None:
+        """Sends the executor a signal."""
+        if self.process.exitcode is None:
+            os.kill(self.process.pid, number)
+
     def close(self) -> None:
         """Ends the executor."""
         self.channel.close()

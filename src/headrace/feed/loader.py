@@ -11,19 +11,21 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import PipelineError
 from headrace.feed import messages, naming
-from headrace.feed.arguments import Shard, check_arguments, find_shard
+from headrace.feed.arguments import Shard, check_arguments, find_shard, make_policy
 from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
 from headrace.feed.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
+from headrace.feed.numerics import NumericsPolicy
 from headrace.feed.places import find
 from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint, sampled_epoch
-from headrace.feed.session import Session, SessionStats
+from headrace.feed.policy import SessionStats, Skipped
+from headrace.feed.session import Session
 from headrace.feed.supply import LocalSupply, RemoteSupply, Supply
 
 if TYPE_CHECKING:
@@ -62,6 +64,15 @@ class DataLoader:
         name: name of the loader in metrics and messages.
         memory: limit of the slabs that batches arrive in, bytes.
         stall_timeout: seconds after which a batch that does not come is an error.
+        slice_timeout: seconds after which an executor that works on one slice is taken for hung: its stack goes to its
+            log, it is killed and replaced, and the slice is asked for elsewhere.
+        on_error: ``"skip"`` leaves a sample that raises, or over which two workers ended, out of its batch, and lists
+            it in `skipped`; ``"raise"`` raises.
+        verify: share of the slices after the first 8 that are made twice, on different workers, and compared; 0 for
+            none, 1 for all. A difference gives a `PurityWarning`. Nothing is compared when there is but one worker.
+        numerics: what to do about workers with other libraries or instruction sets: ``"warn"``, ``"refuse"`` them, or
+            use the ``"lowest"`` instruction set on all.
+        hedge: whether a batch that is late is asked for a second time, of an idle worker.
 
     Raises:
         ValueError: arguments that exclude each other, as in torch.
@@ -98,8 +109,14 @@ class DataLoader:
         name: str = "train",
         memory: int = MEMORY,
         stall_timeout: float = STALL_SECONDS,
+        slice_timeout: float = 120.0,
+        on_error: Literal["raise", "skip"] = "raise",
+        verify: float = 0.001,
+        numerics: NumericsPolicy = "warn",
+        hedge: bool = True,
     ) -> None:
         self._places = find(workers, secret_file)
+        self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
             prefetch_factor, persistent_workers, generator, seed, multiprocessing_context,
@@ -189,7 +206,18 @@ class DataLoader:
             "workers_lost": feed.workers_lost,
             "duplicates_dropped": feed.duplicates_dropped,
             "worker_cpu_seconds": feed.worker_cpu_seconds,
+            "hedges": feed.hedges,
+            "hedges_won": feed.hedges_won,
+            "slices_verified": feed.slices_verified,
+            "purity_failures": feed.purity_failures,
+            "slices_timed_out": feed.slices_timed_out,
+            "skipped": len(feed.skipped),
         }
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples that were left out under ``on_error="skip"``."""
+        return list(self._stats.skipped)
 
     def close(self) -> None:
         """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
@@ -311,8 +339,9 @@ class DataLoader:
             memory=self._memory,
             prefetch=self.prefetch_factor,
             stall_timeout=self._stall_timeout,
+            policy=self._policy,
             stats=self._stats,
-            warn=lambda text: warnings.warn(text, stacklevel=2),
+            warn=lambda text, kind: warnings.warn(text, kind, stacklevel=2),
         )
 
     def _serve(self, plans: Iterator[BatchPlan], epoch: int, *, endless: bool) -> ServedBatches:

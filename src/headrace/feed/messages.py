@@ -86,6 +86,8 @@ class Open(_Message, frozen=True):
         batched: False for `batch_size=None`.
         plan: plan fingerprint; must be equal for all ranks that use this `loader` of the job.
         loader: name of the loader.
+        capability: the instruction set that torch's CPU kernels shall use (its ATEN_CPU_CAPABILITY), empty for the
+            host's own.
     """
 
     pipeline: int
@@ -96,6 +98,7 @@ class Open(_Message, frozen=True):
     batched: bool
     loader: str = ""
     plan: str = ""
+    capability: str = ""
 
 
 class Opened(_Message, frozen=True):
@@ -135,37 +138,69 @@ class SlabDrop(_Message, frozen=True):
     slab: int
 
 
-class Ask(_Message, frozen=True):
-    """Make rows first..last-1 of a batch.
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of an `Ask`, or a run of its rows.
 
     Attributes:
-        request: number that the answer repeats.
-        pipeline: number given in `Open`.
-        epoch, step, seed: address of the batch, and the seed of its random numbers.
+        step: number of the batch in the epoch.
         position: plan position of the batch's first row.
         rows: rows of the whole batch.
-        first, last: the part that is asked for.
-        keys: description of the list of keys of this part, as in `tree`.
-        whole: collate the whole batch with the collate function, do not write rows.
-        slab: slab to write to, 0 for none.
-        layout: encoded layout of the batch, empty when it is not known yet.
-        key_bytes: block that belongs to `keys`; empty when they are plain values, as most are.
+        first, last: the rows that are asked for.
+        keys: one a row: plain values, or with `described` the description of the list of them, as in `tree`.
+        described: see `keys`.
+        key_bytes: block that belongs to a description.
+        left_out: rows of the batch that were skipped; `keys` has none for them. Only in asks for whole batches.
     """
 
-    request: int
-    pipeline: int
-    epoch: int
     step: int
-    seed: int
     position: int
     rows: int
     first: int
     last: int
     keys: list[Any]
+    described: bool = False
+    key_bytes: bytes = b""
+    left_out: tuple[int, ...] = ()
+
+
+class Ask(_Message, frozen=True):
+    """Make a slice: rows of one batch, or several small batches whole.
+
+    Attributes:
+        request: number that the answer repeats.
+        pipeline: number given in `Open`.
+        epoch, seed: address of the batches, and the seed of their random numbers.
+        pieces: one batch or a run of its rows, or several whole batches.
+        whole: make batches with the collate function, do not write rows.
+        slab: slab to write to, 0 for none.
+        layout: encoded layout of the batches, empty when it is not known yet.
+        check: `MAKE`, `MAKE_AND_SUM` (with digests), or `SUM` (digests only, no data).
+        avoid: executor that should not make it, as `Done.executor` told; -1 for none.
+        deadline: seconds after which the executor is taken for hung, 0 for none.
+    """
+
+    request: int
+    pipeline: int
+    epoch: int
+    seed: int
+    pieces: tuple[Piece, ...]
     whole: bool
     slab: int = 0
     layout: bytes = b""
-    key_bytes: bytes = b""
+    check: int = 0
+    avoid: int = -1
+    deadline: float = 0.0
+
+
+MAKE, MAKE_AND_SUM, SUM = 0, 1, 2
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """The user's code raised over a piece. `row` of the batch, -1 when it was not over one row (in `collate_fn`)."""
+
+    piece: int
+    row: int
+    error: RemoteError
 
 
 class Done(_Message, frozen=True):
@@ -175,41 +210,49 @@ class Done(_Message, frozen=True):
         request: number of the `Ask`.
         slab: the slab that holds it; 0 when it is in the payload, or in the descriptor that comes along.
         size: bytes used in the slab, or size of the new slab or of the payload.
-        node: description of the batch, when it was made whole.
-        layout: encoded layout, when it was made of rows.
+        nodes: description of every batch, when they were made whole; offsets count from the start of the slab. None
+            for one that failed.
+        layout: encoded layout, when they were made of rows; several batches stand one after the other.
         seconds: wall time of the work.
         cpu: CPU seconds of the work.
         fresh: a descriptor of a new slab of `size` bytes comes along.
+        failures: batches that could not be made; the others were.
+        executor: who made it, a number within the host.
+        digests: of every leaf of every row (of every batch that was made whole), if asked for.
     """
 
     request: int
     slab: int
     size: int
-    node: list[Any] | None
+    nodes: list[list[Any] | None]
     layout: bytes
     seconds: float
     cpu: float
     fresh: bool = False
+    failures: tuple[Failure, ...] = ()
+    executor: int = 0
+    digests: list[bytes] = []
 
 
 class Unstackable(_Message, frozen=True):
-    """The samples of the slice do not stack row by row: ask for the whole batch."""
+    """The samples of the slice do not stack row by row: ask for the whole batches."""
 
     request: int
 
 
 class Failed(_Message, frozen=True):
-    """The user's code raised."""
+    """The slice could not be begun: its pipeline is broken."""
 
     request: int
     error: RemoteError
 
 
 class Lost(_Message, frozen=True):
-    """An executor died over this slice."""
+    """An executor died over this slice. `hung`: it was killed because it took too long."""
 
     request: int
     reason: str
+    hung: bool = False
 
 
 class Cancel(_Message, frozen=True):
@@ -233,10 +276,14 @@ class Pong(_Message, frozen=True):
 
 
 class Fork(_Message, frozen=True):
-    """Feed server to zygote: become executor number `number` on the socket that comes along."""
+    """Feed server to zygote: become executor number `number` on the socket that comes along.
+
+    `capability`: the instruction set that torch's kernels shall use, empty for the host's own.
+    """
 
     number: int
     of: int
+    capability: str = ""
 
 
 class Forked(_Message, frozen=True):

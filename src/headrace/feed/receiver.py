@@ -27,7 +27,7 @@ from headrace.errors import ProtocolError
 from headrace.feed import messages
 from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.frames import Frame
-from headrace.feed.layout import decode_layout
+from headrace.feed.layout import Layout, decode_layout
 from headrace.feed.lifetime import watch_parent
 from headrace.feed.pulse import Pulse
 from headrace.feed.slab import Slab
@@ -194,12 +194,17 @@ class Receiver:
             if ask is None:
                 raise ProtocolError(f"it answered request {request}, which was not asked")
             if isinstance(message, messages.Done):
-                self._deliver(host, message, ask)
+                self._deliver(host, frame, message, ask)
                 return
         self._rank.send(message, route=host.route)
 
-    def _deliver(self, host: Host, done: messages.Done, ask: messages.Ask) -> None:
+    def _deliver(self, host: Host, frame: Frame, done: messages.Done, ask: messages.Ask) -> None:
         slab = host.fresh.pop(done.request, None)
+        if frame.aborted:
+            if slab is not None:
+                slab.close()
+            self._rank.send(messages.Cancelled(done.request), route=host.route)
+            return
         if slab is None:
             self._rank.send(msgspec.structs.replace(done, slab=ask.slab, fresh=False), route=host.route)
             return
@@ -213,21 +218,16 @@ class Receiver:
         ask = host.asks.get(done.request) if isinstance(done, messages.Done) else None
         if ask is None or not isinstance(done, messages.Done):
             raise ProtocolError(f"a payload came with a {type(done).__name__} that was not asked for")
-        rows, first, last = ask.rows, ask.first, ask.last
-        layout = None
+        needed, regions = length, [(0, length)]
         if done.layout:
-            layout = decode_layout(done.layout)
-            if not ask.layout:
-                rows, first, last = last - first, 0, last - first
-            elif done.layout != ask.layout:
+            if ask.layout and done.layout != ask.layout:
                 raise ProtocolError("the rows that came have another layout than those asked for")
-        needed = layout.size(rows) if layout is not None else length
+            needed, regions = _regions(ask, decode_layout(done.layout))
         slab = self._slabs.get(ask.slab)
         if slab is None or slab.size < needed:
             if ask.layout:
                 raise ProtocolError("the slab that was asked for is too small")
             slab = host.fresh[done.request] = Slab.create(needed)
-        regions = layout.regions(rows, first, last) if layout is not None else [(0, length)]
         return [slab.memory(offset, size) for offset, size in regions]
 
     def _down(self, host: Host, why: str, *, refused: bool = False) -> None:
@@ -237,6 +237,18 @@ class Receiver:
         for slab in host.fresh.values():
             slab.close()
         self._rank.send(messages.Down(why, refused), route=host.route)
+
+
+def _regions(ask: messages.Ask, layout: Layout) -> tuple[int, list[tuple[int, int]]]:
+    """Returns the bytes that a slab needs for what is asked, and where it goes: (offset, length) in the slab."""
+    if len(ask.pieces) > 1:
+        size = sum(layout.size(piece.rows) for piece in ask.pieces)
+        return max(1, size), [(0, size)]
+    piece = ask.pieces[0]
+    if ask.layout:
+        return max(1, layout.size(piece.rows)), layout.regions(piece.rows, piece.first, piece.last)
+    rows = piece.last - piece.first
+    return max(1, layout.size(rows)), layout.regions(rows, 0, rows)
 
 
 def main() -> int:

@@ -1,12 +1,16 @@
 """Who makes what, and when: the client's side of the feed, as a state machine without I/O.
 
-The shell (`session`) pushes batches in plan order, tells which sources there are and what they answered, and asks
-what to send next. Time, sockets, slabs and processes are not known here.
+The shell (`session`) pushes batches in plan order, tells which sources there are, what they answered and what time it
+is, and asks what to send next. Sockets, slabs, processes and clocks are not known here.
+
+A `Bundle` is one batch, or several small consecutive ones that are made and stored together. A `Part` of a bundle is
+what one source is asked for: rows of a single batch, or all batches of the bundle.
 
 Invariants:
-* a batch is complete when every row has been made once; a second answer for a row is dropped;
+* a bundle is complete when every row has been made once; a second answer for a row is dropped;
 * batches are handed out in plan order;
-* a part whose worker was lost is asked again elsewhere; a part over which `MAX_DEATHS` executors died is not, it fails;
+* a part whose worker was lost is asked again elsewhere; rows over which `MAX_DEATHS` executors died are not, they fail.
+  After the first death the part is asked again in single rows, so that the second one names the row;
 * the first batch in line is asked for before any other.
 
 Placement: the earliest part goes to the source that is expected to finish it first, by its measured seconds per row and
@@ -14,35 +18,53 @@ what it already has to do. The workers of the trainer's own host are asked when 
 because they take CPU time from the trainer. A source that is more than `SLOW` times slower than the best (a niced
 worker beside a busy trainer) gets the latest part instead, one at a time: its help is welcome, and nobody waits for it
 until the whole window has passed.
+
+Hedging: when the first bundle in line is late, its part is asked a second time of a source that is idle; at most
+`HEDGE_SHARE` of all requests, and the first answer counts.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.feed.plan import BatchPlan
 
 MAX_DEATHS = 2
+MAX_SPLIT = 64  # pieces that a part is asked for in after a death
 SLOW = 2.0
-TARGET_SECONDS = 0.1  # worth of one part
+TARGET_SECONDS = 0.1  # worth of one part of a large batch
+BUNDLE_SECONDS = 0.01  # worth of several small batches that travel together
+BUNDLE_BATCHES = 64
 DEPTH = 2  # parts outstanding an executor
+HEDGE_SHARE = 0.05
+HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
 _SMOOTHING = 0.2
 
 
 @dataclass(eq=False)
 class Part:
-    """Rows first..last-1 of a batch."""
+    """Rows first..last-1 of a bundle's only batch, or all of its batches.
 
-    batch: Batch
+    Attributes:
+        whole: batches are made with the collate function, not row by row.
+        requests: request number to source, of those who were asked and have not answered.
+        slab: where its rows lie, once it is done.
+        asked: when it was first asked for, seconds; `expected`: how long it was expected to take from then.
+    """
+
+    bundle: Bundle
     first: int
     last: int
     whole: bool
-    request: int = 0
-    source: int = 0
+    requests: dict[int, int] = field(default_factory=dict)
     done: bool = False
+    slab: int = 0
     deaths: int = 0
+    asked: float = 0.0
+    expected: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -51,18 +73,45 @@ class Part:
 
 
 @dataclass(eq=False)
-class Batch:
-    """One batch on its way. `parts` is empty until it is first asked for."""
+class Bundle:
+    """Consecutive batches on their way together; usually one.
 
-    plan: BatchPlan
+    Attributes:
+        plans: the batches.
+        parts: what is asked for; empty until it is first asked for.
+        slab: where the parts are to be written, 0 for not known yet; `spare`: slabs of parts that were asked for twice.
+        failures: why batches cannot be had, by their place in `plans`.
+        deaths: executors that died over it before it was cut.
+        left_out: rows that are skipped, of a single batch.
+    """
+
+    plans: tuple[BatchPlan, ...]
     parts: list[Part] = field(default_factory=list)
     slab: int = 0
-    failure: Exception | None = None
+    spare: list[int] = field(default_factory=list)
+    failures: dict[int, Exception] = field(default_factory=dict)
+    deaths: int = 0
+    left_out: set[int] = field(default_factory=set)
+
+    @property
+    def plan(self) -> BatchPlan:
+        """The first batch."""
+        return self.plans[0]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches."""
+        return sum(plan.rows for plan in self.plans)
 
     @property
     def complete(self) -> bool:
         """Whether every row is there."""
         return bool(self.parts) and all(part.done for part in self.parts)
+
+    @property
+    def failed(self) -> bool:
+        """Whether none of its batches can be had."""
+        return len(self.failures) == len(self.plans)
 
 
 @dataclass(eq=False)
@@ -75,6 +124,8 @@ class Source:
         shared: whether it works on the trainer's own host and takes CPU time from it.
         seconds_per_row: measured, of one executor; 0 until it has answered.
         outstanding: request number to part.
+        since: when it was last idle, or answered: what it works on has taken that long at most.
+        made: rows that it has made.
     """
 
     name: str
@@ -82,50 +133,87 @@ class Source:
     shared: bool = False
     seconds_per_row: float = 0.0
     outstanding: dict[int, Part] = field(default_factory=dict)
+    since: float = 0.0
+    made: int = 0
 
     @property
     def outstanding_rows(self) -> int:
         """Rows that it has been asked for."""
         return sum(part.rows for part in self.outstanding.values())
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it should be asked for more."""
+        return len(self.outstanding) < DEPTH * self.executors
+
 
 class Schedule:
-    """See the module. Sources and requests are numbers that the shell and this class share."""
+    """See the module. Sources and requests are numbers that the shell and this class share.
 
-    def __init__(self) -> None:
+    Args:
+        hedge: whether late parts are asked for twice.
+    """
+
+    def __init__(self, *, hedge: bool = True) -> None:
         self.sources: dict[int, Source] = {}
-        self.batches: dict[tuple[int, int], Batch] = {}
+        self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
-        self._requests = 0
+        self.requests = 0
+        self.hedges = 0
+        self._hedge = hedge
         self._cpu_per_row = 0.0
 
     # Batches
 
-    def push(self, plan: BatchPlan) -> None:
-        """Adds the next batch in plan order."""
-        self.batches[plan.epoch, plan.step] = Batch(plan)
+    def bundle_size(self, rows: int, size: int, limit: int) -> int:
+        """Returns how many batches should travel together.
 
-    def pop(self, epoch: int, step: int) -> Batch:
-        """Takes a complete batch out."""
-        return self.batches.pop((epoch, step))
+        Args:
+            rows: rows of the next batch.
+            size: bytes that a batch is expected to have, 0 when it is not known.
+            limit: bytes that they may have together.
+        """
+        if self._cpu_per_row == 0.0 or size == 0:
+            return 1
+        affordable = BUNDLE_SECONDS / (self._cpu_per_row * max(1, rows))
+        return max(1, min(BUNDLE_BATCHES, int(affordable), limit // size))
+
+    def push(self, plans: Sequence[BatchPlan]) -> None:
+        """Adds the next batches in plan order, which travel together. They are of one epoch."""
+        bundle = Bundle(tuple(plans))
+        self.bundles[bundle.plan.epoch, bundle.plan.step] = bundle
+
+    @property
+    def head(self) -> Bundle | None:
+        """The first bundle in line."""
+        return next(iter(self.bundles.values()), None)
+
+    @property
+    def batches(self) -> int:
+        """Number of batches on their way."""
+        return sum(len(bundle.plans) for bundle in self.bundles.values())
+
+    def pop(self, epoch: int, step: int) -> Bundle:
+        """Takes the bundle that begins with a batch out."""
+        return self.bundles.pop((epoch, step))
 
     def clear(self) -> list[int]:
         """Forgets all batches. Returns the requests that are under way; their answers will be stale."""
-        self.batches.clear()
+        self.bundles.clear()
         return [request for source in self.sources.values() for request in source.outstanding]
 
     # Sources
 
-    def add_source(self, number: int, name: str, executors: int, *, shared: bool = False) -> None:
+    def add_source(self, number: int, name: str, executors: int, now: float, *, shared: bool = False) -> None:
         """A source is ready to be asked."""
-        self.sources[number] = Source(name, max(1, executors), shared)
+        self.sources[number] = Source(name, max(1, executors), shared, since=now)
 
-    def remove_source(self, number: int) -> list[Part]:
-        """A source is gone. Returns the parts that it owed; they will be asked for elsewhere."""
+    def remove_source(self, number: int) -> dict[int, Part]:
+        """A source is gone. Returns what it owed, by request; it will be asked for elsewhere."""
         source = self.sources.pop(number, None)
-        owed = list(source.outstanding.values()) if source is not None else []
-        for part in owed:
-            part.request = part.source = 0
+        owed = dict(source.outstanding) if source is not None else {}
+        for request, part in owed.items():
+            part.requests.pop(request, None)
         return owed
 
     @property
@@ -133,22 +221,29 @@ class Schedule:
         """Executors of all sources."""
         return sum(source.executors for source in self.sources.values())
 
+    def stuck(self, now: float, limit: float) -> list[int]:
+        """Returns the sources of one executor that have worked on one part for more than `limit` seconds."""
+        return [
+            number for number, source in self.sources.items()
+            if source.executors == 1 and source.outstanding and now - source.since > limit
+        ]  # fmt: skip
+
     # Asking
 
-    def next_part(self) -> tuple[int, Part] | None:
+    def next_part(self, now: float) -> tuple[int, Part] | None:
         """Returns the next (source, part) to ask for, or None when nothing should be asked now."""
         if not self.sources:
             return None
         waiting = self._waiting_part(latest=False)
         if waiting is None:
-            return None
+            return self._late_part(now)
         finish = {number: self._finish(source, waiting.rows) for number, source in self.sources.items()}
         near = SLOW * min(finish.values())
         for shared in (False, True):
             quick = [
                 number
                 for number, source in self.sources.items()
-                if source.shared is shared and self._has_room(source) and finish[number] <= near
+                if source.shared is shared and source.has_room and finish[number] <= near
             ]
             if quick:
                 return min(quick, key=lambda number: (finish[number], len(self.sources[number].outstanding))), waiting
@@ -156,35 +251,59 @@ class Schedule:
         if idle:
             last = self._waiting_part(latest=True)
             return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
-        return None
+        return self._late_part(now)
 
     def _waiting_part(self, *, latest: bool) -> Part | None:
-        batches = reversed(self.batches.values()) if latest else iter(self.batches.values())
-        for batch in batches:
-            if batch.failure is not None:
+        bundles = reversed(self.bundles.values()) if latest else iter(self.bundles.values())
+        for bundle in bundles:
+            if bundle.failed:
                 continue
-            if not batch.parts:
-                self._cut(batch)
-            parts = reversed(batch.parts) if latest else iter(batch.parts)
+            if not bundle.parts:
+                self._cut(bundle)
+            parts = reversed(bundle.parts) if latest else iter(bundle.parts)
             for part in parts:
-                if not part.done and not part.request:
+                if not part.done and not part.requests:
                     return part
         return None
 
-    def _cut(self, batch: Batch) -> None:
-        rows = batch.plan.rows
-        if not self.stackable or not batch.plan.batched or self._cpu_per_row * rows <= TARGET_SECONDS * 1.5:
-            batch.parts = [Part(batch, 0, rows, whole=False)]
+    def _late_part(self, now: float) -> tuple[int, Part] | None:
+        """Returns the part of the first bundle that is late, and an idle source other than those that have it."""
+        head = self.head
+        if head is None or head.failed or not self._hedge:
+            return None
+        if self.hedges + 1 > 1 + HEDGE_SHARE * self.requests:
+            return None
+        for part in head.parts:
+            late = part.asked + HEDGE_FACTOR * part.expected + HEDGE_SECONDS
+            if part.done or len(part.requests) != 1 or now < late:
+                continue
+            holders = set(part.requests.values())
+            idle = [
+                number for number, source in self.sources.items() if number not in holders and not source.outstanding
+            ]
+            if idle:
+                return min(idle, key=lambda number: self.sources[number].seconds_per_row), part
+        return None
+
+    def _cut(self, bundle: Bundle) -> None:
+        rows = bundle.rows
+        if (
+            len(bundle.plans) > 1
+            or not self.stackable
+            or not bundle.plan.batched
+            or self._cpu_per_row * rows <= TARGET_SECONDS * 1.5
+        ):
+            bundle.parts = [Part(bundle, 0, rows, whole=False, deaths=bundle.deaths)]
             return
-        count = min(rows, math.ceil(self._cpu_per_row * rows / TARGET_SECONDS))
-        edges = [rows * k // count for k in range(count + 1)]
-        batch.parts = [
-            Part(batch, first, last, whole=False) for first, last in itertools.pairwise(edges) if last > first
-        ]
+        self.split(bundle, 0, rows, math.ceil(self._cpu_per_row * rows / TARGET_SECONDS), bundle.deaths)
 
     @staticmethod
-    def _has_room(source: Source) -> bool:
-        return len(source.outstanding) < DEPTH * source.executors
+    def split(bundle: Bundle, first: int, last: int, count: int, deaths: int) -> None:
+        """Cuts rows first..last-1 of a bundle's batch into `count` parts."""
+        rows = last - first
+        count = min(rows, count)
+        edges = [first + rows * k // count for k in range(count + 1)]
+        bundle.parts += [Part(bundle, a, b, whole=False, deaths=deaths) for a, b in itertools.pairwise(edges) if b > a]
 
     def _finish(self, source: Source, rows: int) -> float:
         """Seconds until the source would have made `rows` more rows."""
@@ -193,50 +312,92 @@ class Schedule:
         )
         return pace * (source.outstanding_rows / source.executors + rows)
 
-    def asked(self, number: int, part: Part) -> int:
+    def asked(self, number: int, part: Part, now: float) -> int:
         """Notes that a part was sent to a source. Returns the request number."""
-        self._requests += 1
-        part.request, part.source = self._requests, number
-        self.sources[number].outstanding[self._requests] = part
-        return self._requests
+        self.requests += 1
+        source = self.sources[number]
+        if part.requests:
+            self.hedges += 1
+        else:
+            part.asked, part.expected = now, self._finish(source, part.rows)
+        if not source.outstanding:
+            source.since = now
+        part.requests[self.requests] = number
+        source.outstanding[self.requests] = part
+        return self.requests
 
     # Answers
 
-    def answered(self, number: int, request: int) -> Part | None:
-        """Takes a request off a source's list. Returns its part; None when it is stale."""
+    def answered(self, number: int, request: int, now: float) -> Part | None:
+        """Takes a request off a source's list. Returns its part; None when nobody waits for it any more."""
         source = self.sources.get(number)
         part = source.outstanding.pop(request, None) if source is not None else None
-        if part is None:
+        if source is None or part is None:
             return None
-        part.request = part.source = 0
-        current = self.batches.get((part.batch.plan.epoch, part.batch.plan.step))
-        return part if current is part.batch and any(part is own for own in part.batch.parts) else None
+        source.since = now
+        part.requests.pop(request, None)
+        current = self.bundles.get((part.bundle.plan.epoch, part.bundle.plan.step))
+        wanted = current is part.bundle and not part.done and any(part is own for own in part.bundle.parts)
+        return part if wanted else None
 
-    def done(self, number: int, part: Part, seconds: float, cpu: float) -> None:
-        """A part's rows are there."""
+    def done(self, number: int, part: Part, seconds: float, cpu: float) -> list[int]:
+        """A part's rows are there. Returns the requests for it that are still under way: a hedge that was lost."""
         part.done = True
         source = self.sources[number]
         rows = max(1, part.rows)
+        source.made += part.rows
         source.seconds_per_row = _smooth(source.seconds_per_row, seconds / rows)
         self._cpu_per_row = _smooth(self._cpu_per_row, cpu / rows)
+        return list(part.requests)
 
     def died(self, part: Part) -> bool:
-        """An executor died over a part. Returns whether it may be asked for again."""
+        """An executor died over a part. Returns whether it may be asked for again.
+
+        If so, it will be asked for in smaller parts where that is possible, so that a second death names the rows.
+        """
         part.deaths += 1
-        return part.deaths < MAX_DEATHS
+        bundle = part.bundle
+        if part.deaths >= MAX_DEATHS:
+            return False
+        if len(bundle.plans) > 1:
+            self._unbundle(bundle, deaths=part.deaths)
+        elif self.stackable and not part.whole and part.rows > 1 and not part.requests:
+            bundle.parts.remove(part)
+            self.split(bundle, part.first, part.last, MAX_SPLIT, part.deaths)
+            bundle.parts.sort(key=lambda own: own.first)
+        return True
 
-    def make_whole(self, batch: Batch) -> None:
-        """The batch's samples do not stack row by row: it will be asked for whole."""
-        deaths = max((part.deaths for part in batch.parts), default=0)
-        batch.parts = [Part(batch, 0, batch.plan.rows, whole=True, deaths=deaths)]
+    def _unbundle(self, bundle: Bundle, *, deaths: int = 0) -> list[Bundle]:
+        """Replaces a bundle by one of its own for each of its batches."""
+        singles = [Bundle((plan,), deaths=deaths) for plan in bundle.plans]
+        rebuilt: dict[tuple[int, int], Bundle] = {}
+        for key, other in self.bundles.items():
+            if other is bundle:
+                rebuilt |= {(single.plan.epoch, single.plan.step): single for single in singles}
+            else:
+                rebuilt[key] = other
+        self.bundles = rebuilt
+        if deaths and self.stackable:
+            for single in singles:
+                self.split(single, 0, single.rows, MAX_SPLIT, deaths)
+        return singles
 
-    def start_over(self, batch: Batch) -> None:
+    def make_whole(self, bundle: Bundle) -> None:
+        """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
+        deaths = max((part.deaths for part in bundle.parts), default=0)
+        bundle.parts = [Part(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
+
+    def singles(self, bundle: Bundle) -> list[Bundle]:
+        """Returns the bundles that stand for a bundle's batches one by one; it is replaced by them if need be."""
+        return [bundle] if len(bundle.plans) == 1 else self._unbundle(bundle)
+
+    def start_over(self, bundle: Bundle) -> None:
         """Forgets the rows that were made: their slab may still be written to by a lost worker."""
-        for part in batch.parts:
+        for part in bundle.parts:
             part.done = False
-            if part.request:
-                self.sources[part.source].outstanding[part.request] = Part(batch, part.first, part.last, part.whole)
-                part.request = part.source = 0
+            for request, number in part.requests.items():  # the answer will be stale, but is still waited for
+                self.sources[number].outstanding[request] = Part(bundle, part.first, part.last, part.whole)
+            part.requests.clear()
 
 
 def _smooth(old: float, new: float) -> float:

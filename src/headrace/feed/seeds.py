@@ -5,15 +5,20 @@ position) just before it is loaded, and every batch gets them set again before a
 sample holds does not depend on which worker loads it, on what that worker did before, or on how many there are.
 
 torch's CPU generator is a 32-bit-seeded Mersenne twister, so it takes 64 bits of the hash and uses the lower half.
+
+Setting `random` and NumPy costs some 14 microseconds, more than many samples. So they are set only for pipelines that
+draw from them: `SampleSeeds` notices the first draw from a generator that was not set, the sample is loaded again with
+it set, and from then on it always is. What a sample holds is the same either way.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import random
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -31,23 +36,107 @@ def stream_key(seed: int, epoch: int, position: int, purpose: bytes = _SAMPLE) -
     return hashlib.blake2b(packed, digest_size=16, person=purpose).digest()
 
 
-def seed_sample(seed: int, epoch: int, position: int) -> None:
-    """Sets the generators for the sample at a plan position."""
-    _set_generators(stream_key(seed, epoch, position))
+def collate_key(seed: int, epoch: int, position: int) -> bytes:
+    """Returns the key for the collate of the batch whose first row has this plan position."""
+    return stream_key(seed, epoch, position, _COLLATE)
 
 
-def seed_collate(seed: int, epoch: int, position: int) -> None:
-    """Sets the generators for the collate of the batch whose first row has this plan position."""
-    _set_generators(stream_key(seed, epoch, position, _COLLATE))
+def set_generators(key: bytes) -> None:
+    """Sets all generators from a key."""
+    _set_python(key)
+    _set_numpy(key)
+    _set_torch(key)
 
 
-def _set_generators(key: bytes) -> None:
+def _set_python(key: bytes) -> None:
     random.seed(int.from_bytes(key, "little"))
+
+
+def _set_numpy(key: bytes) -> None:
     np.random.seed(_WORDS.unpack(key))
+
+
+def _set_torch(key: bytes) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         # The generator's own manual_seed: torch.manual_seed also visits every accelerator and takes 100 times as long.
         torch.default_generator.manual_seed(int.from_bytes(key[:8], "little"))
+
+
+class _Twister:
+    """A Mersenne twister that is looked at in memory: position and first words of its state.
+
+    Every draw moves the position, and every 624th draw changes the words. `words` is None when the state cannot be
+    found in memory; then nothing can be noticed, and the generator must be set always.
+    """
+
+    def __init__(self, seed: Callable[[bytes], None], words: tuple[ctypes.Array[ctypes.c_uint32], ...] | None) -> None:
+        self.seed = seed
+        self.needed = words is None
+        self._words = words
+        self._seen: list[list[int]] = []
+
+    def mark(self) -> None:
+        """Remembers the state."""
+        if self._words is not None:
+            self._seen = [part[:] for part in self._words]
+
+    def drawn(self) -> bool:
+        """Whether something was drawn since `mark`."""
+        return self._words is not None and any(
+            part[:] != seen for part, seen in zip(self._words, self._seen, strict=True)
+        )
+
+
+def _python_words() -> tuple[ctypes.Array[ctypes.c_uint32], ...] | None:
+    """Finds the state of the module `random`: CPython keeps the position and then the words behind the object."""
+    generator = random._inst
+    found = (ctypes.c_uint32 * 3).from_address(id(generator) + object.__basicsize__)
+    state = generator.getstate()[1]
+    return (found,) if found[:] == [state[-1], state[0], state[1]] else None
+
+
+def _numpy_words() -> tuple[ctypes.Array[ctypes.c_uint32], ...] | None:
+    """Finds the state of NumPy's legacy generator: 624 words, then the position."""
+    generator = np.random.mtrand._rand._bit_generator
+    if type(generator).__name__ != "MT19937":
+        return None
+    address = generator.ctypes.state_address
+    words, position = (ctypes.c_uint32 * 2).from_address(address), (ctypes.c_uint32 * 1).from_address(address + 4 * 624)
+    state = generator.state["state"]
+    return (words, position) if [*words, *position] == [*state["key"][:2].tolist(), state["pos"]] else None
+
+
+class SampleSeeds:
+    """Sets the generators for samples, those that are drawn from.
+
+    Use: `clean()` once; then for each sample `begin(key)`, load, and if `missed()`, begin and load again.
+    """
+
+    def __init__(self) -> None:
+        self._twisters = (_Twister(_set_python, _python_words()), _Twister(_set_numpy, _numpy_words()))
+
+    def clean(self) -> None:
+        """Forgets the second number of a normal pair that somebody may have left behind: to draw it moves nothing."""
+        random.seed(0)
+        np.random.seed(0)
+
+    def begin(self, key: bytes) -> None:
+        """Sets the generators from the key of a sample or batch."""
+        for twister in self._twisters:
+            if twister.needed:
+                twister.seed(key)
+            else:
+                twister.mark()
+        _set_torch(key)
+
+    def missed(self) -> bool:
+        """Whether a generator that was not set was drawn from since `begin`. From now on it is set."""
+        missed = False
+        for twister in self._twisters:
+            if not twister.needed and twister.drawn():
+                twister.needed = missed = True
+        return missed
 
 
 @contextmanager

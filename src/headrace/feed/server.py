@@ -59,11 +59,12 @@ class Client:
         descriptors: Sequence[int] = (),
         payload: Sequence[memoryview] = (),
         sent: Callable[[], None] | None = None,
+        key: int = 0,
     ) -> None:
         """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
         if not self.closed:
             try:
-                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent)
+                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent, key=key)
                 return
             except ConnectionClosed:
                 self.closed = True
@@ -71,6 +72,11 @@ class Client:
                 return
         if sent is not None:
             sent()
+
+    def abort(self, request: int) -> None:
+        """Stops the answer to a request that is on its way, if it is; says so if the client has heard nothing of it."""
+        if not self.closed and self.channel.abort(request):
+            self.send(messages.Cancelled(request))
 
 
 class FeedServer:
@@ -114,6 +120,7 @@ class FeedServer:
             for key, events in self._selector.select(timeout=1.0):
                 self._serve(key.data, events)
             self._expire()
+            self._desk.end_stuck()
 
     # The loop
 

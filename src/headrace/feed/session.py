@@ -1,43 +1,27 @@
-"""A session: one client of the feed at work. The shell around `schedule`.
+"""A session: one client of the feed at work: the window of batches, the waiting and the handing over.
 
-It holds the links, the slabs and the clock. Everything happens inside `next_batch`, in the caller's thread: there is
-no thread that could starve or leak. While the trainer computes, workers and receiver go on by themselves, as far as
-they were asked; the window of batches is that far.
+Everything happens inside `wait_for`, in the caller's thread: there is no thread that could starve or leak. While the
+trainer computes, workers and receiver go on by themselves, as far as they were asked; the window of batches is that
+far.
 """
 
 from __future__ import annotations
 
-import collections
-import select
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.errors import FeedError, PipelineError, ProtocolError, WorkerError, WorkersLost
-from headrace.feed import messages, tree
-from headrace.feed.assembly import Assembly
-from headrace.feed.fingerprint import differences
-from headrace.feed.frames import Frame
-from headrace.feed.links import Link
+from headrace.errors import FeedError, ProtocolError, WorkersLost
+from headrace.feed import messages
+from headrace.feed.assembly import Assembly, Delivery
+from headrace.feed.exchange import Exchange
 from headrace.feed.plan import BatchPlan
-from headrace.feed.schedule import Batch, Part, Schedule
-from headrace.feed.supply import Supply, Worker
-from headrace.feed.trouble import raise_remote
-from headrace.feed.wire import ConnectionClosed
+from headrace.feed.policy import BatchSkipped, Policy, SessionStats
+from headrace.feed.schedule import Bundle
+from headrace.feed.supply import Supply
 
-
-@dataclass
-class SessionStats:
-    """Counters of a loader's sessions."""
-
-    batches: int = 0
-    bytes: int = 0
-    bytes_copied: int = 0
-    retries: int = 0
-    workers_lost: int = 0
-    duplicates_dropped: int = 0
-    worker_cpu_seconds: float = 0.0
+WINDOW = 8  # bundles on their way, at least
+PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
 
 
 class Session:
@@ -49,8 +33,10 @@ class Session:
         memory: limit of the slabs, bytes.
         prefetch: batches on their way per executor; None to choose.
         stall_timeout: seconds after which a batch that does not come is an error; names who was waited for.
+        policy: how trouble is dealt with.
         stats: counters to add to.
-        warn: called with what the user should know.
+        warn: called with what the user should know, and the kind of warning.
+        now: the clock, monotonic seconds.
     """
 
     def __init__(
@@ -61,20 +47,24 @@ class Session:
         memory: int,
         prefetch: int | None,
         stall_timeout: float,
+        policy: Policy,
         stats: SessionStats,
-        warn: Callable[[str], None],
+        warn: Callable[[str, type[Warning]], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._supply = supply
-        self._opening = opening
         self._assembly = Assembly(memory)
+        self._exchange = Exchange(supply, opening, self._assembly, policy, stats, warn, now)
+        self._exchange.opened = self._fill
+        self._schedule = self._exchange.schedule
         self._prefetch = prefetch
         self._stall_timeout = stall_timeout
-        self._warn = warn
-        self._schedule = Schedule()
+        self._now = now
         self._plans: Iterator[BatchPlan] = iter(())
-        self._warned = False
-        self._numerics: dict[str, str] | None = None
-        self.length: int | None = None
+        self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
+        self._open: tuple[Bundle, Iterator[Delivery | Exception]] | None = None  # the bundle that is handed over
+        self._handed = 0  # batches of it that were
+        self._pumped = 0.0
         self.stats = stats
         self.closed = False
 
@@ -84,16 +74,21 @@ class Session:
         """Starts on a new sequence of batches; what was under way is forgotten."""
         stale = self._schedule.clear()
         self._assembly.forget_all()
-        by_worker: dict[Worker, list[int]] = {}
-        for worker in self._supply.workers():
-            source = self._schedule.sources.get(worker.number)
-            owed = [request for request in stale if source is not None and request in source.outstanding]
-            if owed:
-                by_worker[worker] = owed
-        for worker, requests in by_worker.items():
-            _send(worker.link, messages.Cancel(requests), worker.route)
+        self._exchange.cancel(stale)
+        self._open, self._ahead = None, None
         self._plans = plans
         self._fill()
+
+    @property
+    def length(self) -> int | None:
+        """Length of the dataset, None until a worker has told it."""
+        return self._exchange.length
+
+    @property
+    def queued(self) -> int:
+        """Batches that are ready to be taken."""
+        ready = sum(len(bundle.plans) for bundle in self._schedule.bundles.values() if bundle.complete)
+        return ready + (len(self._open[0].plans) - self._handed if self._open is not None else 0)
 
     def wait_for_length(self, timeout: float | None) -> int:
         """Returns the dataset's length as the workers tell it. Raises as `wait_for`."""
@@ -111,53 +106,97 @@ class Session:
         """
         if self.closed:
             raise FeedError("this pass over the loader has ended: an error ended it, or the loader was closed")
+        if self._open is not None:
+            if self._now() - self._pumped > PUMP_SECONDS:
+                self._step_or_close(0.0)
+            return True
         self._fill()
-        if (epoch, step) not in self._schedule.batches:
+        if (epoch, step) not in self._schedule.bundles:
             return False
-        head = self._schedule.batches[epoch, step]
-        self._pump(lambda: head.complete or head.failure is not None, timeout, f"batch {step} of epoch {epoch}")
+        self._pump(lambda: self._ready(epoch, step), timeout, f"batch {step} of epoch {epoch}")
         return True
 
-    def take(self, epoch: int, step: int) -> tuple[Any, int]:
+    def _ready(self, epoch: int, step: int) -> bool:
+        head = self._schedule.bundles[epoch, step]  # it may have been replaced by bundles of single batches
+        return head.complete or head.failed
+
+    def take(self, epoch: int, step: int) -> tuple[Any, int] | None:
         """Returns the batch (or the sample, without batching) that was waited for, and its number of rows.
+
+        Returns:
+            None for a batch all of whose rows were skipped.
 
         Raises:
             WorkerError, or the user's own exception type: the dataset or collate function raised.
         """
-        head = self._schedule.pop(epoch, step)
-        if head.failure is not None:
-            self._assembly.forget(head)
-            raise head.failure
-        data, size, copied = self._assembly.hand_over(head)
+        if self._open is None:
+            bundle = self._schedule.pop(epoch, step)
+            self._open, self._handed = (bundle, self._assembly.hand_over(bundle)), 0
+        bundle, deliveries = self._open
+        try:
+            delivery = next(deliveries)
+        except ProtocolError:
+            self.close()
+            raise
+        plan = bundle.plans[self._handed]
+        self._handed += 1
+        if self._handed == len(bundle.plans):
+            self._open = None
+        if isinstance(delivery, BatchSkipped):
+            return None
+        if isinstance(delivery, Exception):
+            raise delivery
         self.stats.batches += 1
-        self.stats.bytes += size
-        self.stats.bytes_copied += size if copied else 0
-        return data, head.plan.rows
+        self.stats.bytes += delivery.size
+        self.stats.bytes_copied += delivery.size if delivery.copied else 0
+        return delivery.data, plan.rows - len(bundle.left_out)
 
     def close(self) -> None:
         """Ends the session's links and processes and gives up its slabs."""
         if not self.closed:
             self.closed = True
+            self._open = None
             self._supply.close()
             self._assembly.shelf.close()
 
-    # The pump
+    # The window
 
     def _fill(self) -> None:
         executors = max(1, self._schedule.executors)
-        window = self._prefetch * executors if self._prefetch else max(8, 2 * executors)
-        while len(self._schedule.batches) < window:
-            plan = next(self._plans, None)
-            if plan is None:
+        limit = self._prefetch * executors if self._prefetch else None
+        most = max(1, self._prefetch // 2) if self._prefetch else None
+        bundles = max(WINDOW, 2 * executors)
+        while len(self._schedule.bundles) < bundles and (limit is None or self._schedule.batches < limit):
+            plans = self._next_plans(most)
+            if not plans:
                 return
-            self._schedule.push(plan)
+            self._schedule.push(plans)
+
+    def _next_plans(self, most: int | None) -> list[BatchPlan]:
+        """Takes the next plans, as many as should travel together: of one epoch."""
+        first = self._ahead or next(self._plans, None)
+        self._ahead = None
+        if first is None:
+            return []
+        size = self._assembly.batch_bytes(first.rows)
+        count = self._schedule.bundle_size(first.rows, size, self._assembly.bundle_limit)
+        plans = [first]
+        while len(plans) < (min(count, most) if most is not None else count):
+            self._ahead = next(self._plans, None)
+            if self._ahead is None or self._ahead.epoch != first.epoch or self._ahead.rows != first.rows:
+                break
+            plans.append(self._ahead)
+            self._ahead = None
+        return plans
+
+    # The pump
 
     def _pump(self, finished: Callable[[], bool], timeout: float | None, what: str) -> None:
-        begun = time.monotonic()
+        begun = self._now()
         deadline = begun + timeout if timeout else None
         self._step_or_close(0.0)
         while not finished():
-            now = time.monotonic()
+            now = self._now()
             if deadline is not None and now >= deadline:
                 raise RuntimeError(
                     f"DataLoader timed out after {timeout} seconds waiting for {what}: {self._awaited()}"
@@ -174,208 +213,19 @@ class Session:
 
     def _step_or_close(self, pause: float) -> None:
         try:
-            self._step(pause)
+            self._exchange.step(pause)
         except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more
             self.close()
             raise
+        self._pumped = self._now()
 
     def _awaited(self) -> str:
-        head = next(iter(self._schedule.batches.values()), None)
+        head = self._schedule.head
         names = {worker.number: worker.name for worker in self._supply.workers()}
         if head is not None:
             for part in head.parts:
-                if part.request:
-                    keys = list(head.plan.keys[part.first : part.last])[:8]
-                    return f"waited for {names.get(part.source, 'a worker')}, indices {keys}"
+                if part.requests:
+                    keys = [key for plan in head.plans for key in plan.keys][part.first : part.last][:8]
+                    who = ", ".join(names.get(number, "a worker") for number in part.requests.values())
+                    return f"waited for {who}, indices {keys}"
         return self._supply.describe()
-
-    def _step(self, pause: float) -> None:
-        for worker in self._supply.maintain(time.monotonic()):
-            _send(worker.link, self._opening, worker.route)
-        self._ask()
-        poll = select.poll()
-        links = {link.channel.fileno(): link for link in self._supply.links()}
-        for descriptor, link in links.items():
-            poll.register(descriptor, select.POLLIN | (select.POLLOUT if link.channel.wants_write else 0))
-        for descriptor, events in poll.poll(int(pause * 1000)):
-            link = links[descriptor]
-            try:
-                if events & select.POLLOUT:
-                    link.channel.flush()
-                if events & ~select.POLLOUT:
-                    self._hear(link)
-            except (ConnectionClosed, ProtocolError) as error:
-                self._link_lost(link, str(error))
-        for link, why in self._supply.silent(time.monotonic()):
-            self._link_lost(link, why)
-        if pause:
-            self._ask()
-
-    def _hear(self, link: Link) -> None:
-        frames = collections.deque(link.channel.receive())
-        try:
-            while frames:
-                frame = frames.popleft()
-                try:
-                    self._take(self._supply.worker_of(link, frame.route), frame)
-                finally:
-                    frame.discard()
-        finally:
-            for frame in frames:
-                frame.discard()
-
-    def _link_lost(self, link: Link, why: str) -> None:
-        for worker in self._supply.link_lost(link, why):
-            self._lost(worker, may_still_write=worker.kind == "server")
-
-    # Asking
-
-    def _ask(self) -> None:
-        while True:
-            chosen = self._schedule.next_part()
-            if chosen is None:
-                return
-            number, part = chosen
-            worker = self._supply.worker(number)
-            if worker is None or not self._ask_one(worker, part):
-                return
-
-    def _ask_one(self, worker: Worker, part: Part) -> bool:
-        batch, plan = part.batch, part.batch.plan
-        if not self._assembly.prepare(part, head=next(iter(self._schedule.batches.values())) is batch):
-            return False
-        if batch.slab:
-            self._offer(worker, batch.slab)
-        request = self._schedule.asked(worker.number, part)
-        keys, leaves, size = tree.describe(list(plan.keys[part.first : part.last]), "indices")
-        ask = messages.Ask(
-            request, self._opening.pipeline, plan.epoch, plan.step, plan.seed, plan.position, plan.rows,
-            part.first, part.last, keys, part.whole, batch.slab, self._assembly.layout_of(part),
-            tree.packed(leaves, size),
-        )  # fmt: skip
-        if batch.slab:
-            self._assembly.shelf.lend(batch.slab, request)
-        _send(worker.link, ask, worker.route)
-        return True
-
-    def _offer(self, worker: Worker, number: int) -> None:
-        self._announce_dropped()
-        if number not in worker.link.slabs:
-            worker.link.slabs.add(number)
-            slab = self._assembly.shelf[number]
-            _send(worker.link, messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
-
-    def _announce_dropped(self) -> None:
-        for number in self._assembly.shelf.take_dropped():
-            for link in self._supply.links():
-                if number in link.slabs:
-                    link.slabs.discard(number)
-                    _send(link, messages.SlabDrop(number))
-
-    # Answers
-
-    def _take(self, worker: Worker | None, frame: Frame) -> None:
-        message = frame.message
-        if worker is None:
-            return  # a host that went down while this was on its way
-        if isinstance(message, messages.Opened):
-            self._opened(worker, message)
-        elif isinstance(message, messages.OpenFailed):
-            raise_remote(message.error, f"{worker.name} cannot open the pipeline", PipelineError)
-        elif isinstance(message, messages.Down):
-            self._supply.down(worker, message.reason, refused=message.refused)
-            self._lost(worker, may_still_write=False)
-        elif isinstance(message, (messages.Welcome, messages.Challenge, messages.Refused)):
-            self._supply.handshake(worker, message)
-        elif not isinstance(message, messages.Pong):
-            self._answer(worker, message, frame)
-
-    def _opened(self, worker: Worker, message: messages.Opened) -> None:
-        if self.length is not None and self.length != message.length:
-            raise PipelineError(
-                f"the dataset has {message.length} samples on {worker.name} and {self.length} elsewhere",
-                hint="all workers must see the same data; check the channel on that host",
-            )
-        self.length = message.length
-        if self._numerics is None:
-            self._numerics = message.numerics
-        different = differences(self._numerics, message.numerics)
-        if different and not self._warned:
-            self._warned = True
-            self._warn(
-                f"workers compute with different libraries or CPUs, batches may differ in the last bits: {different}"
-            )
-        worker.ready = True
-        self._schedule.add_source(worker.number, worker.name, worker.executors, shared=worker.kind == "server")
-        self._fill()
-
-    def _answer(self, worker: Worker, message: messages.Message, frame: Frame) -> None:
-        request = getattr(message, "request", 0)
-        part = self._schedule.answered(worker.number, request)
-        self._assembly.shelf.settle(request)
-        if part is None:
-            self.stats.duplicates_dropped += isinstance(message, messages.Done)
-            return
-        if isinstance(message, messages.Done):
-            self._done(worker, part, message, frame)
-        elif isinstance(message, messages.Unstackable):
-            self._restart(part.batch)
-            self._schedule.make_whole(part.batch)
-        elif isinstance(message, messages.Failed):
-            try:
-                raise_remote(message.error, f"raised on {worker.name}", WorkerError)
-            except Exception as error:  # noqa: BLE001 - the user's own exception, raised when its batch is due
-                part.batch.failure = error
-        elif isinstance(message, messages.Lost):
-            self._supply.note_lost(worker, message.reason)
-            self._died(worker, part, message.reason)
-
-    def _done(self, worker: Worker, part: Part, message: messages.Done, frame: Frame) -> None:
-        self._assembly.arrived(part.batch, message, frame)
-        self._schedule.stackable = self._assembly.stackable
-        self._schedule.done(worker.number, part, message.seconds, message.cpu)
-        self.stats.worker_cpu_seconds += message.cpu
-
-    def _died(self, worker: Worker, part: Part, reason: str) -> None:
-        self.stats.retries += 1
-        if not self._schedule.died(part):
-            keys = list(part.batch.plan.keys[part.first : part.last])
-            shown = f"{keys[:16]}{'...' if len(keys) > 16 else ''}"
-            part.batch.failure = WorkerError(
-                f"two workers ended while they made indices {shown}; the last one, on {worker.name}: {reason}",
-                hint="load these samples in a plain Python process to see why; they may need too much memory",
-            )
-
-    def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
-        self.stats.workers_lost += worker.ready
-        worker.ready = False
-        running = self._schedule.sources.get(worker.number)
-        first = next(iter(running.outstanding), None) if running is not None else None
-        requests = list(running.outstanding) if running is not None else []
-        owed = self._schedule.remove_source(worker.number)
-        for request in requests:
-            if may_still_write:
-                self._assembly.shelf.taint(request)
-        for request, part in zip(requests, owed, strict=True):
-            batch = part.batch
-            if self._schedule.batches.get((batch.plan.epoch, batch.plan.step)) is not batch:
-                continue
-            self.stats.retries += 1
-            if worker.kind == "executor" and request == first:
-                self._died(worker, part, worker.reason)
-            if may_still_write:
-                self._restart(batch)
-        for request in requests:
-            self._assembly.shelf.settle(request)
-
-    def _restart(self, batch: Batch) -> None:
-        """Begins a batch again in another slab."""
-        self._schedule.start_over(batch)
-        self._assembly.forget(batch)
-
-
-def _send(link: Link, message: messages.Message, route: int = 0, descriptors: Sequence[int] = ()) -> None:
-    try:
-        link.channel.send(message, route=route, descriptors=descriptors)
-    except ConnectionClosed:
-        return  # polling the link tells the same, and then what it owes is asked for elsewhere

@@ -11,16 +11,18 @@ import abc
 import collections
 import itertools
 import os
-import time
+import select
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headrace.errors import ProtocolError, WorkersLost
 from headrace.feed import messages
 from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.compute import Built
+from headrace.feed.frames import Frame
 from headrace.feed.links import ExecutorLink, Link, connect_unix, start_executor, start_receiver
 from headrace.feed.places import Place, Places
 from headrace.feed.pulse import Pulse
@@ -32,6 +34,15 @@ RECOVER_SECONDS = 6.0
 ALL_LOST_SECONDS = 1.0
 RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
 RESTARTS, RESTART_WINDOW = 20, 60.0
+STACK_SECONDS = 0.5  # to write a stack
+
+
+class Arrival(NamedTuple):
+    """What has come over a link; `broken` says why nothing more will, None when it is well."""
+
+    link: Link
+    frames: list[Frame]
+    broken: str | None
 
 
 @dataclass(eq=False)
@@ -46,6 +57,7 @@ class Worker:
         executors: how many parts it makes at a time.
         ready: whether the pipeline is open there.
         reason: why it was lost.
+        unused: whether it computes differently and is left out.
     """
 
     number: int
@@ -59,6 +71,7 @@ class Worker:
     place: Place | None = None
     pulse: Pulse | None = None
     deadline: float = 0.0
+    unused: bool = False
 
     @property
     def route(self) -> int:
@@ -104,12 +117,43 @@ class Supply(abc.ABC):
         """Returns connections whose peer gives no sign of life, and why it is given up. Call it after reading."""
         return []
 
+    def exchange(self, pause: float) -> list[Arrival]:
+        """Sends what is queued and returns what has come; waits up to `pause` seconds for something."""
+        poll = select.poll()
+        links = {link.channel.fileno(): link for link in self.links()}
+        for descriptor, link in links.items():
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if link.channel.wants_write else 0))
+        arrivals = []
+        for descriptor, events in poll.poll(int(pause * 1000)):
+            link, frames, broken = links[descriptor], [], None
+            try:
+                if events & select.POLLOUT:
+                    link.channel.flush()
+                if events & ~select.POLLOUT:
+                    frames = link.channel.receive()
+            except (ConnectionClosed, ProtocolError) as error:
+                broken = str(error)
+            arrivals.append(Arrival(link, frames, broken))
+        return arrivals
+
+    def expected(self) -> int:
+        """Returns how many workers may come, those that are there included."""
+        return len(self._workers)
+
+    def refuse(self, worker: Worker, reason: str) -> None:
+        """The worker stays connected, but is not used. `reason` is told when nobody is left."""
+        worker.reason, worker.unused = reason, True
+
+    def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
+        """Ends a local executor that hangs; returns whether that is news. Others are ended where they are."""
+        return False
+
     @abc.abstractmethod
     def maintain(self, now: float) -> list[Worker]:
         """Keeps the workers up. Returns those to whom the pipeline must be opened now. Raises WorkersLost."""
 
     @abc.abstractmethod
-    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+    def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """A connection broke. Returns the workers that went with it."""
 
     def handshake(self, worker: Worker, message: messages.Message) -> None:
@@ -155,6 +199,18 @@ class LocalSupply(Supply):
         self._missing = collections.deque(range(executors))
         self._restarts: collections.deque[float] = collections.deque()
         self._last = ""
+        self._stuck: dict[int, tuple[str, float]] = {}  # those that are being ended: why, and since when
+
+    def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
+        """Has an executor that hangs write its stack to its log, and kills it a moment later."""
+        assert isinstance(worker.link, ExecutorLink)
+        if worker.number not in self._stuck:
+            self._stuck[worker.number] = f"it hung for {limit:.0f} s; its stack is in the log", now
+            worker.link.signal(signal.SIGUSR1)
+            return True
+        if now - self._stuck[worker.number][1] > STACK_SECONDS:
+            worker.link.signal(signal.SIGKILL)
+        return False
 
     def maintain(self, now: float) -> list[Worker]:
         """Starts what is missing, within the restart budget."""
@@ -166,15 +222,14 @@ class LocalSupply(Supply):
             started.append(self._add(f"worker {number}", "executor", link))
         return started
 
-    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+    def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """An executor ended: it is replaced."""
         assert isinstance(link, ExecutorLink)
         worker = self.worker_of(link, 0)
         assert worker is not None
-        self._last = worker.reason = link.reason()
+        self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
         link.close()
         del self._workers[worker.number]
-        now = time.monotonic()
         self._restarts.append(now)
         while self._restarts[0] < now - RESTART_WINDOW:
             self._restarts.popleft()
@@ -227,6 +282,17 @@ class RemoteSupply(Supply):
             found.append(self._receiver)
         return found
 
+    def expected(self) -> int:
+        """Returns how many hosts may come."""
+        places = self._places.current()
+        return sum(place.state != "lost" and place.address not in self._refused for place in places)
+
+    def refuse(self, worker: Worker, reason: str) -> None:
+        """The host computes differently and is not used."""
+        super().refuse(worker, reason)
+        if worker.place is not None:
+            self._troubles[worker.place.name] = reason
+
     def maintain(self, now: float) -> list[Worker]:
         """Connects to what is not connected."""
         places = self._places.current()
@@ -240,12 +306,16 @@ class RemoteSupply(Supply):
 
     def _judge(self, places: tuple[Place, ...], now: float) -> None:
         """Raises WorkersLost when nobody serves and the time allowed has passed."""
-        if any(worker.handshake is not None and worker.handshake.welcome for worker in self._workers.values()):
+        serving = [worker for worker in self._workers.values() if not worker.unused]
+        if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
             self._served, self._alone_since = True, None
             return
         self._alone_since = self._alone_since or now
         allowed = RECOVER_SECONDS if self._served else START_SECONDS
-        if all(place.state == "lost" or place.address in self._refused for place in places):
+        unused = {
+            worker.place.address for worker in self._workers.values() if worker.unused and worker.place is not None
+        }
+        if all(place.state == "lost" or place.address in self._refused | unused for place in places):
             allowed = ALL_LOST_SECONDS
         if now - self._alone_since > allowed:
             raise WorkersLost(f"no data worker is left: {self.describe()}", hint="see the logs of these hosts")
@@ -296,7 +366,7 @@ class RemoteSupply(Supply):
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
 
-    def link_lost(self, link: Link, reason: str) -> list[Worker]:
+    def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """A feed server's connection, or the receiver with all of its hosts, is gone."""
         gone = [worker for worker in self._workers.values() if worker.link is link]
         why = link.reason() if link.shared else reason

@@ -238,6 +238,34 @@ def _namedtuple(name: str, fields: Sequence[str]) -> Callable[..., Any]:
     return collections.namedtuple(qualified.rpartition(".")[2], fields)
 
 
+def shifted(node: Node, offset: int) -> Node:
+    """Returns the description of a tree whose block begins at `offset` of a larger one."""
+    kind = node[0]
+    if kind in ("t", "a", "s"):
+        return [*node[:-1], node[-1] + offset]
+    if kind in ("d", "l", "u", "n"):
+        lists = 2 if kind == "d" else 1
+        return [*node[:-lists], *([shifted(child, offset) for child in part] for part in node[-lists:])]
+    return node
+
+
+def leaf_names(node: Node, path: str = "") -> list[str]:
+    """Lists the places of a description's tensors and arrays, as the user would write them: ``[0]['image']``."""
+    kind = node[0]
+    if kind in ("t", "a", "s"):
+        return [path]
+    if kind == "d":
+        keys = [key[1] if key[0] == "v" else "?" for key in node[1]]
+        children = zip((f"[{key!r}]" for key in keys), node[2], strict=True)
+    elif kind == "n":
+        children = zip((f".{field}" for field in node[2]), node[3], strict=True)
+    elif kind in ("l", "u"):
+        children = zip((f"[{i}]" for i in range(len(node[1]))), node[1], strict=True)
+    else:
+        return []
+    return [name for place, child in children for name in leaf_names(child, path + place)]
+
+
 def rows_of(tree: Any) -> int:
     """Returns the length of the first axis of a tree's first tensor or array; 0 without one."""
     if is_tensor(tree) or isinstance(tree, np.ndarray):

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import builtins
 import sys
+import traceback
 from typing import NoReturn
 
 from headrace import errors
 from headrace.errors import FeedError
 from headrace.feed.messages import RemoteError
+
+
+def remote_error(error: BaseException) -> RemoteError:
+    """Describes an exception, with its traceback, for the trainer."""
+    kind = type(error)
+    text = "".join(traceback.format_exception(kind, error, error.__traceback__))
+    return RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
 
 
 def raise_remote(error: RemoteError, where: str, otherwise: type[FeedError]) -> NoReturn:

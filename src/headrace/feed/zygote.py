@@ -60,6 +60,8 @@ class Zygote:
                 die_with_parent(zygote)
                 connection = socket.socket(fileno=descriptor)
                 self._forget()
+                if message.capability:  # torch reads it when it first needs a kernel, which is after this fork
+                    os.environ["ATEN_CPU_CAPABILITY"] = message.capability.lower()
                 executor_main(connection, message.number, message.of, self._roots)
                 status = 0
             except BaseException:  # noqa: BLE001 - the end of a forked child: report and leave without the parent's exits
