@@ -94,9 +94,14 @@ class Assembly:
         return True
 
     def prepare_spare(self, part: Part) -> int:
-        """Returns a slab for a part that is asked for twice; 0 when the memory does not allow one."""
+        """Returns a slab for a part of the next bundle in line that is asked for twice; 0 when its size is not known.
+
+        It may pass the limit, by one bundle: a late one is what everybody waits for.
+        """
+        if part.bundle.spare:
+            return 0
         size = self._size(part)
-        slab = self.shelf.acquire(size) if size else None
+        slab = self.shelf.acquire(size, force=True) if size else None
         if slab is None:
             return 0
         part.bundle.spare.append(slab)
@@ -219,7 +224,7 @@ class Assembly:
                 for offset, length in self._layout.regions(bundle.plan.rows, part.first, part.last):
                     block[offset : offset + length] = source[offset : offset + length]
         for slab in (bundle.slab, *bundle.spare):
-            if slab != final:
+            if slab and slab != final:  # 0: the part was asked for the first time when its size was not known
                 self.shelf.discard(slab)
         bundle.slab = 0
         bundle.spare.clear()

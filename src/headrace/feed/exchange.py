@@ -108,13 +108,12 @@ class Exchange:
 
     def _ask(self, now: float) -> None:
         while True:
-            chosen = self.schedule.next_part(now)
-            if chosen is None:
+            chosen = self.schedule.next_part()
+            if chosen is None or not self._ask_one(*chosen, now):
                 break
-            number, part = chosen
-            worker = self._supply.worker(number)
-            if worker is None or not self._ask_one(worker, part, now):
-                break
+        late = self.schedule.late_part(now)
+        if late is not None:
+            self._ask_one(*late, now)
         kinds = self._numerics.kinds
         while (check := self._verifier.next(self.schedule.sources, kinds, self.schedule.requests)) is not None:
             number, wanted = check
@@ -122,8 +121,11 @@ class Exchange:
             if worker is not None:
                 self._ask_check(worker, wanted, now)
 
-    def _ask_one(self, worker: Worker, part: Part, now: float) -> bool:
-        bundle = part.bundle
+    def _ask_one(self, number: int, part: Part, now: float) -> bool:
+        """Asks a source for a part. Returns False when there is no memory for it."""
+        worker, bundle = self._supply.worker(number), part.bundle
+        if worker is None:
+            return False
         again = bool(part.requests)
         if again:
             slab = self._assembly.prepare_spare(part)

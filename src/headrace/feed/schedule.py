@@ -230,13 +230,13 @@ class Schedule:
 
     # Asking
 
-    def next_part(self, now: float) -> tuple[int, Part] | None:
+    def next_part(self) -> tuple[int, Part] | None:
         """Returns the next (source, part) to ask for, or None when nothing should be asked now."""
         if not self.sources:
             return None
         waiting = self._waiting_part(latest=False)
         if waiting is None:
-            return self._late_part(now)
+            return None
         finish = {number: self._finish(source, waiting.rows) for number, source in self.sources.items()}
         near = SLOW * min(finish.values())
         for shared in (False, True):
@@ -251,7 +251,7 @@ class Schedule:
         if idle:
             last = self._waiting_part(latest=True)
             return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
-        return self._late_part(now)
+        return None
 
     def _waiting_part(self, *, latest: bool) -> Part | None:
         bundles = reversed(self.bundles.values()) if latest else iter(self.bundles.values())
@@ -266,7 +266,7 @@ class Schedule:
                     return part
         return None
 
-    def _late_part(self, now: float) -> tuple[int, Part] | None:
+    def late_part(self, now: float) -> tuple[int, Part] | None:
         """Returns the part of the first bundle that is late, and an idle source other than those that have it."""
         head = self.head
         if head is None or head.failed or not self._hedge:

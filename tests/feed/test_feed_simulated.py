@@ -1,0 +1,171 @@
+"""Thousands of simulated schedules of faults: every batch once, in order, with the right bytes, and always onwards.
+
+`HEADRACE_SOAK=1` makes them many more. A failure prints its seed: `HEADRACE_SEED=n` repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import deque
+from dataclasses import replace
+
+import pytest
+import torch
+from simulator import Data, SimulatedSupply, World, plain
+from torch.utils.data import default_collate
+
+from headrace.feed import messages
+from headrace.feed.compute import Built
+from headrace.feed.plan import EpochPlan
+from headrace.feed.policy import Policy, SessionStats
+from headrace.feed.session import Session
+
+SCHEDULES = 20_000 if os.environ.get("HEADRACE_SOAK") else 250
+COUNTERS = (
+    "retries",
+    "hedges",
+    "hedges_won",
+    "duplicates_dropped",
+    "slices_verified",
+    "slices_timed_out",
+    "purity_failures",
+)
+PATIENCE = 120.0  # simulated seconds in which a batch must come
+
+WORLDS = {
+    "nothing happens": World(("executor", "executor")),
+    "executors die": World(("executor",) * 3, kill=0.05),
+    "executors hang": World(("executor",) * 3, hang=0.03),
+    "slow and fast": World(("executor",) * 4, spread=30.0, delay=0.01),
+    "a host's executors die": World(("remote",), executors=3, kill=0.1),
+    "own host and others": World(("server", "remote"), executors=2, kill=0.02, cut=0.03, hang=0.02),
+    "cut off": World(("remote",) * 3, executors=2, cut=0.05, delay=0.05),
+    "own host restarts": World(("server", "server"), executors=2, cut=0.08),
+    "garbage": World(("remote", "server", "executor"), executors=2, corrupt=0.05, duplicate=0.1),
+    "everything": World(
+        ("executor", "server", "remote", "remote"), executors=2, kill=0.03, hang=0.02, cut=0.03, duplicate=0.1,
+        corrupt=0.02, delay=0.05, spread=5.0,
+    ),
+}  # fmt: skip
+
+
+def collate_list(samples: list[object]) -> list[object]:
+    """A collate function of the user's: its batches do not stack."""
+    return list(samples)
+
+
+def simulate(world: World, seed: int) -> SessionStats:
+    """Runs one schedule and checks what comes out."""
+    chance = random.Random(seed)
+    length, batch = chance.choice([(40, 4), (33, 8), (64, 16), (20, 1)])
+    stackable = chance.random() < 0.7
+    data = Data(length, chance.choice([2, 100, 5000]))
+    built = Built(data, default_collate if stackable else collate_list, stackable)
+    plan = EpochPlan(length, batch, seed, shuffle=chance.random() < 0.5)
+    one_batch = (4 * (data.shape + 2) + 8 + 128) * batch
+    memory = one_batch * chance.choice([1, 2, 5, 1000])
+    supply = SimulatedSupply(world, built, chance, length)
+    policy = Policy(
+        slice_timeout=5.0, hedge=chance.random() < 0.7, verify=chance.choice([0.0, 0.001, 0.3]), on_error="raise"
+    )
+    warned: list[str] = []
+    session = Session(
+        supply, messages.Open(1, "m:f", {}, "", "", True), memory=memory, prefetch=chance.choice([None, None, 1, 2]),
+        stall_timeout=PATIENCE, policy=policy, stats=SessionStats(), warn=lambda text, _: warned.append(text),
+        now=supply.now,
+    )  # fmt: skip
+    schedule = session._schedule
+    supply.doomed = lambda request: any(
+        part.deaths or len(part.requests) > 1
+        for source in schedule.sources.values()
+        if request in source.outstanding
+        for part in source.outstanding.values()
+    )
+    held: deque[tuple[object, object]] = deque()
+    try:
+        for epoch in range(2):
+            stop = chance.randrange(plan.steps + 1) if epoch == 0 else plan.steps  # the first pass may be broken off
+            session.begin(plan.epoch(epoch))
+            for step in range(stop):
+                assert session.wait_for(epoch, step, None)
+                taken = session.take(epoch, step)
+                assert taken is not None
+                expected = plain(built, plan.batch(epoch, step))
+                check(taken[0], expected)
+                held.append((taken[0], expected))
+                del taken
+                while len(held) > chance.randrange(6):
+                    check(*held.popleft())  # nobody wrote to it while it was held
+                supply.time += chance.random() * 0.02
+            if stop == plan.steps:
+                assert not session.wait_for(epoch, stop, None)
+        while held:
+            check(*held.popleft())
+        settle(session, supply)
+        assert not warned
+    finally:
+        session.close()
+    return session.stats
+
+
+def settle(session: Session, supply: SimulatedSupply) -> None:
+    """Waits for the last answers; then no memory is in use, and nothing is kept of what came."""
+    until = supply.time + PATIENCE
+    while any(source.outstanding for source in session._schedule.sources.values()):
+        assert supply.time < until
+        session._exchange.step(0.2)
+    pool = session._assembly.shelf._pool
+    assert pool.free_bytes == pool.total_bytes
+    assert not session._assembly._results
+
+
+def check(got: object, expected: object) -> None:
+    """The same structure and the same bits."""
+    assert type(got) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(got, expected)  # type: ignore[arg-type]
+    elif isinstance(expected, (list, tuple)):
+        assert len(got) == len(expected)  # type: ignore[arg-type]
+        for one, other in zip(got, expected, strict=True):  # type: ignore[call-overload]
+            check(one, other)
+    else:
+        assert got == expected
+
+
+@pytest.mark.timeout(3600 if os.environ.get("HEADRACE_SOAK") else 120)
+@pytest.mark.parametrize("name", WORLDS)
+def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(name: str) -> None:
+    world = WORLDS[name]
+    given = os.environ.get("HEADRACE_SEED")
+    first = int(given) if given else random.randrange(2**31)
+    sums = SessionStats()
+    for seed in range(first, first + (1 if given else SCHEDULES // len(WORLDS))):
+        try:
+            stats = simulate(world, seed)
+        except BaseException:
+            print(f"HEADRACE_SEED={seed}")
+            raise
+        for counter in (
+            "retries",
+            "hedges",
+            "duplicates_dropped",
+            "slices_verified",
+            "workers_lost",
+            "slices_timed_out",
+        ):
+            setattr(sums, counter, getattr(sums, counter) + getattr(stats, counter))
+        sums.purity_failures += stats.purity_failures
+    print(name, "from seed", first, sums)
+    assert sums.purity_failures == 0
+    if not given:
+        assert sums.retries > 0 or not (world.kill or world.cut or world.corrupt)
+        assert sums.slices_timed_out > 0 or world.hang < 0.03 or world.kinds[0] != "executor"
+        assert sums.hedges > 0 or world.hang < 0.03
+        assert sums.slices_verified > 0
+        assert sums.duplicates_dropped > 0 or not world.duplicate
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    world = replace(WORLDS["everything"], kill=0.1)
+    assert simulate(world, 5) == simulate(world, 5)
