@@ -24,7 +24,7 @@ from headrace.feed.trial import spool
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 UNWIND_SECONDS = 120.0
-GO_ON_SECONDS = 3.0
+GO_ON_SECONDS = 5.0
 TERM_SECONDS = 10.0
 
 
@@ -58,7 +58,8 @@ class Command:
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(me),  # noqa: PLW1509 - the command line has no threads
         )
-        self._over_since: float | None = None
+        self._over_since: float | None = None  # all ranks have ended, or had the time to
+        self._unwinding_since: float | None = None
         self._terminated: float | None = None
 
     def poll(self, ranks: Collection[int]) -> int | None:
@@ -78,13 +79,14 @@ class Command:
         return self._terminated is not None
 
     def _end_what_goes_on(self, ranks: Collection[int]) -> None:
-        now = time.monotonic()
-        if self._over_since is None:
-            if (self.folder / "over").exists():
-                self._over_since = now
+        if not (self.folder / "over").exists():
             return
-        limit = UNWIND_SECONDS if any(_runs(pid) for pid in ranks) else GO_ON_SECONDS
-        if self._terminated is None and now - self._over_since > limit:
+        now = time.monotonic()
+        if self._over_since is None or any(_runs(pid) for pid in ranks):
+            self._unwinding_since = self._unwinding_since or now
+            if self._over_since is None or now - self._unwinding_since < UNWIND_SECONDS:
+                self._over_since = now
+        if self._terminated is None and now - self._over_since > GO_ON_SECONDS:
             self._terminated = now
             self.signal(signal.SIGTERM)
         elif self._terminated is not None and now - self._terminated > TERM_SECONDS:

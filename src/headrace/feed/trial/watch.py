@@ -19,18 +19,16 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from headrace.feed.trial import batches
+from headrace.feed.trial.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
+from headrace.feed.trial.facts import cuda, facts, rank, sizes, synchronize, training, wait_until_children_are_quiet
 from headrace.feed.trial.spool import Spec, Spool
 
 LOADER_VARIABLE = "HEADRACE_TRIAL_LOADER"
 CACHE_STEPS = 8
 SETTLE_STEPS = 3
 PATIENCE = 3
-QUIET_SECONDS = 0.1
-QUIET_LIMIT = 5.0
 STOPPED = 75
 """Exit code of a script that was stopped, so that `set -e` and `&&` stop too (EX_TEMPFAIL)."""
 _LAUNCHERS = ("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
@@ -44,19 +42,6 @@ class Stopped(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(0 if any(name in os.environ for name in _LAUNCHERS) else STOPPED)
-
-
-def synchronize() -> None:
-    """Waits for the CUDA device if the script uses it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
-def training() -> bool:
-    """Whether the caller's loop computes gradients."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.is_grad_enabled())
 
 
 class Trial:
@@ -85,11 +70,11 @@ class Trial:
             return make()
         if not self._introduced:
             self._introduced = True
-            self.spool.write("rank", argv=sys.argv, **_rank())
-        facts = _facts(loader)
-        key = tuple(facts.values())  # a script may make a new loader for every epoch
+            self.spool.write("rank", argv=sys.argv, **rank())
+        about = facts(loader)
+        key = tuple(about.values())  # a script may make a new loader for every epoch
         if key not in self._watches:
-            self._watches[key] = LoaderWatch(self, len(self._watches), facts)
+            self._watches[key] = LoaderWatch(self, len(self._watches), about)
         return Pass(self._watches[key], loader, make)
 
     @staticmethod
@@ -115,10 +100,10 @@ class LoaderWatch:
     Args:
         trial: of this process.
         number: which loader.
-        facts: what it is.
+        about: what it is.
     """
 
-    def __init__(self, trial: Trial, number: int, facts: dict[str, Any]) -> None:
+    def __init__(self, trial: Trial, number: int, about: dict[str, Any]) -> None:
         self.trial = trial
         self.number = number
         self.name = f"{os.getpid()}:{number}"
@@ -140,7 +125,7 @@ class LoaderWatch:
         self._rows = 0
         self._steps: list[tuple[float, float, int, bool, float, float]] = []
         self._flushed = time.perf_counter()
-        trial.spool.write("loader", loader=number, name=self.name, **facts)
+        trial.spool.write("loader", loader=number, name=self.name, **about)
         self._enter("warmup")
 
     # The phases
@@ -164,7 +149,7 @@ class LoaderWatch:
         elif self.phase == "measured":
             self._enter("counted")
         elif self.phase == "cache":
-            _wait_until_children_are_quiet()
+            wait_until_children_are_quiet()
             self._enter("settle")
         elif self.phase == "settle":
             self._enter("replay")
@@ -188,7 +173,7 @@ class LoaderWatch:
             "phase", loader=self.number, phase=self.phase, started=at, ended=time.time(), total=self._total,
             seconds=time.perf_counter() - clock, cpu=time.process_time() - cpu,
             worker_cpu=None if workers is None or now is None else now - workers,
-            cuda=_cuda(), replayed=self.replaying, why_not=self._why_not,
+            cuda=cuda(), replayed=self.replaying, why_not=self._why_not,
         )  # fmt: skip
 
     def flush(self) -> None:
@@ -261,17 +246,17 @@ class LoaderWatch:
         self._open = False
 
     def _keep(self, batch: Any) -> None:
-        size = batches.bytes_of(batch)
+        size = bytes_of(batch)
         if not self._kept and not self._why_not:
-            self.trial.spool.write("batch", loader=self.number, bytes=size, tree=batches.describe(batch))
+            self.trial.spool.write("batch", loader=self.number, bytes=size, tree=describe(batch))
         if self._why_not or self._kept_bytes + size > self.trial.spec.cache_bytes:
             if not self._kept and not self._why_not:
                 self._why_not = f"a batch of {size} bytes is larger than the cache ({self.trial.spec.cache_bytes})"
             return
         try:
-            self._kept.append(batches.keep(batch))
-            batches.hand_out(self._kept[-1])
-        except batches.Uncopyable as error:
+            self._kept.append(keep(batch))
+            hand_out(self._kept[-1])
+        except Uncopyable as error:
             self._why_not = str(error)
             self._kept.clear()
         self._kept_bytes += size
@@ -281,7 +266,7 @@ class LoaderWatch:
         self._copying = -time.perf_counter()
         kept = self._kept[self._next % len(self._kept)]
         self._next += 1
-        batch = batches.hand_out(kept)
+        batch = hand_out(kept)
         self._copying += time.perf_counter()
         return batch
 
@@ -299,7 +284,7 @@ class Pass(Iterator[Any]):
         self._watch = watch
         self._make = make
         self._own: Iterator[Any] | None = None
-        self._length, self._rows, self._last_rows = _sizes(loader)
+        self._length, self._rows, self._last_rows = sizes(loader)
         self._given = 0
         self._shortened = False  # batches were replayed instead of loaded: the own iterator has more than are due
         watch.begin_pass(loader)
@@ -338,7 +323,7 @@ class Pass(Iterator[Any]):
         self._given += 1
         if not watch.trial.ended:
             last = self._length is not None and self._given == self._length
-            watch.got(batch, (self._last_rows if last else self._rows) or batches.rows_of(batch))
+            watch.got(batch, (self._last_rows if last else self._rows) or rows_of(batch))
         return batch
 
     def __len__(self) -> int:
@@ -346,99 +331,3 @@ class Pass(Iterator[Any]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source(), name)
-
-
-def _is_iterable(dataset: Any) -> bool:
-    module = sys.modules.get("torch.utils.data.dataset")
-    return module is not None and isinstance(dataset, module.IterableDataset)
-
-
-def _length(of: Any) -> int | None:
-    try:
-        return len(of)
-    except (TypeError, NotImplementedError):
-        return None
-
-
-def _sizes(loader: Any) -> tuple[int | None, int, int]:
-    """Returns batches of a pass (None if unknown), rows of a batch, rows of the last one (0: look at the batch)."""
-    size = loader.batch_size
-    rows = int(size) if isinstance(size, int) else 1 if getattr(loader, "batch_sampler", None) is None else 0
-    if _is_iterable(loader.dataset):
-        return None, rows, rows  # to ask for its length has an effect in torch
-    length, samples = _length(loader), _length(getattr(loader, "sampler", None))
-    if length is None or samples is None:
-        return length, rows, rows
-    rest = samples - rows * (length - 1)
-    return length, rows, rest if 0 < rest <= rows else rows
-
-
-def _facts(loader: Any) -> dict[str, Any]:
-    dataset = loader.dataset
-    iterable = _is_iterable(dataset)
-    context = getattr(loader, "multiprocessing_context", None)
-    method = context if isinstance(context, str) else getattr(context, "_name", None)
-    return {
-        "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
-        "dataset": type(dataset).__qualname__,
-        "samples": None if iterable else _length(dataset),
-        "map_style": not iterable,
-        "batch_size": loader.batch_size if isinstance(loader.batch_size, int) else None,
-        "workers": int(loader.num_workers),
-        "persistent": bool(getattr(loader, "persistent_workers", False)),
-        "start_method": method or "",
-        "remote": getattr(loader, "_places", None) is not None,
-        "training": training(),
-    }
-
-
-def _rank() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return {"rank": rank, "world_size": world, "cores": usable_cores()}
-
-
-def _cuda() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
-
-
-def usable_cores() -> float:
-    """Returns the cores that this process may use: its CPU set, or less if a cgroup limits it."""
-    cores = float(len(os.sched_getaffinity(0)))
-    for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            words = Path("/sys/fs/cgroup", quota_file).read_text(encoding="ascii").split()
-            words += Path("/sys/fs/cgroup", period_file).read_text(encoding="ascii").split() if period_file else []
-            quota, period = float(words[0]), float(words[1])
-        except (OSError, ValueError, IndexError):
-            continue  # no such limit
-        if quota > 0 and period > 0:
-            cores = min(cores, quota / period)
-    return cores
-
-
-def _wait_until_children_are_quiet() -> None:
-    """Workers still fill their queues when the replay begins; that would disturb it. Waits, but not for ever."""
-    deadline = time.monotonic() + QUIET_LIMIT
-    before = _ticks_of_children()
-    while before and time.monotonic() < deadline:
-        time.sleep(QUIET_SECONDS)
-        now = _ticks_of_children()
-        if sum(now.values()) - sum(before.get(pid, 0) for pid in now) <= 1:
-            return
-        before = now
-
-
-def _ticks_of_children() -> dict[str, int]:
-    found: dict[str, int] = {}
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            for pid in (task / "children").read_text(encoding="ascii").split():
-                fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-                found[pid] = sum(int(ticks) for ticks in fields.split()[11:13])
-        except OSError:
-            continue  # it has just ended
-    return found

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_PROBE = ("spool", "batches", "watch", "hooks")  # each imports those before it
+_PROBE = ("spool", "facts", "batches", "watch", "hooks")  # each imports those before it
 
 
 def _load_probe() -> None:
