@@ -29,9 +29,12 @@ TRANSFER_SECONDS = 120.0
 @click.option("--warmup", type=click.IntRange(1), default=5, show_default=True, help="Steps before that do not count.")
 @click.option("--cache", type=click.IntRange(1), default=512, show_default=True, help="MiB of batches to keep.")
 @click.option("--full", is_flag=True, help="Let the script go on to its end; by default it is stopped.")
+@click.option("--no-transfer", is_flag=True, help="Do not measure what a batch costs over TCP.")
 @output_option
 @click.argument("script", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(steps: int, warmup: int, cache: int, full: bool, output: str, script: tuple[str, ...]) -> int:
+def command(
+    steps: int, warmup: int, cache: int, full: bool, no_transfer: bool, output: str, script: tuple[str, ...]
+) -> int:
     """Run COMMAND, a training script that nobody has changed, and say where its batches should be made.
 
     torch's DataLoader (torchdata's StatefulDataLoader and headrace's own too) is measured in every Python process of
@@ -83,7 +86,7 @@ def command(steps: int, warmup: int, cache: int, full: bool, output: str, script
         over = (folder / "over").exists()
         if code != 0 and not over:
             return _failed(code)
-        transfer, why_not = _transfer(observed, folder)
+        transfer, why_not = (None, "--no-transfer") if no_transfer else _transfer(observed, folder)
         found = report(observed, script, code, stopped=over and not full, transfer=transfer, no_transfer=why_not)
     if found is None:
         raise _nothing(observed)

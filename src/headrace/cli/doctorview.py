@@ -10,6 +10,9 @@ from headrace.insight.advice import Advice
 from headrace.insight.figures import Figure
 from headrace.insight.trial import RankReport, TrialReport, advice_lines
 
+STOPPED = 75
+"""Exit code of a script that the trial has stopped."""
+
 TITLES = {
     "steps": "measured steps",
     "batch_size": "samples a batch",
@@ -45,7 +48,7 @@ def show_trial(report: TrialReport) -> None:
     notes = [*report.notes, *report.verdict.notes, *worst.notes]
     if report.stopped:
         notes.append("the script was stopped after the trial; --full lets it go on")
-    if report.exit_code and not report.stopped:
+    if report.exit_code not in (0, *((STOPPED,) if report.stopped else ())):
         notes.append(f"the command ended with exit code {report.exit_code} after the trial")
     out.print()
     for note in [*notes, "[a .. b]: 10th to 90th percentile of the steps; windows and formulas: --output json"]:
@@ -78,10 +81,14 @@ def _value(figure: Figure) -> str:
     if figure.unit == "x" and figure.value is not None:
         return f"{figure.value:.2f}x"
     if figure.unit == "bytes" and figure.value is not None:
-        return f"{figure.value / 1e6:.2f} MB"
+        return f"{figure.value / 1e6:.2f} MB" if figure.value >= 1e5 else f"{figure.value:.0f} bytes"
     if figure.unit == "1/s" and figure.value is not None:
         return f"{figure.value:.0f} samples/s"
     return number(figure)
+
+
+def _least(milliseconds: float) -> str:
+    return f"{milliseconds:.2f}" if milliseconds >= 0.01 else "<0.01"
 
 
 def _transfer(report: TrialReport) -> None:
@@ -97,5 +104,5 @@ def _transfer(report: TrialReport) -> None:
         table.add_row("CPU of the feed server", f"{1000 * transfer.worker_cpu:.2f} ms", "")
         out.print(table)
     if report.wires:
-        limits = ", ".join(f"{wire.milliseconds:.2f} ms at {wire.gigabits} Gbit/s" for wire in report.wires)
+        limits = ", ".join(f"{_least(wire.milliseconds)} ms at {wire.gigabits} Gbit/s" for wire in report.wires)
         out.print(Text(f"limit of the wire: {limits}"))

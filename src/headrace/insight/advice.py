@@ -217,30 +217,37 @@ def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> Ve
         )
     share = min(case.free_cores / cores if cores > 0 else 1.0, case.most_workers / workers)
     here = min(case.step, case.floor / share if share > 0 else math.inf)
-    away = case.floor if transfer is None else max(case.floor, transfer.seconds)
     most = max(1, min(case.most_workers, math.floor(workers * share)))
-    refusal = _transfer_refusal(case, cpu, here, away, transfer, cpu_bound=cores > case.free_cores)
+    carried = 1.0 if transfer is None else min(1.0, case.floor / transfer.seconds)  # of the demand, over TCP
+    hybrid = share >= HYBRID
+    away = min(1.0 - share, carried) if hybrid else carried
+    step = case.floor / min(1.0, share + away) if hybrid else case.floor / away
+    refusal = _refusal(case, cpu, here, step, transfer, cpu_bound=cores > case.free_cores)
     if refusal:
         if here * WORTH < case.step:
             return Verdict(Advice.LOCAL, f"{refusal}; more workers here help", most, step=here, notes=notes)
         return Verdict(Advice.DO_NOT_OFFLOAD, refusal, notes=notes)
     if transfer is None:
         notes += ("the transfer was not measured: the network may be the next limit",)
+    elif carried < 1.0:
+        notes += (f"{1000 * transfer.seconds:.2f} ms a batch over TCP is the limit; the floor cannot be reached",)
     lacking = (
         f"every batch in time takes {cores:.1f} cores and {workers} workers; training leaves {case.free_cores:.1f} "
         f"cores, and {case.most_workers} workers are sensible here"
     )
-    if share < HYBRID:
-        return Verdict(Advice.REMOTE, lacking, None, max(1, math.ceil(cores)), workers, away, notes)
-    rest = 1.0 - share
     return Verdict(
-        Advice.HYBRID, lacking, most, max(1, math.ceil(cores * rest)), math.ceil(workers * rest), away, notes
+        Advice.HYBRID if hybrid else Advice.REMOTE,
+        lacking,
+        most if hybrid else None,
+        max(1, math.ceil(cores * away)),
+        max(1, math.ceil(workers * away)),
+        step,
+        notes,
     )
 
 
-def _transfer_refusal(
-    case: Case, cpu: float, here: float, away: float, transfer: Transfer | None, *, cpu_bound: bool
-) -> str:
+def _refusal(case: Case, cpu: float, here: float, step: float, transfer: Transfer | None, *, cpu_bound: bool) -> str:
+    """Returns why remote workers would not help, empty when they would."""
     if transfer is None:
         return ""
     making = case.rows * cpu
@@ -249,9 +256,9 @@ def _transfer_refusal(
             f"taking in a batch costs the trainer {1000 * transfer.trainer_cpu:.1f} ms of CPU, making it "
             f"{1000 * making:.1f} ms: remote workers would save nothing"
         )
-    if away * WORTH >= here:
+    if step * WORTH >= here:
         return (
-            f"a batch of {transfer.bytes / 1e6:.1f} MB takes {1000 * transfer.seconds:.1f} ms over TCP: remote workers "
+            f"a batch of {transfer.bytes / 1e6:.2f} MB takes {1000 * transfer.seconds:.1f} ms over TCP: remote workers "
             "would not be faster than this machine"
         )
     return ""

@@ -119,7 +119,7 @@ class LoaderWatch:
         self._kept_bytes = 0
         self._why_not = ""
         self._next = 0
-        self._total = 0
+        self._total = self._told = 0
         self._open = self._first = False
         self._begun = self._waited = self._copying = self._cpu = 0.0
         self._rows = 0
@@ -180,7 +180,8 @@ class LoaderWatch:
         """Writes the steps that were not written yet."""
         steps, self._steps = self._steps, []
         self._flushed = time.perf_counter()
-        if steps:
+        if self._total > self._told:
+            self._told = self._total
             self.trial.spool.write("steps", loader=self.number, phase=self.phase, total=self._total, steps=steps)
 
     # One step
