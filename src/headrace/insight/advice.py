@@ -271,6 +271,11 @@ def _notes(case: Case, workers: int) -> tuple[str, ...]:
             f"{100 * case.first_wait:.0f} % of the wait falls on the first batch of an epoch: persistent_workers=True "
             "keeps the workers",
         )
+    if case.sample_wall is not None and case.sample_cpu is not None and case.sample_wall > 2 * case.sample_cpu:
+        notes += (
+            f"a sample takes {1000 * case.sample_wall:.1f} ms of a worker, {1000 * case.sample_cpu:.1f} ms of it on a "
+            "CPU: workers wait for a disk, a network, or the cores that others use",
+        )
     if 0 < workers <= case.workers:
         notes += (
             f"the {case.workers} workers are enough on average: the wait comes from bursts (prefetch_factor) or from "

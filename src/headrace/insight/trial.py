@@ -93,7 +93,7 @@ class TrialReport(msgspec.Struct, frozen=True):
         exit_code: of the command; negative for a signal.
         stopped: whether it was stopped after the trial.
         verdict: of the worst rank, cores and workers summed over the ranks.
-        worst: its rank.
+        worst, worst_pid: its rank and process.
         ranks: all ranks.
         transfer: the cost of bringing a batch; None when it was not measured, and then `no_transfer` says why.
         wires: the least time for a batch.
@@ -106,6 +106,7 @@ class TrialReport(msgspec.Struct, frozen=True):
     stopped: bool
     verdict: Verdict
     worst: int
+    worst_pid: int
     ranks: tuple[RankReport, ...]
     transfer: Transfer | None
     no_transfer: str
@@ -160,6 +161,7 @@ def report(
         stopped=stopped,
         verdict=_of_all(worst.verdict, len(ranks)),
         worst=worst.rank,
+        worst_pid=worst.pid,
         ranks=tuple(ranks),
         transfer=transfer,
         no_transfer=no_transfer,
