@@ -241,14 +241,6 @@ def test_epochs_that_are_shorter_than_the_trial_are_put_together(
     assert value(report, "data_wait") > 50
 
 
-def test_a_loader_that_is_made_anew_in_every_epoch_is_one_loader(
-    doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
-) -> None:
-    report = judge(doctor, script("for _ in range(30): train(DataLoader(Data(8, 0.03), batch_size=4), 1)"))
-    assert report["ranks"][0]["others"] == []
-    assert value(report, "steps") == 6
-
-
 def test_the_training_loader_is_judged_and_the_others_are_listed(
     doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:
@@ -285,33 +277,6 @@ def test_an_iterable_dataset_is_measured_and_its_capacity_said_to_be_unknown(
     assert value(report, "data_wait") > 50
     assert value(report, "local_capacity") is None
     assert "IterableDataset" in report["ranks"][0]["figures"]["local_capacity"]["note"]
-
-
-def test_batches_that_cannot_be_copied_are_measured_with_an_estimated_floor(
-    doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
-) -> None:
-    path = script(
-        """
-        import threading
-        def collate(rows): return torch.stack(rows), threading.Lock()
-        train((x for x, _ in DataLoader(Data(400, 0.03), batch_size=4, collate_fn=collate)), 1)
-        """
-    )
-    report = judge(doctor, path)
-    assert "cannot be copied" in report["ranks"][0]["figures"]["step_floor"]["note"]
-
-
-def test_a_cache_that_is_too_small_is_told(
-    doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
-) -> None:
-    path = script(
-        """
-        train((x[:, :8] for x in DataLoader(torch.utils.data.TensorDataset(torch.zeros(400, 300_000)), batch_size=4,
-            collate_fn=lambda rows: torch.stack([row[0] for row in rows]))), 1)
-        """
-    )
-    report = judge(doctor, path, options=("--cache", "1"))
-    assert "is larger than the cache" in report["ranks"][0]["figures"]["step_floor"]["note"]
 
 
 def test_with_cuda_the_device_is_waited_for_at_the_borders_of_what_is_timed(
