@@ -134,7 +134,7 @@ def test_a_compute_bound_script_is_told_not_to_offload(
 ) -> None:
     report = judge(doctor, script("train(DataLoader(Data(400, 0), batch_size=4), 1, 0.1)"))
     assert report["verdict"]["advice"] == "do not offload"
-    assert "does not stall" in report["verdict"]["reason"]
+    assert value(report, "step_floor") > 50
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -46,7 +46,7 @@ class Loader(_Record, frozen=True, tag="loader"):
         samples: length of the dataset, None if unknown.
         map_style: False for an IterableDataset.
         batch_size: None when a batch sampler decides, or without batches.
-        workers, persistent, start_method: as its arguments say; an empty method is the platform's default.
+        workers, persistent, start_method: as its arguments say.
         remote: headrace's own, with workers on other hosts.
         training: its loop computes gradients.
     """

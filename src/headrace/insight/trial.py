@@ -240,7 +240,8 @@ def words(loader: Loader) -> str:
     """Names a loader, e.g. ``DataLoader(Images, batch_size=64, num_workers=4)``."""
     kind = loader.type.rpartition(".")[2]
     kind = f"headrace.feed.{kind}" if loader.type.startswith("headrace.") else kind
-    return f"{kind}({loader.dataset}, batch_size={loader.batch_size}, num_workers={loader.workers})"
+    size = "" if loader.batch_size is None else f"batch_size={loader.batch_size}, "
+    return f"{kind}({loader.dataset}, {size}num_workers={loader.workers})"
 
 
 def _window(phase: Phase | None) -> Window | None:
@@ -278,8 +279,10 @@ def _cost(trial: LoaderTrial) -> tuple[float | None, float | None, str]:
         return None, phase.worker_cpu / rows, "headrace's loader tells CPU seconds only"
     if trial.loader.workers == 0 and not trial.loader.remote and rows:
         return sum(step.wait for step in steps) / rows, sum(step.cpu for step in steps) / rows, ""
+    if trial.loader.start_method == "forkserver":
+        return None, None, "workers of a forkserver cannot be told from those of another loader"
     made = sum(fetch.rows for fetch in trial.fetches)
-    if made and trial.loader.start_method != "forkserver":  # its workers cannot be told from another loader's
+    if made:
         return sum(f.wall for f in trial.fetches) / made, sum(f.cpu for f in trial.fetches) / made, ""
     return None, None, "no worker has told what a batch costs"
 

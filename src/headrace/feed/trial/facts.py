@@ -58,6 +58,11 @@ def facts(loader: Any) -> dict[str, Any]:
     iterable = _is_iterable(dataset)
     context = getattr(loader, "multiprocessing_context", None)
     method = context if isinstance(context, str) else getattr(context, "_name", None)
+    if method is None:
+        import multiprocessing  # torch has done so; other processes of the command need not
+
+        usual = "forkserver" if sys.version_info >= (3, 14) else "fork"
+        method = multiprocessing.get_start_method(allow_none=True) or usual
     return {
         "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
         "dataset": type(dataset).__qualname__,
@@ -66,7 +71,7 @@ def facts(loader: Any) -> dict[str, Any]:
         "batch_size": loader.batch_size if isinstance(loader.batch_size, int) else None,
         "workers": int(loader.num_workers),
         "persistent": bool(getattr(loader, "persistent_workers", False)),
-        "start_method": method or "",
+        "start_method": method,
         "remote": getattr(loader, "_places", None) is not None,
         "training": training(),
     }
