@@ -39,6 +39,14 @@ class Cli:
             check=False,
         )
 
+    def run_python(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Runs a Python script in the same environment."""
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.cwd, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
+            check=True,
+        )  # fmt: skip
+
     def start(self, *arguments: str, out: int = subprocess.PIPE, err: int | None = None) -> subprocess.Popen[str]:
         """Starts a command, in a session of its own."""
         return subprocess.Popen(

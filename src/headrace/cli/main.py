@@ -17,7 +17,7 @@ import click
 from headrace import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 
-COMMANDS = ("run", "plan", "logs", "stop", "report", "compare")
+COMMANDS = ("run", "plan", "logs", "stop", "report", "compare", "doctor")
 
 FAILED = 1
 USAGE = 2
@@ -65,6 +65,7 @@ def cli() -> None:
     headrace run job.yaml                   run it on this machine
     headrace logs my-job -f                 follow the newest run of that job
     headrace compare homogeneous heterogeneous
+    headrace doctor -- python train.py      is its data loading slow, and what would help?
     """
 
 

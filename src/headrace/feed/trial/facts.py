@@ -1,0 +1,131 @@
+"""What can be asked of the script's process: its loaders, its rank, its device, its cores, its children.
+
+Nothing that is asked here changes anything in the script.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+QUIET_SECONDS = 0.1
+QUIET_LIMIT = 5.0
+
+
+def synchronize() -> None:
+    """Waits for the CUDA device if the script uses it."""
+    if cuda():
+        sys.modules["torch"].cuda.synchronize()
+
+
+def training() -> bool:
+    """Whether the caller's loop computes gradients."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.is_grad_enabled())
+
+
+def _is_iterable(dataset: Any) -> bool:
+    module = sys.modules.get("torch.utils.data.dataset")
+    return module is not None and isinstance(dataset, module.IterableDataset)
+
+
+def _length(of: Any) -> int | None:
+    try:
+        return len(of)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def sizes(loader: Any) -> tuple[int | None, int, int]:
+    """Returns batches of a pass (None if unknown), rows of a batch, rows of the last one (0: look at the batch)."""
+    size = loader.batch_size
+    rows = int(size) if isinstance(size, int) else 1 if getattr(loader, "batch_sampler", None) is None else 0
+    if _is_iterable(loader.dataset):
+        return None, rows, rows  # to ask for its length has an effect in torch
+    length, samples = _length(loader), _length(getattr(loader, "sampler", None))
+    if length is None or samples is None:
+        return length, rows, rows
+    rest = samples - rows * (length - 1)
+    return length, rows, rest if 0 < rest <= rows else rows
+
+
+def facts(loader: Any) -> dict[str, Any]:
+    """Returns what a loader is: the fields of a `loader` record."""
+    dataset = loader.dataset
+    iterable = _is_iterable(dataset)
+    context = getattr(loader, "multiprocessing_context", None)
+    method = context if isinstance(context, str) else getattr(context, "_name", None)
+    if method is None:
+        import multiprocessing  # torch has done so; other processes of the command need not
+
+        usual = "forkserver" if sys.version_info >= (3, 14) else "fork"
+        method = multiprocessing.get_start_method(allow_none=True) or usual
+    return {
+        "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
+        "dataset": type(dataset).__qualname__,
+        "samples": None if iterable else _length(dataset),
+        "map_style": not iterable,
+        "batch_size": loader.batch_size if isinstance(loader.batch_size, int) else None,
+        "workers": int(loader.num_workers),
+        "persistent": bool(getattr(loader, "persistent_workers", False)),
+        "start_method": method,
+        "remote": getattr(loader, "_places", None) is not None,
+        "training": training(),
+    }
+
+
+def rank() -> dict[str, Any]:
+    """Returns which rank this process is, and the cores that it may use: the fields of a `rank` record."""
+    torch = sys.modules.get("torch")
+    number, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        number, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return {"rank": number, "world_size": world, "cores": usable_cores()}
+
+
+def cuda() -> bool:
+    """Whether the script uses CUDA."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def usable_cores() -> float:
+    """Returns the cores that this process may use: its CPU set, or less if a cgroup limits it."""
+    cores = float(len(os.sched_getaffinity(0)))
+    for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            words = Path("/sys/fs/cgroup", quota_file).read_text(encoding="ascii").split()
+            words += Path("/sys/fs/cgroup", period_file).read_text(encoding="ascii").split() if period_file else []
+            quota, period = float(words[0]), float(words[1])
+        except (OSError, ValueError, IndexError):
+            continue  # no such limit
+        if quota > 0 and period > 0:
+            cores = min(cores, quota / period)
+    return cores
+
+
+def wait_until_children_are_quiet() -> None:
+    """Workers still fill their queues when the replay begins; that would disturb it. Waits, but not for ever."""
+    deadline = time.monotonic() + QUIET_LIMIT
+    before = _ticks_of_children()
+    while before and time.monotonic() < deadline:
+        time.sleep(QUIET_SECONDS)
+        now = _ticks_of_children()
+        if sum(now.values()) - sum(before.get(pid, 0) for pid in now) <= 1:
+            return
+        before = now
+
+
+def _ticks_of_children() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            for pid in (task / "children").read_text(encoding="ascii").split():
+                fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+                found[pid] = sum(int(ticks) for ticks in fields.split()[11:13])
+        except OSError:
+            continue  # it has just ended
+    return found
