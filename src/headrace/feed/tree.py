@@ -40,6 +40,8 @@ MAX_NODES = 1_000_000
 
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
 
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
 Node = list[Any]
 Bytes = NDArray[np.uint8]
 
@@ -77,7 +79,7 @@ class _Describer:
             return ["s", _numpy_dtype(value.dtype, path), self.place(_raw(np.asarray(value)))]
         if type(value) is int and not -(2**63) <= value < 2**64:
             return ["i", hex(value)]
-        if value is None or type(value) in (bool, int, float, str, bytes):
+        if type(value) in _PLAIN:
             return ["v", value]
         if isinstance(value, Mapping):
             keys = [self.node(key, f"{path} key", depth + 1) for key in value]
@@ -240,6 +242,8 @@ class _Rebuilder:
 
 
 def _children(tree: Any) -> Iterable[Any]:
+    if type(tree) in _PLAIN:  # most of what is no tensor
+        return ()
     if isinstance(tree, Mapping):
         return tree.values()
     if isinstance(tree, (list, tuple)):
