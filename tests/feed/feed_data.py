@@ -241,7 +241,8 @@ def flat(batch: Any) -> bytes:
     if isinstance(batch, np.ndarray):
         return f"A{batch.dtype}{batch.shape}".encode() + batch.tobytes()
     if isinstance(batch, dict):
-        return b"{" + b",".join(repr(key).encode() + b":" + flat(item) for key, item in batch.items()) + b"}"
+        kind = type(batch).__name__.encode()
+        return kind + b"{" + b",".join(repr(key).encode() + b":" + flat(item) for key, item in batch.items()) + b"}"
     if isinstance(batch, (list, tuple)):
         return type(batch).__name__.encode() + b"(" + b",".join(flat(item) for item in batch) + b")"
     return f"{type(batch).__name__}={batch!r}".encode()

@@ -89,7 +89,7 @@ def test_an_epoch_can_be_entered_in_its_middle() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"length": 0, "batch_size": 1, "seed": 0}, "length must be at least 1"),
+        ({"length": -1, "batch_size": 1, "seed": 0}, "length must be at least 0"),
         ({"length": 1, "batch_size": 0, "seed": 0}, "batch_size must be at least 1"),
         ({"length": 1, "batch_size": 1, "seed": 0, "world_size": 0}, "world_size must be at least 1"),
         ({"length": 9, "batch_size": 1, "seed": 0, "rank": 2, "world_size": 2}, r"rank must lie in \[0, 2\)"),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import abc
+import dataclasses
+import functools
 import random
-from collections import OrderedDict, namedtuple
+import sys
+import types
+from collections import Counter, OrderedDict, defaultdict, namedtuple
 from enum import IntEnum
 from typing import Any
 
@@ -16,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import PipelineError, ProtocolError
-from headrace.feed.tree import ALIGNMENT, bytes_of, describe, packed, rebuild, rows_of, write_leaves
+from headrace.feed.tree import ALIGNMENT, bytes_of, describe, mapped, packed, rebuild, rows_of, write_leaves
 
 
 def travel(tree: Any, *, copy: bool = False) -> Any:
@@ -133,9 +138,162 @@ def test_a_namedtuple_is_the_class_that_is_known_here_or_one_of_the_same_fields(
     assert (got.u, got.v, got._fields) == (1, "b", ("u", "v"))
 
 
-def test_other_mappings_and_sequences_become_plain_ones() -> None:
-    assert travel(OrderedDict(a=1)) == {"a": 1}
+def test_an_ordered_dict_stays_one_and_other_mappings_and_sequences_become_plain_ones() -> None:
+    ordered = travel(OrderedDict(b=1, a=[torch.ones(2)]))
+    assert (type(ordered), list(ordered)) == (OrderedDict, ["b", "a"])
+    for mapping in (Counter("aa"), defaultdict(int, a=2), types.MappingProxyType({"a": 2})):
+        assert type(travel(mapping)) is dict
+        assert travel(mapping) == {"a": 2}
     assert travel(torch.Size([2, 3])) == (2, 3)
+
+
+def test_ragged_lists_of_tensors_travel() -> None:
+    ragged = {"boxes": [torch.ones(n, 4) for n in (3, 0, 2)], "words": [["a"], [], ["b", "c"]]}
+    assert flat(travel(ragged)) == flat(ragged)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    sizes: list[int]
+    note: str = dataclasses.field(default="", init=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    inner: Batch
+    text: str = ""
+
+
+class Heir(Batch):
+    pass
+
+
+@dataclasses.dataclass
+class Watchful:
+    """Every place where a class can run code of its own."""
+
+    x: int
+    calls: dataclasses.InitVar[list[str] | None] = None
+
+    def __new__(cls, *_: object) -> Watchful:
+        Watchful.seen.append("new")  # type: ignore[attr-defined]
+        return super().__new__(cls)
+
+    def __post_init__(self, calls: list[str] | None) -> None:
+        Watchful.seen.append("init")  # type: ignore[attr-defined]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        Watchful.seen.append("set")  # type: ignore[attr-defined]
+        object.__setattr__(self, name, value)
+
+    @functools.cached_property
+    def double(self) -> int:
+        return 2 * self.x
+
+
+Watchful.seen = []  # type: ignore[attr-defined]
+
+
+class Guarded:
+    """A field that is a descriptor, which would run when it is set."""
+
+    def __set__(self, instance: object, value: object) -> None:
+        raise AssertionError("called")
+
+    def __get__(self, instance: object, owner: object = None) -> int:
+        return 3
+
+
+@dataclasses.dataclass
+class Described:
+    x: int
+
+
+Described.x = Guarded()  # type: ignore[assignment]
+
+
+@dataclasses.dataclass
+class Abstract(abc.ABC):
+    x: int
+
+    @abc.abstractmethod
+    def method(self) -> None: ...
+
+
+@dataclasses.dataclass
+class Odd(ValueError):
+    x: int
+
+
+def test_a_dataclass_instance_travels_at_any_depth_as_its_own_class() -> None:
+    batch = Frozen(Batch(torch.arange(6.0).reshape(2, 3), [1, 2]), "text")
+    batch.inner.note = "kept"
+    got = travel({"a": [batch]})["a"][0]
+    assert (type(got), type(got.inner), got.text, got.inner.note) == (Frozen, Batch, "text", "kept")
+    assert torch.equal(got.inner.x, batch.inner.x)
+    assert got.inner.sizes == [1, 2]
+    assert type(travel(Heir(torch.ones(1), []))) is Heir
+    assert (rows_of(got), bytes_of(got)) == (2, 24)
+
+
+def test_rebuilding_a_dataclass_runs_no_code_of_its_class() -> None:
+    value = Watchful(4)
+    assert value.double == 8  # a cached property is no field, and is made again where it is needed
+    Watchful.seen.clear()  # type: ignore[attr-defined]
+    got = travel(value)
+    assert (type(got), got.x, got.double, Watchful.seen) == (Watchful, 4, 8, [])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["Described", "Abstract", "Odd", "Guarded", "travel", "Missing", "<locals>.Batch"])
+def test_a_class_that_is_no_plain_dataclass_of_these_fields_is_replaced_by_an_equivalent(name: str) -> None:
+    got = rebuild(["c", f"{__name__}:{name}", ["x"], [["v", 4]]], np.empty(0, np.uint8))
+    assert (got.x, [field.name for field in dataclasses.fields(got)]) == (4, ["x"])
+    assert type(got).__module__ != __name__
+    assert type(got).__name__ == name.rpartition(".")[2]
+    same = rebuild(["c", f"{__name__}:{name}", ["x"], [["v", 5]]], np.empty(0, np.uint8))
+    assert type(same) is type(got)
+
+
+def test_looking_for_a_class_imports_nothing_and_asks_no_module() -> None:
+    lazy = types.ModuleType("lazy_module")
+    lazy.__getattr__ = lambda name: pytest.fail(f"asked for {name}")  # type: ignore[method-assign]
+    sys.modules["lazy_module"] = lazy
+    try:
+        for kind in ("c", "n"):
+            rebuild([kind, "lazy_module:Batch", ["x"], [["v", 4]]], np.empty(0, np.uint8))
+            rebuild([kind, "antigravity:Batch", ["x"], [["v", 4]]], np.empty(0, np.uint8))
+    finally:
+        del sys.modules["lazy_module"]
+    assert "antigravity" not in sys.modules
+
+
+def test_a_class_of_the_script_is_found_from_a_spawned_process_too() -> None:
+    kind = dataclasses.make_dataclass("InScript", ["x"])
+    kind.__module__ = "__mp_main__"
+    assert describe(kind(1))[0][1] == "__main__:InScript"
+
+
+def test_a_dataclass_that_would_lose_something_is_refused() -> None:
+    extra = Batch(torch.ones(1), [])
+    extra.more = 5  # type: ignore[attr-defined]
+    unset = Batch(torch.ones(1), [])
+    del unset.sizes
+    for value, message in (
+        (extra, r"batch\[0\]: a .*Batch with attributes that are no fields: more"),
+        (unset, "sizes"),
+    ):
+        with pytest.raises(PipelineError, match=message):
+            describe([value])
+
+
+def test_a_tree_is_mapped_with_its_containers_kept_and_itself_unchanged() -> None:
+    tree = {"a": [1, (2, Point(3, 4))], "b": OrderedDict(c=Frozen(Batch(5, [6]), 7))}  # type: ignore[arg-type]
+    got = mapped(tree, str)
+    assert got == {"a": ["1", ("2", Point("3", "4"))], "b": OrderedDict(c=got["b"]["c"])}
+    assert got["b"]["c"] == Frozen(got["b"]["c"].inner, "7")
+    assert (got["b"]["c"].inner.x, got["b"]["c"].inner.sizes) == ("5", ["6"])
+    assert tree["a"] == [1, (2, Point(3, 4))]
 
 
 class Colour(IntEnum):
@@ -192,6 +350,13 @@ MALFORMED: list[Any] = [
     ["n", "m:c", ["a"], []], ["n", "m:c", ["a b"], [["v", 1]]], ["n", "m:c", ["class"], [["v", 1]]],
     ["n", 5, [], []], ["n", "os:system", ["a"], [["v", "true"]], 1], ["n", "m:1", ["a"], [["v", 1]]],
     ["n", "m:c", [["a"]], [["v", 1]]], ["n", "m:c", ["a", "a"], [["v", 1], ["v", 1]]],
+    ["o", [["v", 1]], []], ["o", 1, 2], ["o", [["l", []]], [["v", 1]]],
+    ["c", "m:c", ["a"], []], ["c", "m:c", [], [["v", 1]]], ["c", "m:c", ["a b"], [["v", 1]]], ["c", 5, [], []],
+    ["c", "m:c", ["class"], [["v", 1]]], ["c", "m:c", [["a"]], [["v", 1]]], ["c", "m:c", [5], [["v", 1]]],
+    ["c", "m:c", ["a", "a"], [["v", 1], ["v", 1]]], ["c", "m:c"], ["c", "m:c", "ab", [["v", 1]]],
+    ["c", None, None, None],
+    ["c", "m:c", [f"f{i}" for i in range(1001)], [["v", 1]] * 1001],
+    ["n", "m:c", [f"f{i}" for i in range(1001)], [["v", 1]] * 1001],
 ]  # fmt: skip
 
 
@@ -220,8 +385,31 @@ def test_mutated_descriptions_never_do_more_than_raise_protocol_error() -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
-    node, _, size = describe({"a": [torch.ones(3), np.ones(2)], "b": (Point(1, "x"), np.float32(1), 2**70)})
-    atoms = [None, -1, 0, 1, 2**62, 1.5, "t", "a", "l", "d", "n", "float32", "<f4", [], [1, 2], {}, b"x", True]
+    node, _, size = describe(
+        {"a": [torch.ones(3), np.ones(2)], "b": (Point(1, "x"), np.float32(1), 2**70), "c": Batch(torch.ones(2), [1])}
+    )
+    atoms = [
+        None,
+        -1,
+        0,
+        1,
+        2**62,
+        1.5,
+        "t",
+        "a",
+        "l",
+        "d",
+        "n",
+        "c",
+        "o",
+        "float32",
+        "<f4",
+        [],
+        [1, 2],
+        {},
+        b"x",
+        True,
+    ]
 
     def mutate(value: Any) -> Any:
         if chance.random() < 0.08:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import warnings
+from multiprocessing.context import BaseContext
 from typing import Any, Literal, NamedTuple
 
 from headrace.feed.naming import Pipeline
@@ -44,12 +46,11 @@ def check_arguments(
     """
     from torch.utils.data import IterableDataset
 
-    if not isinstance(dataset, Pipeline) and (
-        isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
-    ):
+    indexed = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+    if not isinstance(dataset, Pipeline) and (isinstance(dataset, IterableDataset) or not indexed):
         raise TypeError(
             "headrace.feed.DataLoader takes map-style datasets (__getitem__ and __len__), "
-            f"got a {type(dataset).__name__}"
+            f"got a {type(dataset).__name__}; keep torch.utils.data.DataLoader for iterable ones"
         )
     if num_workers < 0:
         raise ValueError(f"num_workers must not be negative, got {num_workers}; use 0 to load in this process")
@@ -65,6 +66,8 @@ def check_arguments(
     if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
         allowed = ", ".join(multiprocessing.get_all_start_methods())
         raise ValueError(f"multiprocessing_context must be one of {allowed}, got {context!r}")
+    if context is not None and not isinstance(context, (str, BaseContext)):
+        raise TypeError(f"multiprocessing_context must be a context or the name of a start method, got {context!r}")
     if prefetch_factor is not None and prefetch_factor < 1:
         raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
     if sampler is not None and shuffle:
@@ -78,9 +81,14 @@ def check_arguments(
     if batch_size is None:
         if drop_last:
             raise ValueError("batch_size=None switches batching off and excludes drop_last")
-    elif batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    elif not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
     return batch_size, drop_last
+
+
+def as_context(context: str | BaseContext | None) -> BaseContext | None:
+    """Returns the context of a start method, as torch's loader shows it."""
+    return multiprocessing.get_context(context) if isinstance(context, str) else context
 
 
 def make_policy(
@@ -99,19 +107,34 @@ def make_policy(
 
 
 def find_shard(
-    batch_size: int | None, global_batch_size: int | None, rank: int | None, world_size: int | None, *, sampled: bool
+    batch_size: int | None,
+    global_batch_size: int | None,
+    rank: int | None,
+    world_size: int | None,
+    *,
+    sampled: bool,
+    always: bool = False,
+    known: bool = False,
 ) -> tuple[Shard | None, int | None]:
     """Decides which part of the data this rank takes. Returns (shard or None, rows a rank and step).
+
+    Args:
+        batch_size, global_batch_size, rank, world_size: as given to the loader.
+        sampled: whether the user gave a sampler.
+        always: whether the data is shared although none of them says so.
+        known: whether the rank must be known by now.
 
     Raises:
         ValueError: a sampler together with sharding, or numbers that do not fit.
     """
-    if global_batch_size is None and rank is None and world_size is None:
+    if global_batch_size is None and rank is None and world_size is None and not always:
         return None, batch_size
     if sampled:
         raise ValueError("a sampler decides what this rank loads; global_batch_size, rank and world_size exclude it")
     if batch_size is None:
         raise ValueError("batch_size=None cannot be sharded: give batch_size or global_batch_size")
+    if known:
+        _require_rank(rank, world_size)
     known_rank, known_world = _distributed()
     shard = Shard(known_rank if rank is None else rank, known_world if world_size is None else world_size)
     if not 0 <= shard.rank < shard.world_size:
@@ -129,4 +152,73 @@ def _distributed() -> tuple[int, int]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" not in os.environ:
+        return 0, 1  # not known yet: a launcher that sets WORLD_SIZE alone numbers its ranks later
+    return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _require_rank(rank: int | None, world_size: int | None) -> None:
+    """Raises ValueError when there are several ranks, and nothing says which one this is."""
+    torch = sys.modules.get("torch")
+    known = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+    if not known and rank is None and "RANK" not in os.environ and ranks > 1:
+        raise ValueError(
+            f"there are {ranks} ranks, and nothing says which one this is: give rank=, set RANK, "
+            "or set up torch.distributed before the first pass"
+        )
+
+
+def _warn_of_frameworks() -> None:
+    """Warns when every rank loads all, under a framework that shards torch's loaders by itself and not this one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    ranks = torch.distributed.get_world_size()
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    found = [
+        name
+        for name, live in (
+            ("accelerate", state is not None and bool(state._shared_state)),
+            ("lightning", "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules),
+        )
+        if live
+    ]
+    if ranks > 1 and found:
+        warnings.warn(
+            f"each of the {ranks} ranks loads the whole dataset: {found[0]} divides the data of torch's DataLoader "
+            f"among them, not of this one. Use headrace.adapters.{found[0]}.DataLoader, or give global_batch_size=; "
+            "rank=0, world_size=1 says that it is meant",
+            stacklevel=4,
+        )
+
+
+def _warn_of_pinning(device: str) -> None:
+    """Warns of what `pin_memory=True` cannot do here, in torch's own words."""
+    import torch
+
+    if device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{device}'.",
+            stacklevel=4,
+        )
+    if not torch.cuda.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+
+
+def warn_of_pass(*, divided: bool, pin: bool, device: str) -> None:
+    """Warns, when a pass begins, of what it will not do.
+
+    Args:
+        divided: whether the ranks share the data, or the user's sampler decides.
+        pin, device: `pin_memory` and `pin_memory_device`.
+    """
+    if not divided:
+        _warn_of_frameworks()
+    if pin:
+        _warn_of_pinning(device)

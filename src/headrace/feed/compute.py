@@ -30,6 +30,7 @@ class Built:
         collate: makes a batch of a list of samples; for `batch_size=None` converts one sample.
         default_collate: whether `collate` is torch's own, so that rows may be written one by one.
         batched: False for `batch_size=None`.
+        seed: seed of local workers, to which each adds its number.
         seeds: sets the generators, those that this pipeline draws from.
         layouts: those of the samples that were seen.
     """
@@ -38,17 +39,23 @@ class Built:
     collate: Callable[[Any], Any]
     default_collate: bool
     batched: bool = True
+    seed: int = 0
     seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
     layouts: LayoutCache = field(default_factory=LayoutCache, compare=False)
 
     @property
+    def fetches(self) -> bool:
+        """Whether the dataset loads all samples of a batch at once; a `__getitems__` of None is none, as for torch."""
+        return bool(getattr(self.dataset, "__getitems__", None))
+
+    @property
     def whole(self) -> bool:
         """Whether batches are always made whole."""
-        return not self.batched or not self.default_collate or hasattr(self.dataset, "__getitems__")
+        return not self.batched or not self.default_collate or self.fetches
 
     def __getstate__(self) -> tuple[Any, ...]:
         """What is learned stays here: it looks at this process's memory."""
-        return self.dataset, self.collate, self.default_collate, self.batched
+        return self.dataset, self.collate, self.default_collate, self.batched, self.seed
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         Built.__init__(self, *state)
@@ -103,7 +110,7 @@ def make_whole(built: Built, part: Slice) -> Any:
     """Makes a whole batch with the pipeline's collate function. Raises RowFailed."""
     if not built.batched:
         samples: Any = next(iter(samples_of(built, part)))
-    elif hasattr(built.dataset, "__getitems__"):
+    elif built.fetches:
         key = seeds.stream_key(part.seed, part.epoch, part.position)
         try:
             samples = _seeded(built, key, built.dataset.__getitems__, list(part.keys))

@@ -267,7 +267,7 @@ class Exchange:
         try:
             raise_remote(error, f"raised on {worker.name}", WorkerError)
         except Exception as remade:  # noqa: BLE001 - the user's own exception, raised when its batch is due
-            return remade
+            return remade.with_traceback(None)  # whose frames would hold the session that keeps it
 
     def _check_answered(self, worker: Worker, request: int, message: messages.Message) -> None:
         self.schedule.answered(worker.number, request, self._now())

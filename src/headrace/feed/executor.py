@@ -29,6 +29,7 @@ from headrace.feed.frames import Frame
 from headrace.feed.layout import Uneven
 from headrace.feed.making import make_slice
 from headrace.feed.naming import load_factory, load_function
+from headrace.feed.seeds import seed_worker
 from headrace.feed.slab import Slab
 from headrace.feed.trouble import remote_error
 from headrace.feed.wire import Channel, ConnectionClosed
@@ -119,7 +120,7 @@ class Executor:
     def _build(self, message: messages.Open) -> Built:
         if not message.factory:
             built = self._given[message.pipeline]
-            self._introduce(built.dataset)
+            self._introduce(built.dataset, built.seed)
             if self._init is not None:
                 self._init(self._number)
                 self._init = None
@@ -138,7 +139,7 @@ class Executor:
                     f"{message.factory} made a {type(dataset).__name__}, which has no __getitem__",
                     hint="a pipeline returns a map-style dataset: __getitem__ and __len__",
                 )
-            self._introduce(dataset)
+            self._introduce(dataset, 0)
             if message.init:
                 load_function(message.init, self._roots)(self._number)
             self._built[key] = self._assemble(dataset, message)
@@ -149,14 +150,16 @@ class Executor:
             return Built(dataset, load_function(message.collate, self._roots), False, message.batched)
         return Built(dataset, standard_collate(batched=message.batched), True, message.batched)
 
-    def _introduce(self, dataset: Any) -> None:
-        """Sets what `torch.utils.data.get_worker_info()` returns in this process."""
+    def _introduce(self, dataset: Any, seed: int) -> None:
+        """Sets what `torch.utils.data.get_worker_info()` returns in this process, and the generators as torch does."""
+        seed += self._number
+        seed_worker(seed)
         if "torch" not in sys.modules:
             return
         stack_in_ordinary_memory()
         from torch.utils.data._utils import worker
 
-        worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=0, dataset=dataset)
+        worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=seed, dataset=dataset)
 
     # Slices
 

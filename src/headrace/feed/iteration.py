@@ -119,6 +119,7 @@ class Iteration(Iterator[Any]):
         epoch: number of the epoch.
         prepare: applied to every batch.
         length: number of batches, if it can be known.
+        untouched: called if the pass is dropped before its first batch was asked for.
     """
 
     def __init__(
@@ -128,12 +129,14 @@ class Iteration(Iterator[Any]):
         epoch: int,
         prepare: Callable[[Any], Any] | None,
         length: Callable[[], int],
+        untouched: Callable[[], None] | None = None,
     ) -> None:
         self._batches = batches
         self._meter = meter
         self._epoch = epoch
         self._prepare = prepare
         self._length = length
+        self._untouched = untouched
         self._ended = False
         meter.begin()
 
@@ -143,6 +146,7 @@ class Iteration(Iterator[Any]):
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
+        self._untouched = None
         self._meter.waiting()
         try:
             item = self._batches.fetch()
@@ -166,3 +170,5 @@ class Iteration(Iterator[Any]):
     def __del__(self) -> None:
         if not getattr(self, "_ended", True):
             self._end(complete=False)
+            if self._untouched is not None:
+                self._untouched()

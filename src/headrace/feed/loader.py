@@ -6,6 +6,7 @@ identical, with any number of workers, wherever they are and whatever dies; see 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import warnings
 import weakref
@@ -13,11 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from headrace.errors import PipelineError
 from headrace.feed import messages, naming
-from headrace.feed.arguments import Shard, check_arguments, find_shard, make_policy
+from headrace.feed.arguments import Shard, as_context, check_arguments, find_shard, make_policy, warn_of_pass
 from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
+from headrace.feed.habits import TorchHabits, close_all, pinned
 from headrace.feed.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
@@ -35,7 +39,7 @@ MEMORY = 512 << 20
 STALL_SECONDS = 300.0
 
 
-class DataLoader:
+class DataLoader(TorchHabits):
     """Loads batches of a map-style dataset.
 
     Args:
@@ -58,7 +62,11 @@ class DataLoader:
         in_order: batches always come in order.
         seed: seed of order and random numbers. With it, an epoch is a pure function of (seed, epoch).
         global_batch_size: rows of a step over all ranks; this rank gets its part.
-        rank, world_size: which part; by default those of torch.distributed, or RANK and WORLD_SIZE.
+        rank, world_size: which part; by default those of torch.distributed, or RANK and WORLD_SIZE, as they are when
+            the first pass begins.
+        even_batches: whether every rank gets as many rows in the last step, so that collectives can gather its batches:
+            samples of the epoch's beginning fill it up; ``"full"`` up to `batch_size` rows. By default, and with
+            `drop_last`, every sample is seen at most once.
         workers: ``"local"``, ``"tcp://h1:7070,h2:7070"``, or None for what the job provides (HEADRACE_FEED).
         secret_file: the secret of the feed servers named in `workers`.
         name: name of the loader in metrics and messages.
@@ -79,6 +87,8 @@ class DataLoader:
         PipelineError: something that remote workers cannot be given; the hint says how to write it.
         FeedError: HEADRACE_FEED cannot be read.
     """
+
+    _shards = False  # whether the ranks share the data without being told; a framework's adapter says so
 
     def __init__(
         self,
@@ -104,6 +114,7 @@ class DataLoader:
         global_batch_size: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        even_batches: bool | Literal["full"] = False,
         workers: str | None = None,
         secret_file: str | None = None,
         name: str = "train",
@@ -122,25 +133,28 @@ class DataLoader:
             prefetch_factor, persistent_workers, generator, seed, multiprocessing_context,
             remote=self._places is not None,
         )  # fmt: skip
-        self._shard, batch_size = find_shard(
-            batch_size, global_batch_size, rank, world_size, sampled=sampler is not None or batch_sampler is not None
-        )
+        self._sampled = sampler is not None or batch_sampler is not None
+        self._asked = (batch_size, global_batch_size, rank, world_size)
+        always = self._shards and not self._sampled
+        self._shard, batch_size = find_shard(*self._asked, sampled=self._sampled, always=always)
         self.dataset = dataset
         self.batch_size = batch_size
         self.num_workers = num_workers
-        self.collate_fn = collate_fn
+        self._batched = batch_size is not None or batch_sampler is not None
+        self.collate_fn = collate_fn or standard_collate(batched=self._batched)
         self.pin_memory = pin_memory
         self.pin_memory_device = pin_memory_device
         self.drop_last = drop_last
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = multiprocessing_context
+        self.multiprocessing_context = as_context(multiprocessing_context)
         self.generator = generator
         self.prefetch_factor = prefetch_factor
         self.persistent_workers = persistent_workers
         self.in_order = in_order
         self.name = name
         self._shuffle = bool(shuffle)
+        self._even = even_batches
         self._memory = memory
         self._stall_timeout = stall_timeout
         self._seed = seed
@@ -151,7 +165,7 @@ class DataLoader:
         self._sessions: list[Session] = []  # every one that is open
         self._idle: Session | None = None  # the one that waits for the next pass
         self._expected: int | None = None  # the epoch that it goes on with by itself
-        weakref.finalize(self, _close_all, self._sessions)
+        weakref.finalize(self, close_all, self._sessions)
         self._stats = SessionStats()
         self._meter = StepMeter(name)
         if self._places is not None and not isinstance(dataset, Pipeline):
@@ -161,21 +175,16 @@ class DataLoader:
                 "@headrace.feed.pipeline, and pass its call: DataLoader(train_set(), ...); "
                 'or keep the workers here with workers="local"',
             )
-        self._batched = batch_size is not None or batch_sampler is not None
         self._opening = self._make_opening()
-        self.sampler, self.batch_sampler = self._torch_samplers(sampler, batch_sampler)
+        self._sampler, self._batch_sampler = self._torch_samplers(sampler, batch_sampler)
+        self._ready = True
 
     # What torch's DataLoader has
 
-    def __len__(self) -> int:
-        if self.batch_sampler is not None:
-            return len(self.batch_sampler)  # type: ignore[arg-type]
-        if self.sampler is not None:
-            return len(self.sampler)  # type: ignore[arg-type]
-        plan = self._plan()
-        return plan.steps
-
     def __iter__(self) -> Iterator[Any]:
+        warn_of_pass(
+            divided=self._shard is not None or self._sampled, pin=self.pin_memory, device=self.pin_memory_device
+        )
         epoch, self._epoch = self._epoch, self._epoch + 1
         plans, endless = self._plans(epoch)
         batches: Batches
@@ -183,7 +192,8 @@ class DataLoader:
             batches = InlineBatches(self._local(), plans, epoch)
         else:
             batches = self._serve(plans, epoch, endless=endless)
-        return Iteration(batches, self._meter, epoch, self._pinned if self.pin_memory else None, self.__len__)
+        prepare = pinned if self.pin_memory else None
+        return Iteration(batches, self._meter, epoch, prepare, self.__len__, lambda: self._untouched(epoch))
 
     # What is headrace's
 
@@ -221,7 +231,7 @@ class DataLoader:
 
     def close(self) -> None:
         """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
-        _close_all(self._sessions)
+        close_all(self._sessions)
         self._idle = self._expected = None
         self._meter.close()
 
@@ -240,7 +250,9 @@ class DataLoader:
         from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
         if batch_sampler is not None:
-            return None, batch_sampler
+            return SequentialSampler(self.dataset), batch_sampler
+        if self._shard is not None and self.generator is not None:
+            raise ValueError("generator excludes sharding: the ranks' plan is made of seed=")
         own = self._seed is not None or self._shard is not None or isinstance(self.dataset, Pipeline)
         if sampler is None:
             if own and self.generator is None:
@@ -261,12 +273,33 @@ class DataLoader:
                 self._length = self._started().wait_for_length(self.timeout or None)
         return self._length
 
+    def _settle(self) -> None:
+        """Looks again which part of the data is ours, where that was left open: it may be known only now."""
+        _, _, rank, world_size = self._asked
+        if self._shard is None or (rank is not None and world_size is not None):
+            return
+        shard, batch_size = find_shard(*self._asked, sampled=False, always=True, known=True)
+        if shard != self._shard:
+            self.close()
+            self._shard, vars(self)["batch_size"] = shard, batch_size
+            self._opening = msgspec.structs.replace(self._opening, plan=self._fingerprint())
+
     def _plan(self) -> EpochPlan:
-        shard = self._shard or Shard(0, 1)
+        self._settle()
+        shard, seed, samples = self._shard or Shard(0, 1), self._base_seed(), self._dataset_length()
+        rows, length = self.batch_size or 1, samples
+        if self._even and not self.drop_last:
+            multiple = shard.world_size * (rows if self._even == "full" else 1)
+            length = -(-samples // multiple) * multiple
         return EpochPlan(
-            self._dataset_length(), self.batch_size or 1, self._base_seed(), self._shuffle, self.drop_last, shard.rank,
-            shard.world_size, self._batched,
+            length, rows, seed, self._shuffle, self.drop_last, shard.rank, shard.world_size,
+            self._batched, samples,
         )  # fmt: skip
+
+    def _untouched(self, epoch: int) -> None:
+        """A pass was dropped before its first batch, as by a check that a loader can be iterated: its epoch is free."""
+        if self._epoch == epoch + 1:
+            self._epoch = epoch
 
     def _base_seed(self) -> int:
         """Returns the seed of the own plan: given, or drawn once from torch as its DataLoader does, 0 for a shard."""
@@ -287,42 +320,54 @@ class DataLoader:
 
     def _plans(self, epoch: int) -> tuple[Iterator[BatchPlan], bool]:
         """Returns the batches of an epoch, and whether those of the following epochs are known already."""
-        batches = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        batches = self._batch_sampler if self._batch_sampler is not None else self._sampler
         if batches is not None:
             seed = self._epoch_seed() if self._seed is None else self._seed
-            return sampled_epoch(batches, epoch, seed, batched=self.batch_sampler is not None), False
+            return sampled_epoch(batches, epoch, seed, batched=self._batch_sampler is not None), False
         plan = self._plan()
+        if not plan.steps:
+            return iter(()), False
         return itertools.chain.from_iterable(plan.epoch(later) for later in itertools.count(epoch)), True
 
     # Loading
 
+    @property
+    def _standard(self) -> bool:
+        return self.collate_fn is standard_collate(batched=self._batched)
+
     def _local(self) -> Built:
         if self._built is None:
             dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
-            collate = self.collate_fn or standard_collate(batched=self._batched)
-            self._built = Built(dataset, collate, self.collate_fn is None, self._batched)
+            self._built = Built(dataset, self.collate_fn, self._standard, self._batched)
+        elif self._built.collate is not self.collate_fn:  # the user has set another one
+            self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
         return self._built
 
     def _make_opening(self) -> messages.Open:
         if self._places is None:
             return messages.Open(1, "", {}, "", "", self._batched, self.name)
-        collate = naming.function_name(self.collate_fn, "collate_fn") if self.collate_fn else ""
+        collate = "" if self._standard else naming.function_name(self.collate_fn, "collate_fn")
         init = naming.function_name(self.worker_init_fn, "worker_init_fn") if self.worker_init_fn else ""
-        plan = ""
-        if self._shard is not None and self.batch_size is not None:
-            world = self._shard.world_size
-            plan = plan_fingerprint(
-                naming.encoded(self.dataset), self.batch_size * world, world, self._base_seed(),
-                shuffle=self._shuffle, drop_last=self.drop_last,
-            )  # fmt: skip
-        named = self.dataset
+        named, plan = self.dataset, self._fingerprint()
         return messages.Open(1, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
+
+    def _fingerprint(self) -> str:
+        """Returns what the ranks' plans must agree in; empty where nothing is sharded, or the workers are our own."""
+        if self._places is None or self._shard is None or self.batch_size is None:
+            return ""
+        world = self._shard.world_size
+        return plan_fingerprint(
+            naming.encoded(self.dataset), self.batch_size * world, world, self._base_seed(),
+            shuffle=self._shuffle, drop_last=self.drop_last,
+        )  # fmt: skip
 
     def _supply(self) -> Supply:
         if self._places is not None:
             shard = self._shard or Shard(0, 1)
             return RemoteSupply(self._places, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
-        return LocalSupply(self.num_workers, self.multiprocessing_context, {1: self._local()}, self.worker_init_fn)
+        seed = self._drawn if self._drawn is not None else self._seed or 0
+        given = {1: dataclasses.replace(self._local(), seed=seed)}
+        return LocalSupply(self.num_workers, self.multiprocessing_context, given, self.worker_init_fn)
 
     def _started(self) -> Session:
         """Returns the session that waits for the next pass; makes one if there is none."""
@@ -370,15 +415,3 @@ class DataLoader:
         session.close()
         if session in self._sessions:
             self._sessions.remove(session)
-
-    @staticmethod
-    def _pinned(batch: Any) -> Any:
-        import torch
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        return pin_memory(batch) if torch.cuda.is_available() else batch  # type: ignore[no-untyped-call]
-
-
-def _close_all(sessions: list[Session]) -> None:
-    while sessions:
-        sessions.pop().close()

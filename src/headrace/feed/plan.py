@@ -61,6 +61,7 @@ class EpochPlan:
         drop_last: whether an incomplete last global batch is left out.
         rank, world_size: which part is taken.
         batched: False for a loader that does not batch.
+        samples: samples in the dataset, when `length` is more: the positions beyond them hold the first ones again.
     """
 
     length: int
@@ -71,15 +72,16 @@ class EpochPlan:
     rank: int = 0
     world_size: int = 1
     batched: bool = True
+    samples: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("length", "batch_size", "world_size"):
+        for name, least in (("length", 0), ("batch_size", 1), ("world_size", 1)):
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must lie in [0, {self.world_size}), got {self.rank}")
-        if self.length < self.world_size:
+        if 0 < self.length < self.world_size:
             raise ValueError(f"{self.world_size} ranks cannot share {self.length} samples: each needs at least one")
 
     @property
@@ -101,7 +103,9 @@ class EpochPlan:
             raise IndexError(f"step must lie in [0, {self.steps}), got {step}")
         first, last = self._rows(step)
         positions = np.arange(first, last, dtype=np.int64)
-        keys = permute(positions, self.length, self._key(epoch)) if self.shuffle else positions
+        samples = self.samples or self.length
+        places = positions % samples
+        keys = permute(places, samples, self._key(epoch)) if self.shuffle else places
         return BatchPlan(epoch, step, first, keys.tolist(), self.seed, self.batched)
 
     def _rows(self, step: int) -> tuple[int, int]:

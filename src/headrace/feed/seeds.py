@@ -48,6 +48,15 @@ def set_generators(key: bytes) -> None:
     _set_torch(key)
 
 
+def seed_worker(seed: int) -> None:
+    """Sets the generators of a worker before the user's `worker_init_fn`, to the seed of `get_worker_info()`."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)
+
+
 def _set_python(key: bytes) -> None:
     random.seed(int.from_bytes(key, "little"))
 

@@ -1,10 +1,11 @@
 """Trees of tensors and arrays as a description and one block of bytes. No pickle.
 
-`describe(tree)` walks nested dict, list, tuple and namedtuple with tensors, arrays and plain values at the leaves and
-returns a description that msgpack can carry, the leaves' arrays, and the size of a block in which every leaf has an
-aligned place. `write_leaves` copies the leaves into a block; `rebuild` makes views of a block into the same tree
+`describe(tree)` walks nested dict, list, tuple, namedtuple and dataclass with tensors, arrays and plain values at the
+leaves and returns a description that msgpack can carry, the leaves' arrays, and the size of a block in which every leaf
+has an aligned place. `write_leaves` copies the leaves into a block; `rebuild` makes views of a block into the same tree
 again. The description is data from a peer when it is rebuilt, so nothing in it is believed: depth, number of nodes,
-dtypes, shapes and offsets are checked against the block before an array is made.
+dtypes, shapes and offsets are checked against the block before an array is made; nothing is imported, and no code of a
+class that it names is called (see `records`).
 
 Node forms (first element is the kind):
     ["t", dtype, shape, offset]        torch tensor, dtype as in `torch.float32`
@@ -12,29 +13,34 @@ Node forms (first element is the kind):
     ["s", dtype, offset]               numpy scalar
     ["v", value]                       None, bool, int, float, str, bytes
     ["i", digits]                      an int beyond 64 bits, in base 16
-    ["d", [key nodes], [nodes]]        dict; other mappings become one
+    ["d", [key nodes], [nodes]]        dict; mappings of other types than the next become one
+    ["o", [key nodes], [nodes]]        OrderedDict
     ["l", [nodes]] / ["u", [nodes]]    list / tuple
-    ["n", name, [fields], [nodes]]     namedtuple
+    ["n", name, [fields], [nodes]]     namedtuple, name as in `module:qualified.name`
+    ["c", name, [fields], [nodes]]     dataclass instance
 """
 
 from __future__ import annotations
 
-import collections
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, ProtocolError
+from headrace.feed import records
 
 ALIGNMENT = 64
 MAX_DEPTH = 32
 MAX_NODES = 1_000_000
 
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 Node = list[Any]
 Bytes = NDArray[np.uint8]
@@ -73,11 +79,12 @@ class _Describer:
             return ["s", _numpy_dtype(value.dtype, path), self.place(_raw(np.asarray(value)))]
         if type(value) is int and not -(2**63) <= value < 2**64:
             return ["i", hex(value)]
-        if value is None or type(value) in (bool, int, float, str, bytes):
+        if type(value) in _PLAIN:
             return ["v", value]
         if isinstance(value, Mapping):
             keys = [self.node(key, f"{path} key", depth + 1) for key in value]
-            return ["d", keys, [self.node(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()]]
+            kind = "o" if type(value) is OrderedDict else "d"
+            return [kind, keys, [self.node(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()]]
         if isinstance(value, (list, tuple)):
             nodes = [self.node(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
             if isinstance(value, list):
@@ -85,10 +92,14 @@ class _Describer:
             fields = getattr(value, "_fields", None)
             if fields is None:
                 return ["u", nodes]
-            return ["n", f"{type(value).__module__}:{type(value).__qualname__}", list(fields), nodes]
+            return ["n", records.name_of(type(value)), list(fields), nodes]
+        if records.is_record(value):
+            values = records.checked_values(value, path)
+            nodes = [self.node(item, f"{path}.{name}", depth + 1) for name, item in values.items()]
+            return ["c", records.name_of(type(value)), list(values), nodes]
         raise PipelineError(
             f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot travel to the trainer",
-            hint="return tensors, arrays, numbers, strings, bytes or None, nested in dict, list or tuple",
+            hint="return tensors, arrays, numbers, strings, bytes or None, nested in dict, list, tuple or dataclass",
         )
 
     def _tensor(self, value: Any, path: str) -> Node:
@@ -118,7 +129,7 @@ def describe(tree: object, path: str = "batch") -> tuple[Node, list[tuple[int, B
     """Describes a tree.
 
     Args:
-        tree: nested dict, list, tuple, namedtuple with tensors, arrays and plain values.
+        tree: nested dict, list, tuple, namedtuple, dataclass with tensors, arrays and plain values.
         path: name of the tree in error messages.
 
     Returns:
@@ -189,14 +200,17 @@ class _Rebuilder:
             return rest[0]
         if kind == "i":
             return int(rest[0], 16)
-        if kind == "d":
-            return dict(zip(self._children(rest[0], depth), self._children(rest[1], depth), strict=True))
+        if kind in ("d", "o"):
+            pairs = zip(self._children(rest[0], depth), self._children(rest[1], depth), strict=True)
+            return OrderedDict(pairs) if kind == "o" else dict(pairs)
         if kind == "l":
             return self._children(rest[0], depth)
         if kind == "u":
             return tuple(self._children(rest[0], depth))
         if kind == "n":
-            return _namedtuple(rest[0], rest[1])(*self._children(rest[2], depth))
+            return records.make_namedtuple(rest[0], rest[1], self._children(rest[2], depth))
+        if kind == "c":
+            return records.make_dataclass(rest[0], rest[1], self._children(rest[2], depth))
         raise ProtocolError(f"an unknown kind of node in a batch description: {kind!r}")
 
     def _bytes(self, itemsize: int, shape: Sequence[int], offset: int) -> Bytes:
@@ -227,15 +241,31 @@ class _Rebuilder:
         return torch.from_numpy(raw).view(kind).reshape(tuple(shape))
 
 
-def _namedtuple(name: str, fields: Sequence[str]) -> Callable[..., Any]:
-    """Finds a namedtuple class that is already imported here; makes one of the same fields otherwise."""
-    module, _, qualified = name.partition(":")
-    found: object = sys.modules.get(module)
-    for part in qualified.split("."):
-        found = getattr(found, part, None)
-    if isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == list(fields):
-        return found
-    return collections.namedtuple(qualified.rpartition(".")[2], fields)
+def _children(tree: Any) -> Iterable[Any]:
+    if type(tree) in _PLAIN:  # most of what is no tensor
+        return ()
+    if isinstance(tree, Mapping):
+        return tree.values()
+    if isinstance(tree, (list, tuple)):
+        return tree
+    return records.values_of(tree).values() if records.is_record(tree) else ()
+
+
+def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns a tree of the same containers, with `function` applied to everything that is none of them.
+
+    Containers are dict, OrderedDict, list, tuple, namedtuples and dataclass instances without a method `pin_memory` of
+    their own; the given tree is not changed.
+    """
+    if type(tree) in (dict, OrderedDict):
+        return type(tree)((key, mapped(item, function)) for key, item in tree.items())
+    if type(tree) in (list, tuple):
+        return type(tree)([mapped(item, function) for item in tree])
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return tuple.__new__(type(tree), [mapped(item, function) for item in tree])
+    if records.is_record(tree) and not hasattr(tree, "pin_memory"):
+        return records.replaced(tree, lambda item: mapped(item, function))
+    return function(tree)
 
 
 def shifted(node: Node, offset: int) -> Node:
@@ -270,8 +300,7 @@ def rows_of(tree: Any) -> int:
     """Returns the length of the first axis of a tree's first tensor or array; 0 without one."""
     if is_tensor(tree) or isinstance(tree, np.ndarray):
         return int(tree.shape[0]) if tree.ndim else 0
-    children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
-    for child in children:
+    for child in _children(tree):
         rows = rows_of(child)
         if rows:
             return rows
@@ -282,5 +311,4 @@ def bytes_of(tree: Any) -> int:
     """Returns the payload bytes of a tree's tensors and arrays."""
     if is_tensor(tree) or isinstance(tree, np.ndarray):
         return int(tree.nbytes)
-    children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
-    return sum(bytes_of(child) for child in children)
+    return sum(bytes_of(child) for child in _children(tree))

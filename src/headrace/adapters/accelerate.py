@@ -1,0 +1,142 @@
+"""Accelerate: a DataLoader that is what `accelerator.prepare` makes of torch's.
+
+`accelerator.prepare` makes a new torch DataLoader of the attributes of the one that it is given, with a sampler for its
+rank, and returns everything that is not torch's as it is. This one is ready without it (so `prepare` may get it too):
+it takes its rank's part, once; puts batches on the rank's device; and tells Accelerate when the last batch is out and
+how many of its rows are real, which gradient accumulation and `gather_for_metrics` need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NoReturn
+
+from accelerate.data_loader import BatchSamplerShard
+from accelerate.state import GradientState, PartialState
+from accelerate.utils import send_to_device, synchronize_rng_states
+from torch import Generator
+from torch.utils.data import BatchSampler, DistributedSampler
+
+from headrace import feed
+from headrace.errors import FeedError
+from headrace.feed.order import PlanBatchSampler
+
+
+class DataLoader(feed.DataLoader):
+    """`headrace.feed.DataLoader` for a loop with an Accelerator; make it after the Accelerator.
+
+    `batch_size` is per rank, as with `accelerator.prepare`. A sampler or batch_sampler is divided among the ranks as
+    Accelerate does it, except a DistributedSampler, which has done so.
+
+    Args:
+        dataset, batch_size, shuffle, sampler, batch_sampler, drop_last: as `headrace.feed.DataLoader`.
+        even_batches: whether the last batch is filled up so that all ranks have as many rows, which
+            `gather_for_metrics` needs (and takes off again); ``"full"``: up to `batch_size`, as Accelerate does. By
+            default a shuffled loader, for training, gives every index exactly once, and another one is filled up.
+        device_placement: whether batches are put on the rank's device.
+        **options: as `headrace.feed.DataLoader`.
+
+    Attributes:
+        end_of_dataloader, remainder: what Accelerate reads: whether the last batch is out, and how many of the rows of
+            all ranks are real in it (0: all).
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[list[Any]] | None = None,
+        *,
+        drop_last: bool = False,
+        even_batches: bool | Literal["full"] | None = None,
+        device_placement: bool = True,
+        **options: Any,
+    ) -> None:
+        state = PartialState()
+        ranks, rank = state.num_processes, state.process_index
+        given: dict[str, Any]
+        self.end_of_dataloader, self.remainder = False, -1
+        self._gradient_state = GradientState()
+        self._device = state.device if device_placement else None
+        self._skip = 0
+        self._given: Any = sampler if sampler is not None else getattr(batch_sampler, "sampler", batch_sampler)
+        self._generator: Generator | None = None
+        self._total = 0  # rows of the given sampler over all ranks, where the last batch is filled up
+        divided = isinstance(self._given, DistributedSampler) or isinstance(batch_sampler, BatchSamplerShard)
+        if self._given is None:
+            even = not shuffle if even_batches is None else even_batches
+            given = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "even_batches": even}
+            given |= {"rank": rank, "world_size": ranks}
+        elif ranks == 1 or divided or batch_size is None:
+            given = {"batch_size": batch_size, "sampler": sampler, "batch_sampler": batch_sampler}
+            given |= {"drop_last": drop_last}
+        else:
+            whole: Any = BatchSampler(sampler, batch_size, drop_last) if sampler is not None else batch_sampler
+            fills = even_batches is None or bool(even_batches)
+            given = {"batch_sampler": BatchSamplerShard(whole, ranks, rank, even_batches=fills)}
+            if sampler is not None and fills and not drop_last:
+                self._total = batch_size * ranks
+            self._generator = _generator_of(self._given)
+        super().__init__(dataset, **given, **options)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The batches' order; headrace's own cannot be iterated here: see `skip_first_batches`."""
+        ours = super().batch_sampler
+        if not isinstance(ours, PlanBatchSampler):
+            return ours
+        return _Unskippable(ours.sampler, self._plan, lambda: self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch, also in a given sampler."""
+        super().set_epoch(epoch)
+        if hasattr(self._given, "set_epoch"):
+            self._given.set_epoch(epoch)
+
+    def skip_first_batches(self, batches: int) -> None:
+        """Lets the next pass begin after so many batches, for a run that goes on in the middle of an epoch."""
+        self._skip = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        self.set_epoch(self._epoch)
+        if self._generator is not None:
+            synchronize_rng_states(["generator"], self._generator)
+        skip, self._skip = self._skip, 0
+        steps, self.remainder, self.end_of_dataloader = len(self), self._remainder(), False
+        self._gradient_state._add_dataloader(self)
+        try:
+            for step, batch in enumerate(super().__iter__()):
+                if step < skip:
+                    continue
+                self.end_of_dataloader = step + 1 == steps
+                yield batch if self._device is None else send_to_device(batch, self._device)
+        finally:
+            self._gradient_state._remove_dataloader(self)
+
+    def _remainder(self) -> int:
+        if self._given is not None:
+            return len(self._given) % self._total if self._total else 0
+        plan = self._plan()
+        return (plan.samples or 0) % plan.global_batch if self._even and not self.drop_last else 0
+
+
+class _Unskippable(PlanBatchSampler):
+    """Stands where `accelerate.skip_first_batches` would make a torch DataLoader of ours, without a word."""
+
+    def __iter__(self) -> NoReturn:
+        raise FeedError(
+            "Accelerate has made a torch DataLoader of this headrace loader",
+            hint="use loader.skip_first_batches(n), which keeps it headrace's; `list(loader.sampler)` shows the order",
+        )
+
+
+def _generator_of(sampler: Any) -> Generator | None:
+    """Returns the generator of a sampler's order, which must be the same on all ranks; gives it one of its own."""
+    if not hasattr(sampler, "generator"):
+        return None
+    if sampler.generator is None:
+        sampler.generator = Generator()
+        sampler.generator.seed()
+    return sampler.generator  # type: ignore[no-any-return]

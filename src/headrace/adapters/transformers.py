@@ -1,0 +1,113 @@
+"""Hugging Face's Trainer: the same Trainer, whose batches come from headrace.
+
+The Trainer's own methods decide everything as before (dataset, columns, collator, sampling strategy, batch size); what
+they return, a torch DataLoader that Accelerate has prepared, is never iterated but read, and replaced by a headrace
+loader that gives the same samples: divided among the ranks once, shuffled by the Trainer's `data_seed` or `seed`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import transformers
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from headrace.adapters.accelerate import DataLoader
+
+
+class FeedMixin:
+    """Put it before a Trainer class: ``class MyTrainer(FeedMixin, Seq2SeqTrainer)``.
+
+    Training gives every index exactly once an epoch, over all ranks. In evaluation the last batch is filled up to the
+    full size, as Accelerate does, and the Trainer takes that off again.
+
+    Attributes:
+        feed_options: further arguments of the loaders, e.g. ``{"verify": 0}``.
+    """
+
+    feed_options: dict[str, Any] = {}  # noqa: RUF012 - replaced, not changed
+
+    def get_train_dataloader(self) -> Any:
+        """Returns the headrace loader of the training set."""
+        return self._feed(super().get_train_dataloader(), "train", training=True)  # type: ignore[misc]
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Returns the headrace loader of an evaluation set."""
+        return self._feed(super().get_eval_dataloader(eval_dataset), "eval")  # type: ignore[misc]
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Returns the headrace loader of a test set."""
+        return self._feed(super().get_test_dataloader(test_dataset), "test")  # type: ignore[misc]
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains; a run that goes on in the middle of an epoch skips batches by headrace's means."""
+        with _skipping():
+            return super().train(*args, **kwargs)  # type: ignore[misc]
+
+    def _feed(self, prepared: Any, name: str, *, training: bool = False) -> DataLoader:
+        if isinstance(prepared, DataLoader):
+            return prepared
+        kept = vars(self).setdefault("_feed_loaders", {})  # the Trainer keeps those of persistent workers
+        if prepared not in kept:
+            loader = self._made_of(prepared, name, training=training)
+            if not prepared.persistent_workers:
+                return loader
+            kept[prepared] = loader
+        return kept[prepared]  # type: ignore[no-any-return]
+
+    def _made_of(self, prepared: Any, name: str, *, training: bool) -> DataLoader:
+        if isinstance(prepared.dataset, IterableDataset):
+            raise TypeError("headrace takes map-style datasets (__getitem__ and __len__), got an iterable one")
+        args: Any = self.args  # type: ignore[attr-defined]
+        init = prepared.worker_init_fn
+        seeds = (
+            isinstance(init, functools.partial) and init.func.__name__ == "seed_worker"
+        )  # headrace seeds each sample
+        options: dict[str, Any] = {
+            "num_workers": prepared.num_workers,
+            "collate_fn": prepared.collate_fn,
+            "pin_memory": prepared.pin_memory,
+            "persistent_workers": prepared.persistent_workers,
+            "multiprocessing_context": prepared.multiprocessing_context,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            "worker_init_fn": None if seeds else init,
+            "seed": args.seed if args.data_seed is None else args.data_seed,
+            "name": name,
+        }
+        divided = prepared.batch_sampler
+        whole = divided.batch_sampler if isinstance(divided, BatchSamplerShard) else divided
+        order: Any = getattr(whole, "sampler", None)
+        plain = isinstance(order, SequentialSampler) or (isinstance(order, RandomSampler) and not order.replacement)
+        if type(whole) is BatchSampler and plain and len(order) == len(prepared.dataset):
+            options |= {"batch_size": whole.batch_size, "drop_last": whole.drop_last}
+            options |= {"shuffle": isinstance(order, RandomSampler), "even_batches": False if training else "full"}
+        else:
+            options["batch_sampler"] = divided  # a strategy of the Trainer's own, divided by Accelerate
+        return DataLoader(prepared.dataset, **options | self.feed_options)
+
+
+class Trainer(FeedMixin, transformers.Trainer):
+    """`transformers.Trainer` with headrace's loaders."""
+
+
+@contextmanager
+def _skipping() -> Iterator[None]:
+    """Replaces the Trainer's `skip_first_batches`, which would make a torch DataLoader of a headrace one."""
+    module: Any = transformers.trainer
+    original = module.skip_first_batches
+
+    def skip(loader: Any, num_batches: int = 0) -> Any:
+        if not isinstance(loader, DataLoader):
+            return original(loader, num_batches)
+        loader.skip_first_batches(num_batches)
+        return loader
+
+    module.skip_first_batches = skip
+    try:
+        yield
+    finally:
+        module.skip_first_batches = original

@@ -1,0 +1,57 @@
+"""What the example does not show of Lightning: a plain loader that is told, and one that is not."""
+
+import warnings
+
+import lightning
+import pytest
+import torch
+from data import Net, Numbers
+from torch.utils.data import DistributedSampler
+
+from headrace import feed
+from headrace.adapters.lightning import DataLoader
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def training_step(self, batch, step):
+        return self.net(**batch)["loss"]
+
+    def train_dataloader(self):
+        return feed.DataLoader(Numbers(), global_batch_size=16, shuffle=True, seed=3, num_workers=1)
+
+    def test_step(self, batch, step):
+        self.net(**batch)
+
+    def test_dataloader(self):
+        return feed.DataLoader(Numbers(), batch_size=8)
+
+    def predict_step(self, batch, step):
+        return self.net(**batch)["logits"]
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, **quiet)
+trainer.fit(Module())
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    trainer.test(Module(), verbose=False)
+told = [str(warning.message) for warning in caught if "loads the whole dataset" in str(warning.message)]
+assert told, [str(warning.message) for warning in caught]
+assert "headrace.adapters.lightning.DataLoader" in told[0]
+
+for sampler in (DistributedSampler(range(101)), [1, 2]):
+    with pytest.raises(ValueError, match="a sampler decides by itself"):
+        DataLoader(Numbers(), sampler=sampler)
+
+predicted = trainer.predict(Module(), DataLoader(Numbers(), batch_size=8))
+found = [None, None]
+torch.distributed.all_gather_object(found, sum(len(part) for part in predicted))
+assert sum(found) == 101
+print(f"rank {trainer.global_rank} is content", flush=True)
