@@ -17,6 +17,7 @@ from headrace.errors import FeedError
 
 FEED_VARIABLE = "HEADRACE_FEED"
 SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
+MIN_SECRET = 16
 
 State = Literal["starting", "ready", "lost"]
 
@@ -74,11 +75,11 @@ class Places:
                     f"no secret for the feed servers {source}",
                     hint=f"set {SECRET_VARIABLE} to the file that the servers were started with",
                 )
-            self.secret = _read_secret(secret_file)
+            self.secret = read_secret(secret_file)
             return
         self._path = Path(source)
         self.current()
-        self.secret = _read_secret(self._secret_file)
+        self.secret = read_secret(self._secret_file)
 
     def current(self) -> tuple[Place, ...]:
         """Returns the feed servers as they are known now."""
@@ -109,11 +110,21 @@ def _place(address: str) -> Place:
     return Place(address.removeprefix("tcp://"), address)
 
 
-def _read_secret(path: str) -> bytes:
+def read_secret(path: str | Path) -> bytes:
+    """Reads a secret: hexadecimal digits. Raises FeedError if it cannot be read, or is shorter than 16 bytes."""
     try:
-        return bytes.fromhex(Path(path).read_text())
+        secret = bytes.fromhex(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise FeedError(f"cannot read the feed's secret from {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it does not hold hexadecimal digits"
+        raise FeedError(
+            f"cannot read the feed's secret from {path}: {why}", hint=f"make one: headrace feed secret {path}"
+        ) from error
+    if len(secret) < MIN_SECRET:
+        raise FeedError(
+            f"the feed's secret in {path} has {len(secret)} bytes, at least {MIN_SECRET} are needed",
+            hint="make a new file, the same for all hosts: headrace feed secret FILE",
+        )
+    return secret
 
 
 def find(workers: str | None, secret_file: str | None = None) -> Places | None:
