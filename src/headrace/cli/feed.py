@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli import feedbench
 from headrace.cli.options import output_option
 from headrace.errors import UsageError
 
@@ -44,6 +45,9 @@ def command() -> None:
       headrace feed status 127.0.0.1:7070 --secret-file feed.secret
       headrace feed bench                                    how fast is it here?
     """
+
+
+command.add_command(feedbench.command)
 
 
 @command.command("secret", short_help="Make the secret that servers and trainers share.")

@@ -13,13 +13,14 @@ from headrace.feed.inquiry import Answer
 from headrace.feed.messages import Status
 
 
-def _table(left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def table(left: Sequence[str], right: Sequence[str]) -> Table:
+    """Returns an empty table with columns that are aligned left, and behind them columns aligned right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in left:
-        table.add_column(column, no_wrap=True)
+        made.add_column(column, no_wrap=True)
     for column in right:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
+        made.add_column(column, justify="right", no_wrap=True)
+    return made
 
 
 def _megabytes(value: float) -> str:
@@ -31,15 +32,15 @@ def show_status(answers: Sequence[Answer]) -> None:
     out = console()
     told = [answer.status for answer in answers if answer.status is not None]
     if told:
-        servers = _table(
+        servers = table(
             ["host", "address", "version"],
             ["up", "executors", "busy", "restarts", "queue", "clients", "slices/s", "MB/s", "CPU s", "staging MB"],
         )
         for answer in answers:
             if answer.status is not None:
                 servers.add_row(*_server(answer.place.address, answer.status))
-        executors = _table(["host"], ["executor", "pid", "busy", "slices", "restarts"])
-        clients = _table(["host", "client"], ["rank", "of"])
+        executors = table(["host"], ["executor", "pid", "busy", "slices", "restarts"])
+        clients = table(["host", "client"], ["rank", "of"])
         for status in told:
             for each in status.executors:
                 busy = "yes" if each.busy else "no"
@@ -48,9 +49,9 @@ def show_status(answers: Sequence[Answer]) -> None:
                 )
             for client in status.clients:
                 clients.add_row(status.host, client.name, str(client.rank), str(client.world_size))
-        for table in (servers, executors, clients):
-            if table.row_count:
-                out.print(table)
+        for each_table in (servers, executors, clients):
+            if each_table.row_count:
+                out.print(each_table)
                 out.print()
     for other in told[1:]:
         for difference in differences(told[0].numerics, other.numerics):
