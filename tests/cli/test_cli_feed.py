@@ -141,7 +141,7 @@ def test_executors_default_to_the_cores_of_the_cpu_set(cli: Cli, secret: Path) -
         (["--secret-file", "nowhere"], 1, "from nowhere: No such file", "make one: headrace feed secret nowhere"),
         (["--secret-file", "short"], 1, "has 1 bytes, at least 16 are needed", "headrace feed secret FILE"),
         (["--secret-file", "words"], 1, "does not hold hexadecimal digits", "headrace feed secret"),
-        (["--secret-file", "feed.secret", "--bind", "h1"], 1, "'h1' is not an address", "0.0.0.0:7070"),
+        (["--secret-file", "feed.secret", "--bind", "h1"], 1, "'h1' is not HOST:PORT", "127.0.0.1:7070"),
         (["--secret-file", "feed.secret", "--bind", "192.0.2.1:7070"], 1, "cannot listen on 192.0.2.1:7070", ""),
         (["--secret-file", "feed.secret", "--memory", "some"], 2, "'some' is not a size", "--help"),
         (["--secret-file", "feed.secret", "--executors", "0"], 2, "--executors", "--help"),
@@ -251,7 +251,8 @@ def test_a_server_with_another_secret_refuses_and_no_data_is_shown(cli: Cli, ser
     [
         (["--secret-file", "feed.secret"], "which feed servers?"),
         (["h1:7070"], "no secret for the feed servers"),
-        (["h1", "--secret-file", "feed.secret"], "has no port"),
+        (["h1", "--secret-file", "feed.secret"], "'tcp://h1' is not HOST:PORT"),
+        ([":7070", "--secret-file", "feed.secret"], "'tcp://:7070' is not HOST:PORT"),
         (["h1:7070", "--secret-file", "nowhere"], "cannot read the feed's secret from nowhere"),
         (["h1:7070", "--timeout", "0", "--secret-file", "feed.secret"], "--timeout"),
     ],

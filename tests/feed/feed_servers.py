@@ -53,6 +53,7 @@ class Server:
         port: TCP port; a free one by default.
         memory: limit of its staging slabs.
         arguments: further ones of its command line.
+        bind: IP that it listens on.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Server:
         port: int = 0,
         memory: int = 1 << 30,
         arguments: Sequence[str] = (),
+        bind: str = "127.0.0.1",
     ) -> None:
         self.name = name
         self.port = port or free_port()
@@ -72,13 +74,14 @@ class Server:
         if not self.secret.exists():
             self.secret.write_text("5e" * 32)
         self._log = directory / f"{self.mark}.log"
+        self.bind = bind
         self._executors, self._memory, self._arguments = executors, memory, arguments
         self._status = -1
         self.start()
 
     @property
     def tcp(self) -> str:
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"tcp://{self.bind}:{self.port}"
 
     @property
     def unix_address(self) -> str:
@@ -88,7 +91,7 @@ class Server:
         """Starts it, on the same port as before."""
         self._status, theirs = os.pipe()
         command = [
-            sys.executable, "-m", "headrace.feed.serve", "--bind", f"127.0.0.1:{self.port}", "--unix", self.unix,
+            sys.executable, "-m", "headrace.feed.serve", "--bind", f"{self.bind}:{self.port}", "--unix", self.unix,
             "--executors", str(self._executors), "--secret-file", str(self.secret), "--code", str(HERE),
             "--host", self.name, "--status-fd", str(theirs), "--memory", str(self._memory), *self._arguments,
         ]  # fmt: skip

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEED_VARIABLE = "HEADRACE_FEED"
 SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
+CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -99,6 +100,8 @@ def secret(file: Path | None) -> None:
     "--memory", type=size, metavar="SIZE", default="1GiB", show_default=True, help="Limit for results on their way."
 )
 @click.option("--host-name", help="Name of this host in messages. Default: its own.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate, PEM: connections are TLS 1.3.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM.")
 @click.option("--metrics-port", default="", metavar="[IP:]PORT", help="Serve metrics for Prometheus there.")
 def serve(
     bind: str,
@@ -108,6 +111,8 @@ def serve(
     nice: int,
     memory: int,
     host_name: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     metrics_port: str,
 ) -> None:
     """Serve data workers on this host until Ctrl-C or SIGTERM.
@@ -139,10 +144,13 @@ def serve(
         host=host,
         memory=memory,
         metrics=metrics_port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
     )
 
     def ready(ip: str, port: int) -> None:
-        _warn_of_plain_text(ip)
+        if options.tls_cert is None:
+            _warn_of_plain_text(ip)
         click.echo(
             f'ready, executors: {options.executors}; in the trainer: workers="tcp://{_reachable(ip, host)}:{port}"'
         )
@@ -155,7 +163,9 @@ def _warn_of_plain_text(ip: str) -> None:
 
     if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
         click.echo(
-            f"warning: it listens on {ip} without TLS: clients are authenticated, but data is not encrypted", err=True
+            f"warning: it listens on {ip} without TLS: clients are authenticated, but data is not encrypted; "
+            "see --tls-cert",
+            err=True,
         )
 
 
@@ -175,9 +185,12 @@ def _reachable(ip: str, host: str) -> str:
     type=click.Path(path_type=Path),
     help="File with the servers' secret.",
 )
+@click.option("--tls-ca", envvar=CA_VARIABLE, show_envvar=True, help="CA that signed the servers' certificates.")
 @click.option("--timeout", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds for each server.")
 @output_option
-def status(addresses: tuple[str, ...], secret_file: Path | None, timeout: float, output: str) -> int:
+def status(
+    addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | None, timeout: float, output: str
+) -> int:
     """Show executors, clients, queue and rates of the feed servers at ADDRESS (host:port), or those of HEADRACE_FEED.
 
     Exit code 1 if one of them cannot be reached or refuses.
@@ -190,7 +203,7 @@ def status(addresses: tuple[str, ...], secret_file: Path | None, timeout: float,
     from headrace.cli.options import echo_json
     from headrace.feed.inquiry import inquire
 
-    answers = inquire(_places(addresses, secret_file), timeout)
+    answers = inquire(_places(addresses, secret_file, tls_ca), timeout)
     if output == "json":
         echo_json(
             [
@@ -205,7 +218,7 @@ def status(addresses: tuple[str, ...], secret_file: Path | None, timeout: float,
     return int(any(each.status is None for each in answers))
 
 
-def _places(addresses: tuple[str, ...], secret_file: Path | None) -> Places:
+def _places(addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | None) -> Places:
     from headrace.errors import FeedError
     from headrace.feed.places import Places
 
@@ -215,7 +228,7 @@ def _places(addresses: tuple[str, ...], secret_file: Path | None) -> Places:
     if addresses and not source.startswith(("tcp://", "unix:")):
         source = f"tcp://{source}"
     try:
-        return Places(source, str(secret_file) if secret_file is not None else None)
+        return Places(source, str(secret_file) if secret_file is not None else None, tls_ca)
     except FeedError as error:
         raise UsageError(error.message, error.hint) from error
 

@@ -13,7 +13,8 @@ from headrace.feed import messages
 from headrace.feed.auth import ClientHandshake
 from headrace.feed.links import connect_unix
 from headrace.feed.messages import decode_greeting
-from headrace.feed.places import Place, Places
+from headrace.feed.places import Place, Places, split_address
+from headrace.feed.tls import client_tls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 CLIENT = "headrace feed status"
@@ -55,7 +56,7 @@ def inquire(places: Places, timeout: float = 5.0) -> list[Answer]:
 def _ask(place: Place, places: Places, timeout: float) -> Answer:
     deadline = time.monotonic() + timeout
     try:
-        channel = _connect(place, timeout)
+        channel = _connect(place, places.tls_ca, timeout)
     except OSError as error:
         return Answer(place, None, (error.strerror or str(error)).lower())
     try:
@@ -70,13 +71,14 @@ def _ask(place: Place, places: Places, timeout: float) -> Answer:
         channel.close()
 
 
-def _connect(place: Place, timeout: float) -> Channel:
+def _connect(place: Place, tls_ca: str, timeout: float) -> Channel:
     if place.address.startswith("unix:"):
         return connect_unix(place.address).channel
-    host, _, port = place.address.removeprefix("tcp://").rpartition(":")
-    connection = socket.create_connection((host.strip("[]"), int(port)), timeout)
+    host, port = split_address(place.address)
+    tls = client_tls(tls_ca, host) if tls_ca else None
+    connection = socket.create_connection((host, port), timeout)
     configure_tcp(connection)
-    return Channel(connection, handshake=decode_greeting)
+    return Channel(connection, handshake=decode_greeting, tls=tls)
 
 
 def _converse(channel: Channel, secret: bytes, deadline: float) -> messages.Status:
@@ -86,7 +88,7 @@ def _converse(channel: Channel, secret: bytes, deadline: float) -> messages.Stat
             frame.discard()
             if isinstance(frame.message, messages.Status) and handshake.welcome is not None:
                 return frame.message
-            handshake.step(frame.message, channel.send)
+            handshake.step(frame.message, channel.send, channel.binding)
             if handshake.welcome is not None:
                 channel.trust()
                 channel.send(messages.StatusAsk())

@@ -60,13 +60,14 @@ class Refused(_Message, frozen=True):
 
 
 class Dial(_Message, frozen=True):
-    """Client to receiver: connect the frame's route to `address` (``tcp://ip:port``)."""
+    """Client to receiver: connect the frame's route to `address` (``tcp://ip:port``). `tls_ca`: CA file for TLS."""
 
     address: str
     secret: bytes
     client: str
     rank: int = 0
     world_size: int = 1
+    tls_ca: str = ""
 
 
 class Down(_Message, frozen=True):

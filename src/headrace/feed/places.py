@@ -14,10 +14,12 @@ from typing import Literal
 import msgspec
 
 from headrace.errors import FeedError
+from headrace.feed.tls import CA_VARIABLE, client_tls
 
 FEED_VARIABLE = "HEADRACE_FEED"
 SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
 MIN_SECRET = 16
+MAX_PORT = 65535
 
 State = Literal["starting", "ready", "lost"]
 
@@ -58,12 +60,16 @@ class Places:
     Args:
         source: a list of addresses, or the path of a feed.json.
         secret_file: file with the secret (hex), needed for a list of addresses.
+        tls_ca: CA file; with it TCP connections are TLS. By default what HEADRACE_FEED_TLS_CA says.
 
     Raises:
-        FeedError: the list or the file cannot be read, or there is no secret.
+        FeedError: the list or a file cannot be read, or there is no secret.
     """
 
-    def __init__(self, source: str, secret_file: str | None = None) -> None:
+    def __init__(self, source: str, secret_file: str | None = None, tls_ca: str | None = None) -> None:
+        self.tls_ca = tls_ca or os.environ.get(CA_VARIABLE, "")
+        if self.tls_ca:
+            client_tls(self.tls_ca, "")  # here its trouble is told to the user, not in the receiver
         self._path: Path | None = None
         self._seen: tuple[int, int] | None = None
         self._places: tuple[Place, ...] = ()
@@ -104,9 +110,7 @@ def _place(address: str) -> Place:
     address = address.strip()
     if not address.startswith("unix:"):
         address = address if address.startswith("tcp://") else f"tcp://{address}"
-        _, _, port = address.rpartition(":")
-        if not port.isdigit():
-            raise FeedError(f"{address!r} has no port", hint='write workers="tcp://host1:7070,host2:7070"')
+        split_address(address)
     return Place(address.removeprefix("tcp://"), address)
 
 
@@ -127,15 +131,27 @@ def read_secret(path: str | Path) -> bytes:
     return secret
 
 
-def find(workers: str | None, secret_file: str | None = None) -> Places | None:
+def split_address(address: str) -> tuple[str, int]:
+    """Splits ``tcp://host:port`` or ``host:port``, with brackets around an IPv6 address.
+
+    Raises:
+        FeedError: there is no host, or no port.
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdigit() or int(port) > MAX_PORT:
+        raise FeedError(f"{address!r} is not HOST:PORT", hint='e.g. 127.0.0.1:7070, h1:7070 or "[::1]:7070"')
+    return host.strip("[]"), int(port)
+
+
+def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None = None) -> Places | None:
     """Finds the remote workers of a loader; None when it shall use local processes.
 
     Args:
         workers: ``"local"``, a list of addresses, the path of a feed.json, or None for what HEADRACE_FEED says.
-        secret_file: see `Places`.
+        secret_file, tls_ca: see `Places`.
     """
     source = workers if workers is not None else os.environ.get(FEED_VARIABLE, "")
     if source in ("", "local"):
         return None
-    places = Places(source, secret_file)
+    places = Places(source, secret_file, tls_ca)
     return places if places.current() else None

@@ -23,14 +23,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.errors import ProtocolError
+from headrace.errors import FeedError, ProtocolError
 from headrace.feed import messages
 from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.frames import Frame
 from headrace.feed.layout import Layout, decode_layout
 from headrace.feed.lifetime import watch_parent
+from headrace.feed.places import split_address
 from headrace.feed.pulse import Pulse
 from headrace.feed.slab import Slab
+from headrace.feed.stream import TlsRefused
+from headrace.feed.tls import client_tls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 CONNECT_SECONDS = 5.0
@@ -136,11 +139,13 @@ class Receiver:
     # Hosts
 
     def _dial(self, route: int, dial: messages.Dial) -> None:
-        ip, _, port = dial.address.removeprefix("tcp://").rpartition(":")
         try:
-            family, kind, protocol, _, target = socket.getaddrinfo(ip.strip("[]"), int(port), type=socket.SOCK_STREAM)[
-                0
-            ]
+            name, port = split_address(dial.address)
+            tls = client_tls(dial.tls_ca, name) if dial.tls_ca else None
+            family, kind, protocol, _, target = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
+        except FeedError as error:
+            self._rank.send(messages.Down(error.message, refused=True), route=route)
+            return
         except (OSError, ValueError) as error:
             self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
             return
@@ -159,6 +164,7 @@ class Receiver:
             connection,
             sink=lambda frame, length: self._place(host, frame, length),
             handshake=messages.decode_greeting,
+            tls=tls,
         )
         self._hosts[route] = host
         self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
@@ -176,12 +182,12 @@ class Receiver:
         except ConnectionClosed as error:
             self._down(host, str(error) or "connection closed")
         except ProtocolError as error:
-            self._down(host, str(error), refused=isinstance(error, RefusedByServer))
+            self._down(host, str(error), refused=isinstance(error, (RefusedByServer, TlsRefused)))
 
     def _answer(self, host: Host, frame: Frame) -> None:
         message = frame.message
         if host.handshake.welcome is None:
-            host.handshake.step(message, host.channel.send)
+            host.handshake.step(message, host.channel.send, host.channel.binding)
             if host.handshake.welcome is not None:
                 host.channel.trust()
                 self._rank.send(host.handshake.welcome, route=host.route)

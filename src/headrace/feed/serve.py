@@ -27,8 +27,9 @@ from pathlib import Path
 from headrace.errors import FeedError, HeadraceError
 from headrace.feed.crew import Crew
 from headrace.feed.messages import Status
-from headrace.feed.places import read_secret
+from headrace.feed.places import read_secret, split_address
 from headrace.feed.server import FeedServer
+from headrace.feed.tls import ServerTls, server_tls
 from headrace.feed.wire import ConnectionClosed
 
 MEMORY = 1 << 30
@@ -49,6 +50,7 @@ class ServeOptions:
         status_fd: descriptor for status lines.
         memory: limit of the staging slabs, bytes.
         metrics: ``ip:port`` or ``port`` (of loopback) for Prometheus; empty for none.
+        tls_cert, tls_key: certificate and private key, PEM; with them TCP connections are TLS.
     """
 
     bind: str
@@ -61,14 +63,8 @@ class ServeOptions:
     status_fd: int | None = None
     memory: int = MEMORY
     metrics: str = ""
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Splits ``ip:port``, with brackets around an IPv6 address. Raises FeedError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise FeedError(f"{address!r} is not an address to listen on", hint="write IP:PORT, e.g. 0.0.0.0:7070")
-    return host.strip("[]"), int(port)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 def listen_tcp(address: str) -> socket.socket:
@@ -101,7 +97,7 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
         ready: called with the address (IP and port) that it listens on when all executors have started.
 
     Raises:
-        FeedError: it cannot start: the secret, the port, the metrics.
+        FeedError: it cannot start: the secret, the certificate, the port, the metrics.
         CrewLost: the executors die faster than they may be replaced.
     """
 
@@ -111,7 +107,7 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
     signal.signal(signal.SIGTERM, stop)
     if options.status_fd is not None:
         os.set_inheritable(options.status_fd, False)
-    secret = read_secret(options.secret_file)
+    secret, tls = read_secret(options.secret_file), _tls(options)
     with ExitStack() as stack:
         listeners = [stack.enter_context(listen_tcp(options.bind))]
         if options.unix:
@@ -119,11 +115,19 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
         ip, port = listeners[0].getsockname()[:2]
         watch = _metrics(options.metrics, stack) if options.metrics else None
         crew = stack.enter_context(closing(Crew(options.executors, options.code, options.nice)))
-        server = FeedServer(listeners, secret, crew, options.host, options.status_fd, options.memory, watch)
+        server = FeedServer(listeners, secret, crew, options.host, options.status_fd, options.memory, watch, tls)
         try:
             server.run(ready=None if ready is None else lambda: ready(ip, port))
         except ConnectionClosed as error:
             raise FeedError("the process that starts the executors has ended") from error
+
+
+def _tls(options: ServeOptions) -> ServerTls | None:
+    if options.tls_cert is None and options.tls_key is None:
+        return None
+    if options.tls_cert is None or options.tls_key is None:
+        raise FeedError("TLS needs a certificate and its private key", hint="--tls-cert FILE --tls-key FILE")
+    return server_tls(options.tls_cert, options.tls_key)
 
 
 def _metrics(address: str, stack: ExitStack) -> Callable[[Status], None]:
@@ -152,10 +156,12 @@ def _arguments() -> ServeOptions:
     parser.add_argument("--status-fd", type=int, default=None, help="descriptor for status lines")
     parser.add_argument("--memory", type=int, default=MEMORY, help="limit of the staging slabs, bytes")
     parser.add_argument("--metrics-port", default="", help="port, or ip:port, for Prometheus")
+    parser.add_argument("--tls-cert", type=Path, default=None, help="certificate, PEM; with it TCP is TLS")
+    parser.add_argument("--tls-key", type=Path, default=None, help="its private key, PEM")
     given = parser.parse_args()
     return ServeOptions(
         given.bind, given.executors, given.secret_file, tuple(given.code), given.nice, given.host, given.unix,
-        given.status_fd, given.memory, given.metrics_port,
+        given.status_fd, given.memory, given.metrics_port, given.tls_cert, given.tls_key,
     )  # fmt: skip
 
 

@@ -30,10 +30,13 @@ from headrace.feed.desk import Desk
 from headrace.feed.fingerprint import numerics
 from headrace.feed.frames import Frame
 from headrace.feed.slab import Slab
+from headrace.feed.tls import ServerTls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 MAX_PENDING = 64
 WATCH_SECONDS = 1.0
+TLS_SECONDS = 3.0  # a client of ours speaks at once; one that speaks no TLS waits for the server's first word
+NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
 
 
 @dataclass(eq=False)
@@ -93,6 +96,7 @@ class FeedServer:
         status: file descriptor for status lines (JSON), or None.
         memory: limit of the staging slabs, bytes.
         watch: called once a second with what the server is doing, or None.
+        tls: for the connections over TCP, or None.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class FeedServer:
         status: int | None = None,
         memory: int = 1 << 30,
         watch: Callable[[messages.Status], None] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self._selector = selectors.DefaultSelector()
         self._secret = secret
@@ -112,6 +117,7 @@ class FeedServer:
         self._status = status
         self._memory = memory
         self._watch, self._watch_due = watch, 0.0
+        self._tls = tls
         self._ready: Callable[[], None] | None = None
         self._desk = Desk(crew, self._tell, memory)
         self._registered: dict[int, Channel] = {}
@@ -237,7 +243,7 @@ class FeedServer:
         pending = [client for client in self._clients if client.hello is None and not client.closed]
         if len(pending) >= MAX_PENDING:
             self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
-        channel = Channel(connection, handshake=messages.decode_hello)
+        channel = Channel(connection, handshake=messages.decode_hello, tls=None if local else self._tls)
         name = "a local process" if local else f"{address[0]}:{address[1]}"
         client = Client(channel, name, local, time.monotonic() + auth.HANDSHAKE_SECONDS, auth.challenge())
         self._clients.append(client)
@@ -246,8 +252,13 @@ class FeedServer:
     def _expire(self) -> None:
         now = time.monotonic()
         for client in self._clients:
-            if client.hello is None and now > client.deadline and not client.closed:
+            if client.hello is not None or client.closed:
+                continue
+            if now > client.deadline:
                 self._close(client, "no handshake in time")
+            elif not client.channel.ready and now > client.deadline - auth.HANDSHAKE_SECONDS + TLS_SECONDS:
+                client.channel.refuse_plain(NEEDS_TLS)
+                self._close(client, "it does not speak TLS")
 
     def _close(self, client: Client, why: str = "") -> None:
         if why:
@@ -293,7 +304,8 @@ class FeedServer:
     def _greet(self, client: Client, message: messages.Message) -> None:
         if not isinstance(message, messages.Hello):
             raise ProtocolError("it spoke before it proved that it holds the token")
-        why = auth.check_answer(self._secret, client.challenge, message)
+        secret = auth.bind(self._secret, client.channel.binding)
+        why = auth.check_answer(secret, client.challenge, message)
         if why:
             client.send(messages.Refused(why))
             self._close(client, why)
@@ -301,4 +313,4 @@ class FeedServer:
         client.hello = message
         client.name = f"{message.client} ({client.name})"
         client.channel.trust()
-        client.send(auth.welcome(self._secret, client.challenge, message, self._host, self._crew.size))
+        client.send(auth.welcome(secret, client.challenge, message, self._host, self._crew.size))
