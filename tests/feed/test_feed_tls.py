@@ -5,6 +5,8 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -413,3 +415,30 @@ def test_a_certificate_without_its_key_is_an_error(pki: Pki, tmp_path: Path) -> 
     cert, _ = pki.issue("127.0.0.1")
     with pytest.raises(FeedError, match="TLS needs a certificate and its private key"):
         serve(ServeOptions("127.0.0.1:0", 1, tmp_path / "secret", tls_cert=cert))
+
+
+# At the shell
+
+
+def test_a_server_from_the_shell_speaks_tls_and_status_asks_it(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("5e" * 32)
+    monkeypatch.setenv("HEADRACE_FEED_SECRET_FILE", str(tmp_path / "secret"))
+    cert, key = pki.issue("127.0.0.1")
+    headrace = [sys.executable, "-m", "headrace.cli", "feed"]
+    serve = [*headrace, "serve", "--bind", "0.0.0.0:0", "--executors", "1", "--host-name", "127.0.0.1"]
+    serve += ["--tls-cert", str(cert), "--tls-key", str(key)]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split('"')[1]
+        status = [*headrace, "status", address]
+        good = subprocess.run(
+            [*status, "--tls-ca", pki.ca_file], capture_output=True, text=True, timeout=60, check=False
+        )
+        plain = subprocess.run(status, capture_output=True, text=True, timeout=60, check=False)
+        server.terminate()
+        _, err = server.communicate(timeout=15)
+    assert (good.returncode, address in good.stdout) == (0, True)
+    assert (plain.returncode, "it serves TLS only" in plain.stdout) == (1, True)
+    assert "warning" not in err, "what is encrypted needs no warning"
