@@ -11,6 +11,7 @@ slab. It ends when the rank closes the socket or ends.
 from __future__ import annotations
 
 import argparse
+import collections
 import errno
 import os
 import selectors
@@ -65,6 +66,8 @@ class Receiver:
         self._rank = channel
         self._hosts: dict[int, Host] = {}
         self._slabs: dict[int, Slab] = {}
+        # A name may have several addresses, as localhost has ::1 and 127.0.0.1: the next dial takes the next one.
+        self._failures: collections.Counter[str] = collections.Counter()
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, None)
 
@@ -142,19 +145,21 @@ class Receiver:
         try:
             name, port = split_address(dial.address)
             tls = client_tls(dial.tls_ca, name) if dial.tls_ca else None
-            family, kind, protocol, _, target = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except FeedError as error:
             self._rank.send(messages.Down(error.message, refused=True), route=route)
             return
         except (OSError, ValueError) as error:
             self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
             return
+        family, kind, protocol, _, target = found[self._failures[dial.address] % len(found)]
         connection = socket.socket(family, kind, protocol)
         connection.setblocking(False)
         configure_tcp(connection)
         code = connection.connect_ex(target)
         if code not in (0, errno.EINPROGRESS):
             connection.close()
+            self._failures[dial.address] += 1
             self._rank.send(messages.Down(os.strerror(code).lower()), route=route)
             return
         handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
@@ -237,6 +242,8 @@ class Receiver:
         return [slab.memory(offset, size) for offset, size in regions]
 
     def _down(self, host: Host, why: str, *, refused: bool = False) -> None:
+        if host.handshake.welcome is None:
+            self._failures[host.address] += 1
         del self._hosts[host.route]
         self._selector.unregister(host.channel)
         host.channel.close()
