@@ -28,7 +28,9 @@ def test_help_costs_at_most_0_4_seconds_of_cpu(cli: Cli) -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 0.4
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["compare", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["run", "--help"], ["compare", "-h"], ["feed", "serve", "-h"]]
+)
 def test_help_loads_no_heavy_library(cli: Cli, arguments: list[str]) -> None:
     code = (
         "import sys\n"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,9 +52,20 @@ class Server:
         executors: how many.
         port: TCP port; a free one by default.
         memory: limit of its staging slabs.
+        arguments: further ones of its command line.
+        bind: IP that it listens on.
     """
 
-    def __init__(self, directory: Path, name: str, executors: int = 2, port: int = 0, memory: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        executors: int = 2,
+        port: int = 0,
+        memory: int = 1 << 30,
+        arguments: Sequence[str] = (),
+        bind: str = "127.0.0.1",
+    ) -> None:
         self.name = name
         self.port = port or free_port()
         self.mark = f"feedtest-{uuid.uuid4().hex}"
@@ -63,13 +74,14 @@ class Server:
         if not self.secret.exists():
             self.secret.write_text("5e" * 32)
         self._log = directory / f"{self.mark}.log"
-        self._executors, self._memory = executors, memory
+        self.bind = bind
+        self._executors, self._memory, self._arguments = executors, memory, arguments
         self._status = -1
         self.start()
 
     @property
     def tcp(self) -> str:
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"tcp://{self.bind}:{self.port}"
 
     @property
     def unix_address(self) -> str:
@@ -79,9 +91,9 @@ class Server:
         """Starts it, on the same port as before."""
         self._status, theirs = os.pipe()
         command = [
-            sys.executable, "-m", "headrace.feed.serve", "--bind", f"127.0.0.1:{self.port}", "--unix", self.unix,
+            sys.executable, "-m", "headrace.feed.serve", "--bind", f"{self.bind}:{self.port}", "--unix", self.unix,
             "--executors", str(self._executors), "--secret-file", str(self.secret), "--code", str(HERE),
-            "--host", self.name, "--status-fd", str(theirs), "--memory", str(self._memory),
+            "--host", self.name, "--status-fd", str(theirs), "--memory", str(self._memory), *self._arguments,
         ]  # fmt: skip
         environment = dict(os.environ) | {"HEADRACE_RUN_ID": self.mark}
         with self._log.open("ab") as log:

@@ -174,7 +174,7 @@ def test_a_list_of_addresses_is_read(secret: Path) -> None:
 
 
 def test_a_list_without_a_port_or_a_secret_is_refused(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FeedError, match="'tcp://h1' has no port"):
+    with pytest.raises(FeedError, match="'tcp://h1' is not HOST:PORT"):
         Places("tcp://h1", str(secret))
     with pytest.raises(FeedError, match="no secret for the feed servers") as error:
         Places("tcp://h1:7070")

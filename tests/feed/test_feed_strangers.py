@@ -362,7 +362,7 @@ LIES: dict[str, tuple[Callable[[Channel], None], str]] = {
     "sends a batch at once": (lambda channel: channel.send(messages.Done(1, 0, 9, [], b"", 0, 0)), "cannot be decod"),
     "sends deep nesting": (lambda channel: channel.send(messages.Open(1, "", {"a": _deep()}, "", "", True)), "decoded"),
     "speaks http": (
-        lambda channel: channel._socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        lambda channel: channel._stream._socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
         "not a headrace peer",
     ),
 }  # type: ignore[dict-item]

@@ -122,7 +122,10 @@ def test_every_message_survives_the_wire(talking: tuple[Channel, Channel]) -> No
         messages.SlabDrop(1), ASK, DONE,
         messages.Unstackable(1), messages.Failed(1, ERROR), messages.Lost(1, "r"), messages.Cancel([1, 2]),
         messages.Cancelled(1), messages.Ping(), messages.Pong(), messages.Fork(0, 2), messages.Forked(0, 99),
-        messages.Exited(99, -9),
+        messages.Exited(99, -9), messages.StatusAsk(), messages.Status(
+            "h", "1", 2.0, [messages.ExecutorStatus(0, 99, True, 3, 1)], [messages.ClientStatus("c", 0, 1, False)],
+            4, 5, 6, 7, 8, 9.0, 1.5, 2.5, {"numpy": "2"},
+        ),
     ]  # fmt: skip
     one, other = talking
     got: list[messages.Message] = []

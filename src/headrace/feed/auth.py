@@ -7,6 +7,9 @@ side believes anything before the other's MAC was checked.
     server -> client   Challenge(version, server nonce)
     client -> server   Hello(version, client nonce, HMAC-SHA256(secret, "client" || fields), ...)
     server -> client   Welcome(HMAC-SHA256(secret, "server" || nonces), ...)
+
+Under TLS the key of these MACs is the secret bound to the server's certificate: somebody in the middle, with another
+certificate of the same CA, cannot pass the proofs on.
 """
 
 from __future__ import annotations
@@ -31,6 +34,11 @@ class RefusedByServer(ProtocolError):
 
 def _mac(secret: bytes, *fields: object) -> bytes:
     return hmac.new(secret, msgspec.msgpack.encode(fields), hashlib.sha256).digest()
+
+
+def bind(secret: bytes, binding: bytes) -> bytes:
+    """Returns the key for a connection: the secret itself, or derived from it and the TLS certificate's SHA-256."""
+    return hmac.new(secret, b"headrace tls" + binding, hashlib.sha256).digest() if binding else secret
 
 
 def challenge() -> Challenge:
@@ -72,12 +80,22 @@ class ClientHandshake:
         self._hello: Hello | None = None
         self.welcome: Welcome | None = None
 
-    def step(self, message: Message, send: Callable[[Message], None]) -> None:
-        """Takes one message from the server. Raises ProtocolError if it refuses or cannot prove itself."""
+    def step(self, message: Message, send: Callable[[Message], None], binding: bytes = b"") -> None:
+        """Takes one message from the server.
+
+        Args:
+            message: what came.
+            send: sends the answer.
+            binding: of the connection's TLS, see `stream`.
+
+        Raises:
+            ProtocolError: the server refuses, or cannot prove itself.
+        """
         if isinstance(message, Refused):
             raise RefusedByServer(f"the feed server refuses this client: {message.reason}")
         if isinstance(message, Challenge) and self._challenge is None:
             self._challenge = message
+            self._secret = bind(self._secret, binding)
             client, rank, world_size = self._identity
             self._hello = answer(self._secret, message, client, rank, world_size)
             send(self._hello)

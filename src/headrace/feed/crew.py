@@ -27,7 +27,14 @@ DEPTH = 2  # one slice at work, one waiting behind it
 
 @dataclass
 class Member:
-    """One executor. `capability`: torch's instruction set, empty for the host's own; `hung`: why it is being ended."""
+    """One executor.
+
+    Attributes:
+        capability: torch's instruction set, empty for the host's own.
+        hung: why it is being ended.
+        slices: made by this process.
+        restarts: processes that had its number before.
+    """
 
     number: int
     channel: Channel
@@ -38,6 +45,8 @@ class Member:
     dead: bool = False
     capability: str = ""
     hung: str = ""
+    slices: int = 0
+    restarts: int = 0
 
 
 class Crew:
@@ -92,7 +101,9 @@ class Crew:
         ours, theirs = socket.socketpair()
         with theirs:
             self.zygote.send(messages.Fork(number, self.size, capability), descriptors=[theirs.fileno()])
-        member = Member(number, Channel(ours), capability=capability)
+        before = self.members.get(number)
+        restarts = before.restarts + 1 if before is not None else 0
+        member = Member(number, Channel(ours), capability=capability, restarts=restarts)
         self.members[number] = member
         return member
 

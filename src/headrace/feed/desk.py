@@ -25,6 +25,7 @@ from headrace.feed.crew import DEPTH, Crew, Member, exit_reason
 from headrace.feed.frames import Frame
 from headrace.feed.layout import decode_layout
 from headrace.feed.slab import Slab, SlabPool
+from headrace.feed.tally import Tally
 from headrace.feed.wire import ConnectionClosed
 
 if TYPE_CHECKING:
@@ -93,6 +94,18 @@ class Desk:
         self._slabs: dict[int, Slab] = {}
         self._restarts: collections.deque[float] = collections.deque()
         self._ready = False
+        self.tally = Tally(time.monotonic())
+        self.numerics: dict[str, str] = {}
+
+    @property
+    def queued(self) -> int:
+        """Slices that wait for an executor."""
+        return len(self._queue)
+
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of the staging slabs that hold results."""
+        return self._staging.total_bytes - self._staging.free_bytes
 
     def _number(self) -> int:
         self._numbers += 1
@@ -225,6 +238,7 @@ class Desk:
 
     def _opened(self, message: messages.Opened) -> None:
         known = self._known[message.pipeline]
+        self.numerics = message.numerics
         if known.opened is None:
             known.opened = message
             for client, number in self._waiting.pop(message.pipeline, []):
@@ -246,6 +260,9 @@ class Desk:
             member.tasks[1].begun = time.monotonic()
         member.hung = ""
         answer = msgspec.structs.replace(message, request=task.ask.request)
+        if isinstance(answer, messages.Done):
+            member.slices += 1
+            self.tally.add(time.monotonic(), answer.size, answer.cpu)
         if isinstance(answer, messages.Done) and not task.cancelled and not task.client.local:
             self._send_payload(task, answer, frame)
             member.tasks.popleft()

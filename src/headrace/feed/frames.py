@@ -21,6 +21,7 @@ FIELDS = struct.Struct("<2sBBHHIQ")
 CHECK = struct.Struct("<I")
 HEADER_BYTES = FIELDS.size + CHECK.size
 MAGIC = b"HR"
+TLS_RECORD = b"\x16\x03"  # how a TLS handshake begins
 WIRE_VERSION = 2
 
 
@@ -73,6 +74,8 @@ def read_header(raw: bytes | bytearray) -> Header:
     """Reads a header. Raises ProtocolError if the peer is none of ours, or speaks another version."""
     fields = raw[: FIELDS.size]
     magic, version, descriptors, route, _, message, payload = FIELDS.unpack(fields)
+    if magic == TLS_RECORD:
+        raise ProtocolError("the peer speaks TLS, this end does not")
     if magic != MAGIC:
         raise ProtocolError(f"not a headrace peer: the frame begins with {magic!r}")
     if version != WIRE_VERSION:

@@ -69,6 +69,7 @@ class DataLoader(TorchHabits):
             `drop_last`, every sample is seen at most once.
         workers: ``"local"``, ``"tcp://h1:7070,h2:7070"``, or None for what the job provides (HEADRACE_FEED).
         secret_file: the secret of the feed servers named in `workers`.
+        tls_ca: CA file; with it (or HEADRACE_FEED_TLS_CA) connections to ``tcp://`` servers are TLS.
         name: name of the loader in metrics and messages.
         memory: limit of the slabs that batches arrive in, bytes.
         stall_timeout: seconds after which a batch that does not come is an error.
@@ -117,6 +118,7 @@ class DataLoader(TorchHabits):
         even_batches: bool | Literal["full"] = False,
         workers: str | None = None,
         secret_file: str | None = None,
+        tls_ca: str | None = None,
         name: str = "train",
         memory: int = MEMORY,
         stall_timeout: float = STALL_SECONDS,
@@ -126,7 +128,7 @@ class DataLoader(TorchHabits):
         numerics: NumericsPolicy = "warn",
         hedge: bool = True,
     ) -> None:
-        self._places = find(workers, secret_file)
+        self._places = find(workers, secret_file, tls_ca)
         self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,

@@ -10,6 +10,7 @@ are in a slab, whose descriptor is passed along (Unix socket), or follow the mes
     SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
     Ask -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel     a slice; one answer to every Ask
     Ping -> Pong                                        client to feed server: are you there?
+    StatusAsk -> Status                                 client to feed server: how are you?
     Fork -> Forked, Exited                              feed server and its zygote
 """
 
@@ -59,13 +60,14 @@ class Refused(_Message, frozen=True):
 
 
 class Dial(_Message, frozen=True):
-    """Client to receiver: connect the frame's route to `address` (``tcp://ip:port``)."""
+    """Client to receiver: connect the frame's route to `address` (``tcp://ip:port``). `tls_ca`: CA file for TLS."""
 
     address: str
     secret: bytes
     client: str
     rank: int = 0
     world_size: int = 1
+    tls_ca: str = ""
 
 
 class Down(_Message, frozen=True):
@@ -275,6 +277,60 @@ class Pong(_Message, frozen=True):
     """A sign of life."""
 
 
+class ExecutorStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One executor. `slices`: made by its process; `restarts`: how often its number was replaced."""
+
+    number: int
+    pid: int
+    busy: bool
+    slices: int
+    restarts: int
+
+
+class ClientStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One client of a feed server. `name` as in the server's log; `local`: over the Unix socket."""
+
+    name: str
+    rank: int
+    world_size: int
+    local: bool
+
+
+class StatusAsk(_Message, frozen=True):
+    """Asks a feed server what it is doing."""
+
+
+class Status(_Message, frozen=True):
+    """What a feed server is doing.
+
+    Attributes:
+        host: its name.
+        version: of headrace.
+        uptime: seconds.
+        executors, clients: one entry each; whoever asks is not among the clients.
+        queue: slices that wait for an executor.
+        staging_bytes, staging_limit: memory of results on their way to clients on other hosts.
+        slices, bytes, cpu_seconds: sums since the start.
+        slices_per_second, bytes_per_second: over the last ten seconds.
+        numerics: the executors' numerics fingerprint; before a pipeline was opened the part that needs none.
+    """
+
+    host: str
+    version: str
+    uptime: float
+    executors: list[ExecutorStatus]
+    clients: list[ClientStatus]
+    queue: int
+    staging_bytes: int
+    staging_limit: int
+    slices: int
+    bytes: int
+    cpu_seconds: float
+    slices_per_second: float
+    bytes_per_second: float
+    numerics: dict[str, str]
+
+
 class Fork(_Message, frozen=True):
     """Feed server to zygote: become executor number `number` on the socket that comes along.
 
@@ -321,6 +377,8 @@ Message = (
     | Cancelled
     | Ping
     | Pong
+    | StatusAsk
+    | Status
     | Fork
     | Forked
     | Exited

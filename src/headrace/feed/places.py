@@ -14,9 +14,12 @@ from typing import Literal
 import msgspec
 
 from headrace.errors import FeedError
+from headrace.feed.tls import CA_VARIABLE, client_tls
 
 FEED_VARIABLE = "HEADRACE_FEED"
 SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
+MIN_SECRET = 16
+MAX_PORT = 65535
 
 State = Literal["starting", "ready", "lost"]
 
@@ -57,12 +60,16 @@ class Places:
     Args:
         source: a list of addresses, or the path of a feed.json.
         secret_file: file with the secret (hex), needed for a list of addresses.
+        tls_ca: CA file; with it TCP connections are TLS. By default what HEADRACE_FEED_TLS_CA says.
 
     Raises:
-        FeedError: the list or the file cannot be read, or there is no secret.
+        FeedError: the list or a file cannot be read, or there is no secret.
     """
 
-    def __init__(self, source: str, secret_file: str | None = None) -> None:
+    def __init__(self, source: str, secret_file: str | None = None, tls_ca: str | None = None) -> None:
+        self.tls_ca = tls_ca or os.environ.get(CA_VARIABLE, "")
+        if self.tls_ca:
+            client_tls(self.tls_ca, "")  # here its trouble is told to the user, not in the receiver
         self._path: Path | None = None
         self._seen: tuple[int, int] | None = None
         self._places: tuple[Place, ...] = ()
@@ -74,11 +81,11 @@ class Places:
                     f"no secret for the feed servers {source}",
                     hint=f"set {SECRET_VARIABLE} to the file that the servers were started with",
                 )
-            self.secret = _read_secret(secret_file)
+            self.secret = read_secret(secret_file)
             return
         self._path = Path(source)
         self.current()
-        self.secret = _read_secret(self._secret_file)
+        self.secret = read_secret(self._secret_file)
 
     def current(self) -> tuple[Place, ...]:
         """Returns the feed servers as they are known now."""
@@ -103,28 +110,48 @@ def _place(address: str) -> Place:
     address = address.strip()
     if not address.startswith("unix:"):
         address = address if address.startswith("tcp://") else f"tcp://{address}"
-        _, _, port = address.rpartition(":")
-        if not port.isdigit():
-            raise FeedError(f"{address!r} has no port", hint='write workers="tcp://host1:7070,host2:7070"')
+        split_address(address)
     return Place(address.removeprefix("tcp://"), address)
 
 
-def _read_secret(path: str) -> bytes:
+def read_secret(path: str | Path) -> bytes:
+    """Reads a secret: hexadecimal digits. Raises FeedError if it cannot be read, or is shorter than 16 bytes."""
     try:
-        return bytes.fromhex(Path(path).read_text())
+        secret = bytes.fromhex(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise FeedError(f"cannot read the feed's secret from {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it does not hold hexadecimal digits"
+        raise FeedError(
+            f"cannot read the feed's secret from {path}: {why}", hint=f"make one: headrace feed secret {path}"
+        ) from error
+    if len(secret) < MIN_SECRET:
+        raise FeedError(
+            f"the feed's secret in {path} has {len(secret)} bytes, at least {MIN_SECRET} are needed",
+            hint="make a new file, the same for all hosts: headrace feed secret FILE",
+        )
+    return secret
 
 
-def find(workers: str | None, secret_file: str | None = None) -> Places | None:
+def split_address(address: str) -> tuple[str, int]:
+    """Splits ``tcp://host:port`` or ``host:port``, with brackets around an IPv6 address.
+
+    Raises:
+        FeedError: there is no host, or no port.
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdigit() or int(port) > MAX_PORT:
+        raise FeedError(f"{address!r} is not HOST:PORT", hint='e.g. 127.0.0.1:7070, h1:7070 or "[::1]:7070"')
+    return host.strip("[]"), int(port)
+
+
+def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None = None) -> Places | None:
     """Finds the remote workers of a loader; None when it shall use local processes.
 
     Args:
         workers: ``"local"``, a list of addresses, the path of a feed.json, or None for what HEADRACE_FEED says.
-        secret_file: see `Places`.
+        secret_file, tls_ca: see `Places`.
     """
     source = workers if workers is not None else os.environ.get(FEED_VARIABLE, "")
     if source in ("", "local"):
         return None
-    places = Places(source, secret_file)
+    places = Places(source, secret_file, tls_ca)
     return places if places.current() else None

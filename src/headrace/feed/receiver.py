@@ -11,6 +11,7 @@ slab. It ends when the rank closes the socket or ends.
 from __future__ import annotations
 
 import argparse
+import collections
 import errno
 import os
 import selectors
@@ -23,14 +24,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.errors import ProtocolError
+from headrace.errors import FeedError, ProtocolError
 from headrace.feed import messages
 from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.frames import Frame
 from headrace.feed.layout import Layout, decode_layout
 from headrace.feed.lifetime import watch_parent
+from headrace.feed.places import split_address
 from headrace.feed.pulse import Pulse
 from headrace.feed.slab import Slab
+from headrace.feed.stream import TlsRefused
+from headrace.feed.tls import client_tls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 CONNECT_SECONDS = 5.0
@@ -62,6 +66,8 @@ class Receiver:
         self._rank = channel
         self._hosts: dict[int, Host] = {}
         self._slabs: dict[int, Slab] = {}
+        # A name may have several addresses, as localhost has ::1 and 127.0.0.1: the next dial takes the next one.
+        self._failures: collections.Counter[str] = collections.Counter()
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, None)
 
@@ -136,20 +142,24 @@ class Receiver:
     # Hosts
 
     def _dial(self, route: int, dial: messages.Dial) -> None:
-        ip, _, port = dial.address.removeprefix("tcp://").rpartition(":")
         try:
-            family, kind, protocol, _, target = socket.getaddrinfo(ip.strip("[]"), int(port), type=socket.SOCK_STREAM)[
-                0
-            ]
+            name, port = split_address(dial.address)
+            tls = client_tls(dial.tls_ca, name) if dial.tls_ca else None
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except FeedError as error:
+            self._rank.send(messages.Down(error.message, refused=True), route=route)
+            return
         except (OSError, ValueError) as error:
             self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
             return
+        family, kind, protocol, _, target = found[self._failures[dial.address] % len(found)]
         connection = socket.socket(family, kind, protocol)
         connection.setblocking(False)
         configure_tcp(connection)
         code = connection.connect_ex(target)
         if code not in (0, errno.EINPROGRESS):
             connection.close()
+            self._failures[dial.address] += 1
             self._rank.send(messages.Down(os.strerror(code).lower()), route=route)
             return
         handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
@@ -159,6 +169,7 @@ class Receiver:
             connection,
             sink=lambda frame, length: self._place(host, frame, length),
             handshake=messages.decode_greeting,
+            tls=tls,
         )
         self._hosts[route] = host
         self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
@@ -176,12 +187,12 @@ class Receiver:
         except ConnectionClosed as error:
             self._down(host, str(error) or "connection closed")
         except ProtocolError as error:
-            self._down(host, str(error), refused=isinstance(error, RefusedByServer))
+            self._down(host, str(error), refused=isinstance(error, (RefusedByServer, TlsRefused)))
 
     def _answer(self, host: Host, frame: Frame) -> None:
         message = frame.message
         if host.handshake.welcome is None:
-            host.handshake.step(message, host.channel.send)
+            host.handshake.step(message, host.channel.send, host.channel.binding)
             if host.handshake.welcome is not None:
                 host.channel.trust()
                 self._rank.send(host.handshake.welcome, route=host.route)
@@ -231,6 +242,8 @@ class Receiver:
         return [slab.memory(offset, size) for offset, size in regions]
 
     def _down(self, host: Host, why: str, *, refused: bool = False) -> None:
+        if host.handshake.welcome is None:
+            self._failures[host.address] += 1
         del self._hosts[host.route]
         self._selector.unregister(host.channel)
         host.channel.close()

@@ -8,7 +8,8 @@ On `--status-fd` it writes one JSON object a line:
     {"event": "ready", "executors": 2}
     {"event": "executor_lost", "pid": 123, "reason": "killed by SIGKILL", "replaced": true}
 
-SIGTERM ends it with exit code 0.
+SIGTERM ends it with exit code 0. The agent starts it in this form; `headrace feed serve` is the same program with the
+defaults that people want.
 """
 
 from __future__ import annotations
@@ -18,30 +19,127 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.errors import FeedError, HeadraceError
 from headrace.feed.crew import Crew
-from headrace.feed.desk import CrewLost
+from headrace.feed.messages import Status
+from headrace.feed.places import read_secret, split_address
 from headrace.feed.server import FeedServer
+from headrace.feed.tls import ServerTls, server_tls
 from headrace.feed.wire import ConnectionClosed
+
+MEMORY = 1 << 30
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How a feed server is run.
+
+    Attributes:
+        bind: ``ip:port``; port 0 for one that is free.
+        executors: worker processes.
+        secret_file: file with the secret, hex.
+        code: directories of the pipelines' code.
+        nice: niceness of the executors.
+        host: name of this host in messages.
+        unix: abstract Unix socket for clients on this host, ``@`` first; empty for none.
+        status_fd: descriptor for status lines.
+        memory: limit of the staging slabs, bytes.
+        metrics: ``ip:port`` or ``port`` (of loopback) for Prometheus; empty for none.
+        tls_cert, tls_key: certificate and private key, PEM; with them TCP connections are TLS.
+    """
+
+    bind: str
+    executors: int
+    secret_file: Path
+    code: tuple[Path, ...] = ()
+    nice: int = 0
+    host: str = ""
+    unix: str = ""
+    status_fd: int | None = None
+    memory: int = MEMORY
+    metrics: str = ""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 def listen_tcp(address: str) -> socket.socket:
-    """Opens the TCP port. `address` is ``ip:port``. Raises OSError."""
-    host, _, port = address.rpartition(":")
+    """Opens the TCP port. `address` is ``ip:port``. Raises FeedError."""
+    host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=128)
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise FeedError(f"cannot listen on {address}: {error.strerror}") from error
 
 
 def listen_unix(name: str) -> socket.socket:
     """Opens an abstract Unix socket; `name` begins with ``@``. The kernel removes it with the process."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind("\0" + name.removeprefix("@"))
+    try:
+        listener.bind("\0" + name.removeprefix("@"))
+    except OSError as error:
+        listener.close()
+        raise FeedError(f"cannot listen on {name}: {error.strerror}") from error
     listener.listen(128)
     return listener
 
 
-def _arguments() -> argparse.Namespace:
+def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None) -> None:
+    """Serves until SIGTERM, which ends this process with exit code 0, whatever is under way.
+
+    Args:
+        options: how.
+        ready: called with the address (IP and port) that it listens on when all executors have started.
+
+    Raises:
+        FeedError: it cannot start: the secret, the certificate, the port, the metrics.
+        CrewLost: the executors die faster than they may be replaced.
+    """
+
+    def stop(_signal: int, _frame: object) -> None:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    if options.status_fd is not None:
+        os.set_inheritable(options.status_fd, False)
+    secret, tls = read_secret(options.secret_file), _tls(options)
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(listen_tcp(options.bind))]
+        if options.unix:
+            listeners.append(stack.enter_context(listen_unix(options.unix)))
+        ip, port = listeners[0].getsockname()[:2]
+        watch = _metrics(options.metrics, stack) if options.metrics else None
+        crew = stack.enter_context(closing(Crew(options.executors, options.code, options.nice)))
+        server = FeedServer(listeners, secret, crew, options.host, options.status_fd, options.memory, watch, tls)
+        try:
+            server.run(ready=None if ready is None else lambda: ready(ip, port))
+        except ConnectionClosed as error:
+            raise FeedError("the process that starts the executors has ended") from error
+
+
+def _tls(options: ServeOptions) -> ServerTls | None:
+    if options.tls_cert is None and options.tls_key is None:
+        return None
+    if options.tls_cert is None or options.tls_key is None:
+        raise FeedError("TLS needs a certificate and its private key", hint="--tls-cert FILE --tls-key FILE")
+    return server_tls(options.tls_cert, options.tls_key)
+
+
+def _metrics(address: str, stack: ExitStack) -> Callable[[Status], None]:
+    from headrace.feed.prometheus import ServerCollector, listen
+
+    collector = ServerCollector()
+    host, port = split_address(address if ":" in address else f"127.0.0.1:{address}")
+    stack.enter_context(closing(listen([collector], port, host)))
+    return collector.watch
+
+
+def _arguments() -> ServeOptions:
     parser = argparse.ArgumentParser(
         prog="python -m headrace.feed.serve",
         description=__doc__,
@@ -54,40 +152,27 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--code", type=Path, action="append", default=[], help="directory of the job's code")
     parser.add_argument("--nice", type=int, default=0, help="niceness of the executors")
     parser.add_argument("--host", default=socket.gethostname(), help="name of this host in messages")
-    parser.add_argument("--group", default="", help="name of this host's instance group")
+    parser.add_argument("--group", default="", help="name of this host's instance group, for those who list processes")
     parser.add_argument("--status-fd", type=int, default=None, help="descriptor for status lines")
-    parser.add_argument("--memory", type=int, default=1 << 30, help="limit of the staging slabs, bytes")
-    return parser.parse_args()
+    parser.add_argument("--memory", type=int, default=MEMORY, help="limit of the staging slabs, bytes")
+    parser.add_argument("--metrics-port", default="", help="port, or ip:port, for Prometheus")
+    parser.add_argument("--tls-cert", type=Path, default=None, help="certificate, PEM; with it TCP is TLS")
+    parser.add_argument("--tls-key", type=Path, default=None, help="its private key, PEM")
+    given = parser.parse_args()
+    return ServeOptions(
+        given.bind, given.executors, given.secret_file, tuple(given.code), given.nice, given.host, given.unix,
+        given.status_fd, given.memory, given.metrics_port, given.tls_cert, given.tls_key,
+    )  # fmt: skip
 
 
 def main() -> int:
     """Entry point of the module. Returns the exit code."""
     options = _arguments()
-
-    def stop(_signal: int, _frame: object) -> None:
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if options.status_fd is not None:
-        os.set_inheritable(options.status_fd, False)
-    secret = bytes.fromhex(options.secret_file.read_text())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in a terminal is the agent's business
     try:
-        listeners = [listen_tcp(options.bind)]
-        if options.unix:
-            listeners.append(listen_unix(options.unix))
-    except OSError as error:
-        print(f"error: cannot listen on {options.bind}: {error.strerror}", file=sys.stderr)
-        return 1
-    crew = Crew(options.executors, options.code, options.nice)
-    try:
-        FeedServer(listeners, secret, crew, options.host, options.status_fd, options.memory).run()
-    except CrewLost as error:
+        serve(options)
+    except HeadraceError as error:
         print(f"error: {error}", file=sys.stderr)
-    except ConnectionClosed:
-        print("error: the process that starts the executors has ended", file=sys.stderr)
-    finally:
-        crew.close()
     return 1
 
 

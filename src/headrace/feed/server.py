@@ -22,15 +22,21 @@ from typing import Any
 
 import msgspec
 
+from headrace import __version__
 from headrace.errors import ProtocolError
 from headrace.feed import auth, messages
 from headrace.feed.crew import Crew, Member
 from headrace.feed.desk import Desk
+from headrace.feed.fingerprint import numerics
 from headrace.feed.frames import Frame
 from headrace.feed.slab import Slab
+from headrace.feed.tls import ServerTls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 MAX_PENDING = 64
+WATCH_SECONDS = 1.0
+TLS_SECONDS = 3.0  # a client of ours speaks at once; one that speaks no TLS waits for the server's first word
+NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
 
 
 @dataclass(eq=False)
@@ -89,6 +95,8 @@ class FeedServer:
         host: this host's name, for messages.
         status: file descriptor for status lines (JSON), or None.
         memory: limit of the staging slabs, bytes.
+        watch: called once a second with what the server is doing, or None.
+        tls: for the connections over TCP, or None.
     """
 
     def __init__(
@@ -99,12 +107,18 @@ class FeedServer:
         host: str,
         status: int | None = None,
         memory: int = 1 << 30,
+        watch: Callable[[messages.Status], None] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self._selector = selectors.DefaultSelector()
         self._secret = secret
         self._crew = crew
         self._host = host
         self._status = status
+        self._memory = memory
+        self._watch, self._watch_due = watch, 0.0
+        self._tls = tls
+        self._ready: Callable[[], None] | None = None
         self._desk = Desk(crew, self._tell, memory)
         self._registered: dict[int, Channel] = {}
         self._clients: list[Client] = []
@@ -112,8 +126,13 @@ class FeedServer:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, listener)
 
-    def run(self) -> None:
-        """Serves for ever. Raises CrewLost when the executors die faster than they may be replaced."""
+    def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Serves for ever. Raises CrewLost when the executors die faster than they may be replaced.
+
+        Args:
+            ready: called when all executors have started.
+        """
+        self._ready = ready
         while True:
             self._desk.dispatch()
             self._sync()
@@ -121,6 +140,9 @@ class FeedServer:
                 self._serve(key.data, events)
             self._expire()
             self._desk.end_stuck()
+            if self._watch is not None and time.monotonic() >= self._watch_due:
+                self._watch_due = time.monotonic() + WATCH_SECONDS
+                self._watch(self.status())
 
     # The loop
 
@@ -165,13 +187,44 @@ class FeedServer:
         return channel.receive() if events & selectors.EVENT_READ else []
 
     def _tell(self, **status: object) -> None:
-        if status.get("event") != "ready":
+        if status.get("event") == "ready":
+            if self._ready is not None:
+                self._ready()
+        else:
             self._log(", ".join(f"{key}: {value}" for key, value in status.items()))
         if self._status is not None:
             os.write(self._status, json.dumps(status).encode() + b"\n")
 
     def _log(self, text: str) -> None:
         print(f"feed server {self._host}: {text}", file=sys.stderr, flush=True)
+
+    def status(self, asker: Client | None = None) -> messages.Status:
+        """Returns what the server is doing, to `asker`, who is left out."""
+        now, tally = time.monotonic(), self._desk.tally
+        slices_per_second, bytes_per_second = tally.rates(now)
+        return messages.Status(
+            host=self._host,
+            version=__version__,
+            uptime=now - tally.begun,
+            executors=[
+                messages.ExecutorStatus(member.number, member.pid, bool(member.tasks), member.slices, member.restarts)
+                for member in self._crew.members.values()
+            ],
+            clients=[
+                messages.ClientStatus(client.name, client.hello.rank, client.hello.world_size, client.local)
+                for client in self._clients
+                if client.hello is not None and not client.closed and client is not asker
+            ],
+            queue=self._desk.queued,
+            staging_bytes=self._desk.staging_bytes,
+            staging_limit=self._memory,
+            slices=tally.slices,
+            bytes=tally.bytes,
+            cpu_seconds=tally.cpu_seconds,
+            slices_per_second=slices_per_second,
+            bytes_per_second=bytes_per_second,
+            numerics=self._desk.numerics or numerics(),
+        )
 
     # Connections
 
@@ -190,7 +243,7 @@ class FeedServer:
         pending = [client for client in self._clients if client.hello is None and not client.closed]
         if len(pending) >= MAX_PENDING:
             self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
-        channel = Channel(connection, handshake=messages.decode_hello)
+        channel = Channel(connection, handshake=messages.decode_hello, tls=None if local else self._tls)
         name = "a local process" if local else f"{address[0]}:{address[1]}"
         client = Client(channel, name, local, time.monotonic() + auth.HANDSHAKE_SECONDS, auth.challenge())
         self._clients.append(client)
@@ -199,8 +252,13 @@ class FeedServer:
     def _expire(self) -> None:
         now = time.monotonic()
         for client in self._clients:
-            if client.hello is None and now > client.deadline and not client.closed:
+            if client.hello is not None or client.closed:
+                continue
+            if now > client.deadline:
                 self._close(client, "no handshake in time")
+            elif not client.channel.ready and now > client.deadline - auth.HANDSHAKE_SECONDS + TLS_SECONDS:
+                client.channel.refuse_plain(NEEDS_TLS)
+                self._close(client, "it does not speak TLS")
 
     def _close(self, client: Client, why: str = "") -> None:
         if why:
@@ -234,6 +292,8 @@ class FeedServer:
             self._desk.open(client, message)
         elif isinstance(message, messages.Ping):
             client.send(messages.Pong())
+        elif isinstance(message, messages.StatusAsk):
+            client.send(self.status(client))
         elif isinstance(message, messages.SlabOffer) and client.local:
             self._desk.offer(client, message.slab, Slab(frame.take_descriptor(), message.size))
         elif isinstance(message, messages.SlabDrop):
@@ -244,7 +304,8 @@ class FeedServer:
     def _greet(self, client: Client, message: messages.Message) -> None:
         if not isinstance(message, messages.Hello):
             raise ProtocolError("it spoke before it proved that it holds the token")
-        why = auth.check_answer(self._secret, client.challenge, message)
+        secret = auth.bind(self._secret, client.channel.binding)
+        why = auth.check_answer(secret, client.challenge, message)
         if why:
             client.send(messages.Refused(why))
             self._close(client, why)
@@ -252,4 +313,4 @@ class FeedServer:
         client.hello = message
         client.name = f"{message.client} ({client.name})"
         client.channel.trust()
-        client.send(auth.welcome(self._secret, client.challenge, message, self._host, self._crew.size))
+        client.send(auth.welcome(secret, client.challenge, message, self._host, self._crew.size))

@@ -334,7 +334,7 @@ class RemoteSupply(Supply):
                 if self._receiver is None:
                     self._receiver = start_receiver()
                 worker = self._add(place.name, "remote", self._receiver)
-                dial = messages.Dial(place.address, self._places.secret, client, rank, world_size)
+                dial = messages.Dial(place.address, self._places.secret, client, rank, world_size, self._places.tls_ca)
                 self._receiver.channel.send(dial, route=worker.route)
                 worker.handshake = ClientHandshake(b"", client)
         except OSError as error:

@@ -8,12 +8,12 @@ wanted any more can be stopped between two chunks (`abort`).
 Every length is checked against the connection's limits before anything is allocated. A broken peer raises
 ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Until a peer has proved who it is
 (`trust`), its messages are small and only those of the handshake are decoded at all. Sockets are non-blocking:
-`receive` returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`).
+`receive` returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`). What carries
+the bytes is a `stream`: a plain socket, or TLS.
 """
 
 from __future__ import annotations
 
-import array
 import collections
 import itertools
 import os
@@ -30,14 +30,14 @@ from headrace.feed import messages
 from headrace.feed.chunks import ChunkReader, ChunkWriter
 from headrace.feed.frames import HEADER_BYTES, Frame, Header, read_header, write_header
 from headrace.feed.messages import Message
+from headrace.feed.stream import MAX_DESCRIPTORS, PlainStream, Stream, TlsStream
+from headrace.feed.tls import ClientTls, ServerTls
 
-MAX_DESCRIPTORS = 4
 MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
 MAX_HANDSHAKE = 4096
 USER_TIMEOUT_MS = 5_000
 _IOV_MAX = 512
-_CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
 
 
 class ConnectionClosed(Exception):
@@ -79,11 +79,18 @@ class Channel:
         connection: connected stream socket; the channel owns it from now on.
         sink: where payloads go; without one a payload is a protocol error.
         handshake: decoder for the messages of a peer that has yet to prove itself; None for one that is trusted.
+        tls: this end's part in TLS; None for a plain connection.
     """
 
-    def __init__(self, connection: socket.socket, *, sink: Sink | None = None, handshake: Decode | None = None) -> None:
-        connection.setblocking(False)
-        self._socket = connection
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        sink: Sink | None = None,
+        handshake: Decode | None = None,
+        tls: ServerTls | ClientTls | None = None,
+    ) -> None:
+        self._stream: Stream = PlainStream(connection) if tls is None else TlsStream(connection, tls)
         self._sink = sink
         self._decode_message: Decode = handshake or messages.decode
         self._max_message = MAX_MESSAGE if handshake is None else MAX_HANDSHAKE
@@ -100,7 +107,17 @@ class Channel:
 
     def fileno(self) -> int:
         """Descriptor of the socket, -1 when closed."""
-        return self._socket.fileno()
+        return self._stream.fileno()
+
+    @property
+    def ready(self) -> bool:
+        """Whether frames can pass: always, but for TLS, whose handshake comes first."""
+        return self._stream.ready
+
+    @property
+    def binding(self) -> bytes:
+        """What binds proofs to this connection's TLS, see `stream`; empty without TLS."""
+        return self._stream.binding
 
     def trust(self) -> None:
         """The peer has proved itself: every message is taken from now on."""
@@ -109,12 +126,12 @@ class Channel:
 
     @property
     def wants_write(self) -> bool:
-        """Whether something is queued."""
-        return bool(self._outgoing)
+        """Whether something waits for the socket to take it."""
+        return self._stream.wants_write or (self._stream.ready and bool(self._outgoing))
 
     def check_connected(self) -> None:
         """Raises ConnectionClosed if the connection that was begun could not be made."""
-        code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        code = self._stream.error()
         if code:
             raise ConnectionClosed(os.strerror(code).lower())
 
@@ -132,7 +149,13 @@ class Channel:
             if outgoing.sent is not None:
                 outgoing.sent()
         self._payload = None
-        self._socket.close()
+        self._stream.close()
+
+    def refuse_plain(self, why: str) -> None:
+        """Tells a peer that speaks no TLS, where this end does, that it is refused. Close the channel then."""
+        if isinstance(self._stream, TlsStream) and not self._stream.ready:
+            body = messages.encode(messages.Refused(why))
+            self._stream.send_unencrypted(write_header(body) + body)
 
     # Sending
 
@@ -164,7 +187,8 @@ class Channel:
         header = write_header(body, descriptors=len(descriptors), route=route, payload=chunks.bytes)
         parts = collections.deque([memoryview(header + body)])
         self._outgoing.append(_Outgoing(parts, chunks, [os.dup(fd) for fd in descriptors], sent, key))
-        self.flush()
+        if self._stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end
+            self.flush()
 
     def abort(self, key: Hashable) -> bool:
         """Stops a frame with a payload that is still queued.
@@ -188,8 +212,14 @@ class Channel:
         return False
 
     def flush(self) -> None:
-        """Sends as much of the queue as the socket takes. Raises ConnectionClosed."""
+        """Sends as much of the queue as the socket takes.
+
+        Raises:
+            ConnectionClosed: the peer is gone.
+            ProtocolError: TLS could not be agreed upon.
+        """
         try:
+            self._stream.advance()
             while self._outgoing and self._send_some(self._outgoing[0]):
                 pass
         except (BlockingIOError, InterruptedError):
@@ -202,10 +232,7 @@ class Channel:
         if not parts or (not outgoing.begun and outgoing.payload):
             parts.extend(outgoing.payload.cut())
         outgoing.begun = True
-        ancillary = []
-        if outgoing.descriptors:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", outgoing.descriptors))]
-        count = self._socket.sendmsg(list(itertools.islice(parts, _IOV_MAX)), ancillary, socket.MSG_NOSIGNAL)
+        count = self._stream.send(list(itertools.islice(parts, _IOV_MAX)), outgoing.descriptors)
         for descriptor in outgoing.descriptors:
             os.close(descriptor)
         outgoing.descriptors.clear()
@@ -224,7 +251,7 @@ class Channel:
     # Receiving
 
     def receive(self, limit: int = 64) -> list[Frame]:
-        """Returns the frames that are complete, at most `limit`, without blocking.
+        """Returns the frames that are complete, some `limit` of them at most, without blocking.
 
         Raises:
             ConnectionClosed: the peer has closed and no complete frame is left.
@@ -232,7 +259,8 @@ class Channel:
         """
         frames: list[Frame] = []
         try:
-            while self._broken is None and len(frames) < limit:
+            # What TLS has decrypted is not left behind, nor a frame half read: no poll would tell of them.
+            while self._broken is None and (len(frames) < limit or self._stream.pending or self._lengths is not None):
                 frame = self._advance()
                 if frame is not None:
                     frames.append(frame)
@@ -266,13 +294,9 @@ class Channel:
 
     def _read_header(self) -> None:
         missing = HEADER_BYTES - len(self._header)
-        data, ancillary, flags, _ = self._socket.recvmsg(missing, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS), _CMSG_CLOEXEC)
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                received = array.array("i")
-                received.frombytes(content[: len(content) - len(content) % received.itemsize])
-                self._descriptors.extend(received)
-        if flags & socket.MSG_CTRUNC or len(self._descriptors) > MAX_DESCRIPTORS:
+        data, descriptors = self._stream.receive(missing)
+        self._descriptors.extend(descriptors)
+        if len(self._descriptors) > MAX_DESCRIPTORS:
             raise ProtocolError("a peer passed more descriptors than allowed")
         if not data:
             raise ConnectionClosed("closed by the peer" if not self._header else "closed in the middle of a frame")
@@ -311,7 +335,7 @@ class Channel:
     def _recv_into(self, target: memoryview) -> int:
         if not target.nbytes:
             return 0
-        count = self._socket.recv_into(target)
+        count = self._stream.receive_into(target)
         if not count:
             raise ConnectionClosed("closed in the middle of a frame")
         self.bytes_received += count
@@ -331,19 +355,19 @@ class Channel:
             frames = self.receive()
             if frames:
                 return frames
-            self._poll(select.POLLIN, deadline)
+            self._poll(select.POLLIN | (select.POLLOUT if self._stream.wants_write else 0), deadline)
 
     def drain(self, timeout: float | None = None) -> None:
-        """Blocks until the queue is sent. Raises ConnectionClosed or TimeoutError."""
+        """Blocks until the queue is sent. Raises ConnectionClosed, ProtocolError or TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self.flush()
         while self._outgoing:
-            self._poll(select.POLLOUT, deadline)
+            self._poll(select.POLLOUT if self.wants_write else select.POLLIN, deadline)
             self.flush()
 
     def _poll(self, events: int, deadline: float | None) -> None:
         poll = select.poll()
-        poll.register(self._socket, events)
+        poll.register(self._stream, events)
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not poll.poll(None if remaining is None else remaining * 1000):
             raise TimeoutError("no answer from the peer in time")

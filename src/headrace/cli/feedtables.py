@@ -1,0 +1,79 @@
+"""The tables of `headrace feed status`, with rich. It shows values; it computes none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from headrace.cli.progress import duration
+from headrace.cli.tables import console
+from headrace.feed.fingerprint import differences
+from headrace.feed.inquiry import Answer
+from headrace.feed.messages import Status
+
+
+def table(left: Sequence[str], right: Sequence[str]) -> Table:
+    """Returns an empty table with columns that are aligned left, and behind them columns aligned right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in left:
+        made.add_column(column, no_wrap=True)
+    for column in right:
+        made.add_column(column, justify="right", no_wrap=True)
+    return made
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:.1f}"
+
+
+def show_status(answers: Sequence[Answer]) -> None:
+    """Prints a table of the servers, one of their executors and one of their clients, and what is wrong."""
+    out = console()
+    told = [answer.status for answer in answers if answer.status is not None]
+    if told:
+        servers = table(
+            ["host", "address", "version"],
+            ["up", "executors", "busy", "restarts", "queue", "clients", "slices/s", "MB/s", "CPU s", "staging MB"],
+        )
+        for answer in answers:
+            if answer.status is not None:
+                servers.add_row(*_server(answer.place.address, answer.status))
+        executors = table(["host"], ["executor", "pid", "busy", "slices", "restarts"])
+        clients = table(["host", "client"], ["rank", "of"])
+        for status in told:
+            for each in status.executors:
+                busy = "yes" if each.busy else "no"
+                executors.add_row(
+                    status.host, str(each.number), str(each.pid), busy, str(each.slices), str(each.restarts)
+                )
+            for client in status.clients:
+                clients.add_row(status.host, client.name, str(client.rank), str(client.world_size))
+        for each_table in (servers, executors, clients):
+            if each_table.row_count:
+                out.print(each_table)
+                out.print()
+    for other in told[1:]:
+        for difference in differences(told[0].numerics, other.numerics):
+            out.print(f"numerics of {told[0].host} and {other.host} differ: {difference}")
+    for answer in answers:
+        if answer.status is None:
+            out.print(f"{answer.place.name}: {answer.reason}", style="red", markup=False)
+
+
+def _server(address: str, status: Status) -> list[str]:
+    return [
+        status.host,
+        address,
+        status.version,
+        duration(status.uptime),
+        str(len(status.executors)),
+        str(sum(executor.busy for executor in status.executors)),
+        str(sum(executor.restarts for executor in status.executors)),
+        str(status.queue),
+        str(len(status.clients)),
+        f"{status.slices_per_second:.1f}",
+        _megabytes(status.bytes_per_second),
+        f"{status.cpu_seconds:.1f}",
+        _megabytes(status.staging_bytes),
+    ]
