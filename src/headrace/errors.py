@@ -8,6 +8,7 @@
     ├── RunFailed                 a run ended in another way than success; holds the first cause
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
+        ├── PositionError         a saved position that does not fit the loader, or is none
         ├── WorkerError           the user's dataset or collate_fn raised in a worker; holds the remote traceback
         ├── WorkersLost           no worker is left that can serve, within the time allowed
         └── ProtocolError         a peer that broke the protocol or could not authenticate
@@ -97,6 +98,10 @@ class FeedError(HeadraceError):
 
 class PipelineError(FeedError):
     """A pipeline that cannot be named, imported or built."""
+
+
+class PositionError(FeedError):
+    """A saved position (`DataLoader.state_dict`) that does not fit the loader, or is none."""
 
 
 class WorkerError(FeedError):

@@ -72,6 +72,21 @@ with pytest.raises(FeedError, match="keeps it headrace's"):
     next(iter(accelerate.skip_first_batches(train, 3)))
 assert list(train.sampler)
 
+# so does a position that was saved, which knows where the epoch ends
+train.set_epoch(0)
+begun = iter(train)
+for _ in range(3):
+    next(begun)
+state = train.state_dict()
+del begun
+again = DataLoader(Numbers(), batch_size=8, shuffle=True, seed=7, num_workers=1)
+again.load_state_dict(state)
+ends = []
+for step, batch in enumerate(again):
+    assert rows(batch) == whole[3 + step]
+    ends.append(again.end_of_dataloader)
+assert ends == [False, False, False, True]
+
 # samplers are divided once, also when the ranks' generators differ
 torch.manual_seed(rank)
 for given in (

@@ -375,6 +375,21 @@ def test_asking_whether_a_loader_can_be_iterated_costs_no_epoch(workers: int) ->
     assert list(loader.sampler) != ahead, "a pass that was begun has used its epoch"
 
 
+@pytest.mark.parametrize("seed", [None, 2])
+def test_asking_whether_a_loader_can_be_iterated_keeps_the_position_that_was_loaded(seed: int | None) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "seed": seed}
+    loader = DataLoader(TEN, **options)
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    resumed = DataLoader(TEN, **options)
+    resumed.load_state_dict(state)
+    iter(resumed)
+    assert [batch.tolist() for batch in resumed] == rest
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("options", [{"drop_last": True, "batch_size": 40}, {}], ids=str)
 def test_an_epoch_of_no_batches_ends_at_once_in_headrace_s_own_order_too(options: dict[str, Any], workers: int) -> None:

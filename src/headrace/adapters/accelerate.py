@@ -8,6 +8,7 @@ how many of its rows are real, which gradient accumulation and `gather_for_metri
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NoReturn
 
@@ -87,7 +88,7 @@ class DataLoader(feed.DataLoader):
         ours = super().batch_sampler
         if not isinstance(ours, PlanBatchSampler):
             return ours
-        return _Unskippable(ours.sampler, self._plan, lambda: self._epoch)
+        return _Unskippable(ours.sampler, self._plan, self._next_epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, also in a given sampler."""
@@ -100,20 +101,29 @@ class DataLoader(feed.DataLoader):
         self._skip = batches
 
     def __iter__(self) -> Iterator[Any]:
-        self.set_epoch(self._epoch)
+        self.set_epoch(self._next_epoch())
         if self._generator is not None:
             synchronize_rng_states(["generator"], self._generator)
         skip, self._skip = self._skip, 0
-        steps, self.remainder, self.end_of_dataloader = len(self), self._remainder(), False
+        first, end = self._steps()
+        self.remainder, self.end_of_dataloader = self._remainder(), False
         self._gradient_state._add_dataloader(self)
         try:
-            for step, batch in enumerate(super().__iter__()):
+            for step, batch in enumerate(super().__iter__(), first):
                 if step < skip:
                     continue
-                self.end_of_dataloader = step + 1 == steps
+                self.end_of_dataloader = step + 1 == end
                 yield batch if self._device is None else send_to_device(batch, self._device)
         finally:
             self._gradient_state._remove_dataloader(self)
+
+    def _steps(self) -> tuple[int, int]:
+        """Returns the number of the next pass's first step, and the number after its last one."""
+        loaded = self._planner.bookmark.loaded
+        if loaded is None or loaded.order != "headrace":
+            return loaded.step if loaded is not None else 0, len(self)
+        plan = dataclasses.replace(self._plan(), offset=loaded.samples, first_step=loaded.step)
+        return plan.first_step, plan.end_step
 
     def _remainder(self) -> int:
         if self._given is not None:

@@ -11,7 +11,8 @@ workers.
 
 How the modules hang together, from what is asked to who does it:
 
-    loader -> plan, permutation           which samples, in which order: pure functions
+    loader -> planner -> plan, permutation, samplers     which samples, in which order
+                      -> bookmark, position              where the trainer is in that order
            -> session -> schedule         who makes what: a state machine without I/O
                       -> supply, links    the workers: children, or feed servers found through places
                       -> slab             where batches lie: memfd, viewed, not copied

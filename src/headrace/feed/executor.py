@@ -30,6 +30,7 @@ from headrace.feed.layout import Uneven
 from headrace.feed.making import make_slice
 from headrace.feed.naming import load_factory, load_function
 from headrace.feed.seeds import seed_worker
+from headrace.feed.shards import declared
 from headrace.feed.slab import Slab
 from headrace.feed.trouble import remote_error
 from headrace.feed.wire import Channel, ConnectionClosed
@@ -109,13 +110,14 @@ class Executor:
         try:
             built = self._build(message)
             length = len(built.dataset) if hasattr(built.dataset, "__len__") else -1
+            shards = declared(built.dataset) if message.factory else []  # in the trainer's own process it translates
         except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
             self._broken[message.pipeline] = remote_error(error)
             self._send(messages.OpenFailed(message.pipeline, self._broken[message.pipeline]))
             return
         self._broken.pop(message.pipeline, None)
         self._pipelines[message.pipeline] = built
-        self._send(messages.Opened(message.pipeline, length, built.whole, numerics()))
+        self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards))
 
     def _build(self, message: messages.Open) -> Built:
         if not message.factory:

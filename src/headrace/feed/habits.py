@@ -11,6 +11,7 @@ from typing import Any
 from headrace.feed import tree
 from headrace.feed.order import PlanBatchSampler, PlanSampler
 from headrace.feed.plan import EpochPlan
+from headrace.feed.planner import Planner
 from headrace.feed.session import Session
 
 FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
@@ -22,14 +23,14 @@ class TorchHabits(abc.ABC):
     Attributes:
         _sampler, _batch_sampler: torch's samplers, both None where headrace's own plan decides the order.
         _batched: whether batches are made.
-        _epoch: number of the next epoch.
+        _planner: knows the next epoch.
         _sessions: every session that is open.
     """
 
     _sampler: Iterable[Any] | None
     _batch_sampler: Iterable[list[Any]] | None
     _batched: bool
-    _epoch: int
+    _planner: Planner
     _sessions: list[Session]
 
     @abc.abstractmethod
@@ -42,14 +43,20 @@ class TorchHabits(abc.ABC):
     @property
     def sampler(self) -> Any:
         """The samples' order: the given sampler, torch's, or a view of headrace's own order for this rank."""
-        return PlanSampler(self._plan, lambda: self._epoch, self.set_epoch) if self._sampler is None else self._sampler
+        return self._sampler if self._sampler is not None else self._own_order()
 
     @property
     def batch_sampler(self) -> Any:
         """The batches' order, as `sampler`; None for a loader that does not batch."""
         if self._sampler is not None or not self._batched:
             return self._batch_sampler
-        return PlanBatchSampler(self.sampler, self._plan, lambda: self._epoch)
+        return PlanBatchSampler(self.sampler, self._plan, self._next_epoch)
+
+    def _own_order(self) -> PlanSampler:
+        return PlanSampler(self._plan, self._next_epoch, self.set_epoch)
+
+    def _next_epoch(self) -> int:
+        return self._planner.bookmark.epoch
 
     def __len__(self) -> int:
         if self._batch_sampler is not None:

@@ -7,6 +7,7 @@ and gives the batch that follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.feed.compute import Built, RowFailed, Slice, make_whole
@@ -15,6 +16,21 @@ from headrace.feed.plan import BatchPlan
 from headrace.feed.seeds import preserved_generators
 from headrace.feed.session import Session
 from headrace.feed.tree import bytes_of
+
+
+@dataclass
+class Progress:
+    """How far a pass is.
+
+    Attributes:
+        epoch: number of the epoch.
+        step: number of the next batch; those before it have left the loader, or ended in an error of the dataset.
+        ended: whether the pass came to the epoch's end.
+    """
+
+    epoch: int
+    step: int = 0
+    ended: bool = False
 
 
 class Batches(Protocol):
@@ -33,26 +49,30 @@ class InlineBatches:
     Args:
         built: the pipeline.
         plans: the epoch's batches; may go on with those of later epochs.
-        epoch: number of the epoch.
+        progress: of the pass; kept here.
     """
 
-    def __init__(self, built: Built, plans: Iterator[BatchPlan], epoch: int) -> None:
+    def __init__(self, built: Built, plans: Iterator[BatchPlan], progress: Progress) -> None:
         self._built = built
         self._plans = plans
-        self._epoch = epoch
+        self._progress = progress
 
     def fetch(self) -> tuple[Any, int] | None:
         """Loads the next batch."""
         plan = next(self._plans, None)
-        if plan is None or plan.epoch != self._epoch:
+        if plan is None or plan.epoch != self._progress.epoch:
             return None
         with preserved_generators():
             self._built.seeds.clean()
             part = Slice(plan.epoch, plan.seed, plan.position, range(plan.rows), plan.keys)
             try:
-                return make_whole(self._built, part), plan.rows
+                batch = make_whole(self._built, part)
             except RowFailed as failed:
                 error = failed.__cause__
+            else:
+                self._progress.step += 1
+                return batch, plan.rows
+        self._progress.step += 1
         assert isinstance(error, Exception)
         if isinstance(error, StopIteration):  # it would end the user's loop as if the epoch were over
             raise RuntimeError("the dataset raised StopIteration") from error
@@ -67,8 +87,8 @@ class ServedBatches:
 
     Args:
         session: ours until the end of the pass.
-        epoch: number of the epoch.
-        steps: batches of the epoch; None when the session's plan ends with it.
+        progress: of the pass; kept here.
+        end_step: number of the step after the epoch's last; None when the session's plan ends with it.
         timeout: seconds to wait for a batch; None for the session's own limit.
         give_back: called with the session at the end, and whether the pass was completed.
     """
@@ -76,29 +96,32 @@ class ServedBatches:
     def __init__(
         self,
         session: Session,
-        epoch: int,
-        steps: int | None,
+        progress: Progress,
+        end_step: int | None,
         timeout: float | None,
         give_back: Callable[[Session, bool], None],
     ) -> None:
         self._session: Session | None = session
-        self._epoch, self._step = epoch, 0
-        self._steps = steps
+        self._progress = progress
+        self._end_step = end_step
         self._timeout = timeout
         self._give_back = give_back
 
     def fetch(self) -> tuple[Any, int] | None:
         """Waits for the next batch."""
-        session = self._session
-        while session is not None and self._step != self._steps:
-            if not session.wait_for(self._epoch, self._step, self._timeout):
+        session, progress = self._session, self._progress
+        while session is not None and progress.step != self._end_step:
+            if not session.wait_for(progress.epoch, progress.step, self._timeout):
                 return None
-            self._step += 1
             try:
-                taken = session.take(self._epoch, self._step - 1)
+                taken = session.take(progress.epoch, progress.step)
+            except Exception:
+                progress.step += 1
+                raise
             except KeyboardInterrupt:
                 session.close()  # in the middle of a hand-over: what it holds is not known any more
                 raise
+            progress.step += 1
             if taken is not None:  # else every row of the batch was skipped
                 return taken
         return None
@@ -116,7 +139,7 @@ class Iteration(Iterator[Any]):
     Args:
         batches: where they come from.
         meter: measures the pass.
-        epoch: number of the epoch.
+        progress: of the pass.
         prepare: applied to every batch.
         length: number of batches, if it can be known.
         untouched: called if the pass is dropped before its first batch was asked for.
@@ -126,14 +149,14 @@ class Iteration(Iterator[Any]):
         self,
         batches: Batches,
         meter: StepMeter,
-        epoch: int,
+        progress: Progress,
         prepare: Callable[[Any], Any] | None,
         length: Callable[[], int],
         untouched: Callable[[], None] | None = None,
     ) -> None:
         self._batches = batches
         self._meter = meter
-        self._epoch = epoch
+        self._progress = progress
         self._prepare = prepare
         self._length = length
         self._untouched = untouched
@@ -156,11 +179,12 @@ class Iteration(Iterator[Any]):
             self._end(complete=False)
             raise
         if item is None:
+            self._progress.ended = True
             self._end(complete=True)
             self._meter.ended()
             raise StopIteration
         batch = item[0] if self._prepare is None else self._prepare(item[0])
-        self._meter.got(item[1], bytes_of(batch), self._epoch)
+        self._meter.got(item[1], bytes_of(batch), self._progress.epoch)
         return batch
 
     def _end(self, *, complete: bool) -> None:

@@ -7,7 +7,6 @@ identical, with any number of workers, wherever they are and whatever dies; see 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -22,14 +21,17 @@ from headrace.feed.arguments import Shard, as_context, check_arguments, find_sha
 from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
 from headrace.feed.habits import TorchHabits, close_all, pinned
-from headrace.feed.iteration import Batches, InlineBatches, Iteration, ServedBatches
+from headrace.feed.iteration import Batches, InlineBatches, Iteration, Progress, ServedBatches
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
 from headrace.feed.numerics import NumericsPolicy
 from headrace.feed.places import find
-from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint, sampled_epoch
+from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint
+from headrace.feed.planner import LoaderSeeds, Planner
 from headrace.feed.policy import SessionStats, Skipped
+from headrace.feed.samplers import batched, source_of, torch_samplers
 from headrace.feed.session import Session
+from headrace.feed.shards import in_own_order
 from headrace.feed.supply import LocalSupply, RemoteSupply, Supply
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ class DataLoader(TorchHabits):
         numerics: what to do about workers with other libraries or instruction sets: ``"warn"``, ``"refuse"`` them, or
             use the ``"lowest"`` instruction set on all.
         hedge: whether a batch that is late is asked for a second time, of an idle worker.
+        snapshot_every_n_steps: as in torchdata's StatefulDataLoader: how often a sampler's own state is noted. The
+            position is exact at every step all the same.
 
     Raises:
         ValueError: arguments that exclude each other, as in torch.
@@ -127,6 +131,7 @@ class DataLoader(TorchHabits):
         verify: float = 0.001,
         numerics: NumericsPolicy = "warn",
         hedge: bool = True,
+        snapshot_every_n_steps: int | None = 1,
     ) -> None:
         self._places = find(workers, secret_file, tls_ca)
         self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
@@ -144,8 +149,7 @@ class DataLoader(TorchHabits):
         self.num_workers = num_workers
         self._batched = batch_size is not None or batch_sampler is not None
         self.collate_fn = collate_fn or standard_collate(batched=self._batched)
-        self.pin_memory = pin_memory
-        self.pin_memory_device = pin_memory_device
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self.drop_last = drop_last
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
@@ -155,13 +159,10 @@ class DataLoader(TorchHabits):
         self.persistent_workers = persistent_workers
         self.in_order = in_order
         self.name = name
-        self._shuffle = bool(shuffle)
         self._even = even_batches
         self._memory = memory
         self._stall_timeout = stall_timeout
-        self._seed = seed
-        self._drawn: int | None = None
-        self._epoch = 0
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         self._length: int | None = None
         self._built: Built | None = None
         self._sessions: list[Session] = []  # every one that is open
@@ -177,8 +178,25 @@ class DataLoader(TorchHabits):
                 "@headrace.feed.pipeline, and pass its call: DataLoader(train_set(), ...); "
                 'or keep the workers here with workers="local"',
             )
+        if self._shard is not None and generator is not None:
+            raise ValueError("generator excludes sharding: the ranks' plan is made of seed=")
+        own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline)
+        self._planner = Planner(
+            dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
+            self._dataset_length, shuffle=bool(shuffle), drop_last=drop_last, every=snapshot_every_n_steps,
+            own_sampler=not self._sampled, even=even_batches,
+        )  # fmt: skip
         self._opening = self._make_opening()
-        self._sampler, self._batch_sampler = self._torch_samplers(sampler, batch_sampler)
+        self._sampler: Iterable[Any] | None = None
+        self._batch_sampler = batch_sampler
+        if sampler is not None:
+            self._sampler, self._batch_sampler = batched(sampler, batch_size, drop_last=drop_last)
+        elif batch_sampler is not None:
+            self._sampler, _ = torch_samplers(self._sized, None, None, shuffle=False, drop_last=False)
+        elif generator is not None or not own:
+            self._sampler, self._batch_sampler = torch_samplers(
+                self._sized, batch_size, generator, shuffle=bool(shuffle), drop_last=drop_last
+            )
         self._ready = True
 
     # What torch's DataLoader has
@@ -187,21 +205,49 @@ class DataLoader(TorchHabits):
         warn_of_pass(
             divided=self._shard is not None or self._sampled, pin=self.pin_memory, device=self.pin_memory_device
         )
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        plans, endless = self._plans(epoch)
+        self._settle()
+        progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
+        if self._places is None:
+            plans = in_own_order(plans, self._local().dataset)
         batches: Batches
         if self._places is None and self.num_workers == 0:
-            batches = InlineBatches(self._local(), plans, epoch)
+            batches = InlineBatches(self._local(), plans, progress)
         else:
-            batches = self._serve(plans, epoch, endless=endless)
+            batches = self._serve(plans, progress, end_step)
         prepare = pinned if self.pin_memory else None
-        return Iteration(batches, self._meter, epoch, prepare, self.__len__, lambda: self._untouched(epoch))
+        untouched = self._planner.bookmark.untouched
+        return Iteration(batches, self._meter, progress, prepare, self.__len__, lambda: untouched(progress))
 
     # What is headrace's
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch; without it epochs count from 0."""
-        self._epoch = epoch
+        """Sets the number of the next epoch; without it epochs count from 0.
+
+        A position that was loaded in that epoch stands; in another epoch it is left, with a warning.
+        """
+        self._planner.bookmark.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position in the latest pass, or the beginning of the next: numbers and strings, under 1 KB.
+
+        Batches that `next()` has returned are consumed; those on their way are not. A torch sampler with a state or a
+        generator of its own adds that.
+        """
+        return self._planner.state(source_of(self._sampler, self._batch_sampler))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
+
+        Args:
+            state: what `state_dict()` returned; empty for the beginning.
+
+        Raises:
+            PositionError: it does not fit this loader; names the field and both values.
+        """
+        self._planner.load(state, source_of(self._sampler, self._batch_sampler))
+        self._expected = None
+        if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
+            self._opening = self._make_opening()
 
     def stats(self) -> dict[str, float]:
         """Returns sums since the loader was made: steps, samples, bytes, seconds, retries, bytes copied."""
@@ -243,27 +289,11 @@ class DataLoader(TorchHabits):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Plans
+    # Loading
 
-    def _torch_samplers(
-        self, sampler: Iterable[Any] | None, batch_sampler: Iterable[list[Any]] | None
-    ) -> tuple[Iterable[Any] | None, Iterable[list[Any]] | None]:
-        """Returns the torch samplers that decide the order, or (None, None) when headrace's own plan does."""
-        from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
-
-        if batch_sampler is not None:
-            return SequentialSampler(self.dataset), batch_sampler
-        if self._shard is not None and self.generator is not None:
-            raise ValueError("generator excludes sharding: the ranks' plan is made of seed=")
-        own = self._seed is not None or self._shard is not None or isinstance(self.dataset, Pipeline)
-        if sampler is None:
-            if own and self.generator is None:
-                return None, None
-            source = range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
-            sampler = RandomSampler(source, generator=self.generator) if self._shuffle else SequentialSampler(source)
-        if self.batch_size is None:
-            return sampler, None
-        return sampler, BatchSampler(sampler, self.batch_size, self.drop_last)
+    def _sized(self) -> Any:
+        """Returns what has the dataset's length."""
+        return range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
 
     def _dataset_length(self) -> int:
         if not isinstance(self.dataset, Pipeline):
@@ -284,54 +314,12 @@ class DataLoader(TorchHabits):
         if shard != self._shard:
             self.close()
             self._shard, vars(self)["batch_size"] = shard, batch_size
+            self._planner.settle(shard, batch_size)
             self._opening = msgspec.structs.replace(self._opening, plan=self._fingerprint())
 
     def _plan(self) -> EpochPlan:
         self._settle()
-        shard, seed, samples = self._shard or Shard(0, 1), self._base_seed(), self._dataset_length()
-        rows, length = self.batch_size or 1, samples
-        if self._even and not self.drop_last:
-            multiple = shard.world_size * (rows if self._even == "full" else 1)
-            length = -(-samples // multiple) * multiple
-        return EpochPlan(
-            length, rows, seed, self._shuffle, self.drop_last, shard.rank, shard.world_size,
-            self._batched, samples,
-        )  # fmt: skip
-
-    def _untouched(self, epoch: int) -> None:
-        """A pass was dropped before its first batch, as by a check that a loader can be iterated: its epoch is free."""
-        if self._epoch == epoch + 1:
-            self._epoch = epoch
-
-    def _base_seed(self) -> int:
-        """Returns the seed of the own plan: given, or drawn once from torch as its DataLoader does, 0 for a shard."""
-        if self._seed is None:
-            self._seed = 0 if self._shard is not None else self._draw_seed()
-        return self._seed
-
-    def _epoch_seed(self) -> int:
-        """Draws an epoch's seed when torch does: in every epoch, but only once for persistent workers."""
-        if self._drawn is None or not self.persistent_workers:
-            self._drawn = self._draw_seed()
-        return self._drawn
-
-    def _draw_seed(self) -> int:
-        import torch
-
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-
-    def _plans(self, epoch: int) -> tuple[Iterator[BatchPlan], bool]:
-        """Returns the batches of an epoch, and whether those of the following epochs are known already."""
-        batches = self._batch_sampler if self._batch_sampler is not None else self._sampler
-        if batches is not None:
-            seed = self._epoch_seed() if self._seed is None else self._seed
-            return sampled_epoch(batches, epoch, seed, batched=self._batch_sampler is not None), False
-        plan = self._plan()
-        if not plan.steps:
-            return iter(()), False
-        return itertools.chain.from_iterable(plan.epoch(later) for later in itertools.count(epoch)), True
-
-    # Loading
+        return self._planner.plan()
 
     @property
     def _standard(self) -> bool:
@@ -359,16 +347,15 @@ class DataLoader(TorchHabits):
             return ""
         world = self._shard.world_size
         return plan_fingerprint(
-            naming.encoded(self.dataset), self.batch_size * world, world, self._base_seed(),
-            shuffle=self._shuffle, drop_last=self.drop_last,
+            naming.encoded(self.dataset), self.batch_size * world, world, self._planner.seed,
+            shuffle=self._planner.shuffle, drop_last=self.drop_last, begins=self._planner.begins,
         )  # fmt: skip
 
     def _supply(self) -> Supply:
         if self._places is not None:
             shard = self._shard or Shard(0, 1)
             return RemoteSupply(self._places, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
-        seed = self._drawn if self._drawn is not None else self._seed or 0
-        given = {1: dataclasses.replace(self._local(), seed=seed)}
+        given = {1: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
         return LocalSupply(self.num_workers, self.multiprocessing_context, given, self.worker_init_fn)
 
     def _started(self) -> Session:
@@ -391,16 +378,18 @@ class DataLoader(TorchHabits):
             warn=lambda text, kind: warnings.warn(text, kind, stacklevel=2),
         )
 
-    def _serve(self, plans: Iterator[BatchPlan], epoch: int, *, endless: bool) -> ServedBatches:
-        steps = self._plan().steps if endless else None
+    def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> ServedBatches:
+        endless, begins = end_step is not None, progress.step
         session, expected = self._started(), self._expected
         self._idle = self._expected = None  # the session belongs to this pass until it is given back
-        if not endless or expected != epoch:
+        if not endless or expected != progress.epoch or begins:
             session.begin(plans)
-        follows = epoch + 1 if endless else None
+        follows, loads = progress.epoch + 1 if endless else None, self._planner.bookmark.loads
         return ServedBatches(
-            session, epoch, steps, self.timeout or None,
-            lambda session, complete: self._give_back(session, follows if complete else None),
+            session, progress, end_step, self.timeout or None,
+            lambda session, complete: self._give_back(
+                session, follows if complete and loads == self._planner.bookmark.loads else None
+            ),
         )  # fmt: skip
 
     def _give_back(self, session: Session, follows: int | None) -> None:

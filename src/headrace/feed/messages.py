@@ -16,11 +16,15 @@ are in a slab, whose descriptor is passed along (Unix socket), or follow the mes
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from headrace.feed.shards import MAX_KEY, MAX_SHARDS
+
 VERSION = 1
+ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
+ShardSize = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -104,12 +108,22 @@ class Open(_Message, frozen=True):
 
 
 class Opened(_Message, frozen=True):
-    """The pipeline is built. `length` of its dataset, `whole`: batches are always made whole; numerics fingerprint."""
+    """The pipeline is built.
+
+    Attributes:
+        pipeline: number given in `Open`.
+        length: of its dataset, -1 without.
+        whole: batches are always made whole.
+        numerics: fingerprint.
+        shards: keys and samples that are held there, in the order of the dataset's indices; empty when all of the data
+            is there. See `shards`.
+    """
 
     pipeline: int
     length: int
     whole: bool
     numerics: dict[str, str]
+    shards: Annotated[list[tuple[ShardKey, ShardSize]], msgspec.Meta(max_length=MAX_SHARDS)] = []
 
 
 class RemoteError(msgspec.Struct, frozen=True, array_like=True):

@@ -8,6 +8,9 @@ Invariants, for every n, batch, world size and `drop_last`:
 * every position of the epoch is taken by exactly one rank and step (with `drop_last`: of the full global batches);
 * every rank has the same number of steps, so that collectives meet: a last global batch with fewer rows than ranks is
   joined to the one before it.
+
+A plan may begin at any position (`offset`), so an epoch that was begun with one global batch and number of ranks can be
+ended with others: what is left is cut anew, and every sample of it is still taken once.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ class EpochPlan:
         rank, world_size: which part is taken.
         batched: False for a loader that does not batch.
         samples: samples in the dataset, when `length` is more: the positions beyond them hold the first ones again.
+        offset: plan position where it begins.
+        first_step: number of its first step.
     """
 
     length: int
@@ -73,6 +78,8 @@ class EpochPlan:
     world_size: int = 1
     batched: bool = True
     samples: int | None = None
+    offset: int = 0
+    first_step: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("length", 0), ("batch_size", 1), ("world_size", 1)):
@@ -83,6 +90,13 @@ class EpochPlan:
             raise ValueError(f"rank must lie in [0, {self.world_size}), got {self.rank}")
         if 0 < self.length < self.world_size:
             raise ValueError(f"{self.world_size} ranks cannot share {self.length} samples: each needs at least one")
+        if not 0 <= self.offset <= self.length:
+            raise ValueError(f"offset must lie in [0, {self.length}], got {self.offset}")
+        if self.first_step < 0:
+            raise ValueError(f"first_step must not be negative, got {self.first_step}")
+        left = self.length - self.offset
+        if 0 < left < self.world_size and not self.drop_last:
+            raise ValueError(f"{self.world_size} ranks cannot share the {left} samples that are left of the epoch")
 
     @property
     def global_batch(self) -> int:
@@ -91,16 +105,27 @@ class EpochPlan:
 
     @property
     def steps(self) -> int:
-        """Steps of every rank."""
-        full, rest = divmod(self.length, self.global_batch)
+        """Steps of every rank, from the plan's offset on."""
+        full, rest = divmod(self.length - self.offset, self.global_batch)
         if self.drop_last or rest == 0:
             return full
         return full + 1 if rest >= self.world_size or full == 0 else full
 
+    @property
+    def end_step(self) -> int:
+        """Number of the step after the last one."""
+        return self.first_step + self.steps
+
+    def consumed(self, step: int) -> int:
+        """Returns the plan position that the ranks together have reached when `step` is the next step."""
+        if step < self.end_step or self.drop_last:
+            return self.offset + (step - self.first_step) * self.global_batch
+        return self.length
+
     def batch(self, epoch: int, step: int) -> BatchPlan:
         """Returns this rank's batch. Raises IndexError beyond the epoch's end."""
-        if not 0 <= step < self.steps:
-            raise IndexError(f"step must lie in [0, {self.steps}), got {step}")
+        if not self.first_step <= step < self.end_step:
+            raise IndexError(f"step must lie in [{self.first_step}, {self.end_step}), got {step}")
         first, last = self._rows(step)
         positions = np.arange(first, last, dtype=np.int64)
         samples = self.samples or self.length
@@ -109,9 +134,9 @@ class EpochPlan:
         return BatchPlan(epoch, step, first, keys.tolist(), self.seed, self.batched)
 
     def _rows(self, step: int) -> tuple[int, int]:
-        start = step * self.global_batch
+        start = self.offset + (step - self.first_step) * self.global_batch
         full = start + self.global_batch
-        end = full if self.drop_last or step < self.steps - 1 else self.length
+        end = full if self.drop_last or step < self.end_step - 1 else self.length
         if end == full:
             return start + self.rank * self.batch_size, start + (self.rank + 1) * self.batch_size
         count = end - start
@@ -122,19 +147,34 @@ class EpochPlan:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchPlan]:
         """Iterates over this rank's batches of an epoch, from a step on."""
-        for step in range(start, self.steps):
+        for step in range(max(start, self.first_step), self.end_step):
             yield self.batch(epoch, step)
 
 
 def plan_fingerprint(
-    pipeline: str, global_batch: int, world_size: int, seed: int, *, shuffle: bool, drop_last: bool
+    pipeline: str,
+    global_batch: int,
+    world_size: int,
+    seed: int,
+    *,
+    shuffle: bool,
+    drop_last: bool,
+    begins: tuple[int, int] = (0, 0),
 ) -> str:
-    """Returns a hash of all that must be equal on every rank, but for the dataset's length: 32 hex digits."""
-    shared = [pipeline, global_batch, world_size, seed, shuffle, drop_last]
+    """Returns a hash of all that must be equal on every rank, but for the dataset's length: 32 hex digits.
+
+    Args:
+        pipeline: canonical text of the pipeline.
+        global_batch, world_size, seed, shuffle, drop_last: as in `EpochPlan`.
+        begins: epoch and plan position where a resumed loader begins.
+    """
+    shared = [pipeline, global_batch, world_size, seed, shuffle, drop_last, *begins]
     return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=16, person=b"plan").hexdigest()
 
 
-def sampled_epoch(batches: Iterable[Any], epoch: int, seed: int, *, batched: bool) -> Iterator[BatchPlan]:
+def sampled_epoch(
+    batches: Iterable[Any], epoch: int, seed: int, *, batched: bool, first_step: int = 0, position: int = 0
+) -> Iterator[BatchPlan]:
     """Turns a torch sampler's output into batches of a plan.
 
     Args:
@@ -142,9 +182,9 @@ def sampled_epoch(batches: Iterable[Any], epoch: int, seed: int, *, batched: boo
         epoch: number of the epoch.
         seed: seed of the epoch's random numbers.
         batched: whether each item is a batch of keys.
+        first_step, position: number and plan position of the first batch.
     """
-    position = 0
-    for step, item in enumerate(batches):
+    for step, item in enumerate(batches, first_step):
         keys: Sequence[Any] = list(item) if batched else [item]
         yield BatchPlan(epoch, step, position, keys, seed, batched)
         position += len(keys)

@@ -1,0 +1,246 @@
+"""Sharded data: which worker can serve which sample, and what a sample is called there.
+
+With a `ShardedByS3Key` channel every host holds other files. A dataset says what it holds there with a method:
+
+    def __shards__(self) -> list[tuple[str, int]]:
+        return [(path.name, rows_of(path)) for path in self.files]      # key and number of samples, in its own order
+
+Every worker announces that when it opens the pipeline. The client makes the union. The global order, which a loader's
+indices count in, is that of the keys, sorted: so it depends on the data alone, not on how they were spread. A key that
+several workers announce is a replica, which any of them can serve. A worker is asked for its own indices: the offset of
+the shard in its own order, plus the index inside.
+
+Invariants:
+* the union does not change once it was made: the plan of an epoch stands on it;
+* a sample is asked only of a worker that holds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import PipelineError
+from headrace.feed.plan import BatchPlan
+
+MAX_SHARDS = 65_536
+MAX_KEY = 1024
+MAX_TOTAL = 4 << 20  # bytes of all keys of a worker
+
+Shards = Sequence[tuple[str, int]]
+
+
+class Run(NamedTuple):
+    """Consecutive rows that the same workers hold. `first` to `last` - 1, as in a part of a batch."""
+
+    first: int
+    last: int
+    holders: frozenset[int]
+
+
+def declared(dataset: Any) -> list[tuple[str, int]]:
+    """Returns what a dataset says that it holds; nothing when it does not say.
+
+    Raises:
+        PipelineError: `__shards__` returned something else, too much, or another number of samples than `len()`.
+    """
+    ask = getattr(dataset, "__shards__", None)
+    if ask is None:
+        return []
+    name = f"{type(dataset).__name__}.__shards__()"
+    hint = "return a list of (key, number of samples), in the order of the dataset's indices"
+    try:
+        found = msgspec.convert([tuple(shard) for shard in ask()], list[tuple[str, int]])
+    except (TypeError, msgspec.ValidationError) as error:
+        raise PipelineError(f"{name} did not return its shards: {error}", hint) from error
+    if not found:
+        raise PipelineError(f"{name} returned no shard: this host holds no data", "check the channel on this host")
+    keys = [key for key, _ in found]
+    twice = sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
+    if twice:
+        raise PipelineError(f"{name} names {twice[0]!r} twice", hint)
+    negative = next((shard for shard in found if shard[1] < 0), None)
+    if negative is not None:
+        raise PipelineError(f"{name} gives {negative[0]!r} {negative[1]} samples", hint)
+    sizes = [len(key.encode()) for key in keys]
+    if len(keys) > MAX_SHARDS or max(sizes) > MAX_KEY or sum(sizes) > MAX_TOTAL:
+        raise PipelineError(
+            f"{name} returned {len(keys)} shards with keys of {sum(sizes)} bytes, the longest {max(sizes)}; "
+            f"allowed are {MAX_SHARDS}, {MAX_TOTAL} and {MAX_KEY}",
+            hint="let a shard be a file of many samples, or a folder",
+        )
+    total = sum(samples for _, samples in found)
+    if total != len(dataset):
+        raise PipelineError(f"{name} counts {total} samples, len() of the dataset {len(dataset)}", hint)
+    return found
+
+
+class ShardMap:
+    """See the module. Workers are numbers that the session and this class share."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, dict[str, tuple[int, int]]] = {}  # worker -> key -> (offset there, samples)
+        self._names: dict[int, str] = {}
+        self._known: dict[str, tuple[int, str]] = {}  # key -> (samples, who announced it last)
+        self._keys: list[str] = []  # of the union, sorted
+        self._starts: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._offsets: dict[int, NDArray[np.int64]] = {}  # worker -> offset there of every shard of the union, or -1
+        self._fixed = False
+        self.unknown: list[str] = []  # keys that were announced after the union was made
+
+    # Workers
+
+    def add(self, worker: int, name: str, shards: Shards) -> None:
+        """A worker announces its shards, in its own order.
+
+        Raises:
+            PipelineError: another worker has a shard of the same key and another size.
+        """
+        held: dict[str, tuple[int, int]] = {}
+        for (key, samples), offset in zip(
+            shards, itertools.accumulate((samples for _, samples in shards), initial=0), strict=False
+        ):
+            size, other = self._known.get(key, (samples, name))
+            if size != samples:
+                raise PipelineError(
+                    f"shard {key!r} has {samples} samples on {name} and {size} on {other}",
+                    hint="workers that hold the same key must hold the same data; check the channels of these hosts",
+                )
+            if key not in self._known and self._fixed:
+                self.unknown.append(key)
+                continue
+            held[key] = (offset, samples)
+        self._known |= {key: (samples, name) for key, (_, samples) in held.items()}
+        self._held[worker], self._names[worker] = held, name
+        if self._fixed:
+            self._place(worker)
+
+    def remove(self, worker: int) -> None:
+        """A worker is gone."""
+        self._held.pop(worker, None)
+        self._offsets.pop(worker, None)
+
+    def fix(self) -> None:
+        """Makes the union: all that was announced so far."""
+        self._fixed = True
+        self._keys = sorted(self._known)
+        self._starts = np.cumsum([0, *(self._known[key][0] for key in self._keys)], dtype=np.int64)
+        for worker in self._held:
+            self._place(worker)
+
+    def _place(self, worker: int) -> None:
+        held = self._held[worker]
+        self._offsets[worker] = np.array([held.get(key, (-1, 0))[0] for key in self._keys], np.int64)
+
+    # The union
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the union was made."""
+        return self._fixed
+
+    @property
+    def length(self) -> int:
+        """Samples of the union."""
+        return int(self._starts[-1])
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every worker holds everything, in the order of the union: then there is nothing to translate."""
+        return all(np.array_equal(offsets, self._starts[:-1]) for offsets in self._offsets.values())
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the union, equal on all ranks that see the same data: 32 hex digits."""
+        union = [(key, self._known[key][0]) for key in self._keys]
+        return hashlib.blake2b(msgspec.msgpack.encode(union), digest_size=16, person=b"shards").hexdigest()
+
+    # Samples
+
+    def _shards_of(self, indices: Sequence[Any]) -> NDArray[np.int64]:
+        values = np.asarray(indices)
+        if values.size and (values.dtype.kind not in "iu" or int(values.min()) < 0 or int(values.max()) >= self.length):
+            raise PipelineError(
+                f"sharded data are indexed with 0..{self.length - 1}, got {list(indices)[:8]}",
+                hint="let the sampler give indices of the whole dataset",
+            )
+        found: NDArray[np.int64] = np.searchsorted(self._starts, values.astype(np.int64), side="right") - 1
+        return found
+
+    def holders(self, indices: Sequence[Any]) -> frozenset[int]:
+        """Returns the workers that hold all of these samples."""
+        shards = np.unique(self._shards_of(indices))
+        return frozenset(worker for worker, offsets in self._offsets.items() if bool((offsets[shards] >= 0).all()))
+
+    def runs(self, indices: Sequence[Any]) -> list[Run]:
+        """Cuts samples into the longest runs that the same workers hold; nobody may hold a run.
+
+        Raises:
+            PipelineError: a key that is no index.
+        """
+        if not len(indices):
+            return [Run(0, 0, frozenset(self._offsets))]
+        shards = self._shards_of(indices)
+        workers = list(self._offsets)
+        table = np.array([self._offsets[worker] >= 0 for worker in workers]).reshape(len(workers), len(self._keys))
+        held = table[:, shards]
+        edges = [0, *(np.flatnonzero((held[:, 1:] != held[:, :-1]).any(axis=0)) + 1).tolist(), len(shards)]
+        return [
+            Run(first, last, frozenset(worker for worker, has in zip(workers, held[:, first], strict=True) if has))
+            for first, last in itertools.pairwise(edges)
+        ]
+
+    def local(self, worker: int, indices: Sequence[Any]) -> list[int]:
+        """Returns what samples that a worker holds are called there."""
+        shards = self._shards_of(indices)
+        offsets = self._offsets[worker][shards]
+        assert (offsets >= 0).all(), "asked of a worker that does not hold it"
+        local: list[int] = (np.asarray(indices, dtype=np.int64) - self._starts[shards] + offsets).tolist()
+        return local
+
+    # What was lost
+
+    def lost(self) -> list[str]:
+        """Returns the keys that nobody holds any more, in order."""
+        if not self._offsets:
+            return list(self._keys)
+        nobody = np.all([offsets < 0 for offsets in self._offsets.values()], axis=0)
+        return [self._keys[number] for number in np.flatnonzero(nobody)]
+
+    def describe_lost(self) -> str:
+        """Says what nobody holds any more: how many samples, under which keys, and which host had them last."""
+        by_host: dict[str, list[str]] = {}
+        for key in self.lost():
+            by_host.setdefault(self._known[key][1], []).append(key)
+        return "; ".join(
+            f"{sum(self._known[key][0] for key in keys)} samples of {_listed(keys)} were only on {host}"
+            for host, keys in by_host.items()
+        )
+
+
+def in_own_order(plans: Iterator[BatchPlan], dataset: Any) -> Iterator[BatchPlan]:
+    """Translates the global indices of batches that are loaded from a dataset in this process.
+
+    Raises:
+        PipelineError: what the dataset declares is not sound.
+    """
+    shards = declared(dataset)
+    if [key for key, _ in shards] == sorted(key for key, _ in shards):
+        return plans
+    own = ShardMap()
+    own.add(0, "this process", shards)
+    own.fix()
+    return (dataclasses.replace(plan, keys=own.local(0, plan.keys)) for plan in plans)
+
+
+def _listed(keys: Iterable[str]) -> str:
+    *names, last = map(repr, keys)
+    if len(names) < 4:
+        return ", ".join([*names, last])
+    return f"{', '.join(names[:3])}, ... {last} ({len(names) + 1} keys)"
