@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,10 +52,24 @@ class Server:
         executors: how many.
         port: TCP port; a free one by default.
         memory: limit of its staging slabs.
+        address: IP address that it listens on.
+        code: directory of the job's code.
+        prefix: command that it is started with: in a namespace, with a full disk.
     """
 
-    def __init__(self, directory: Path, name: str, executors: int = 2, port: int = 0, memory: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        executors: int = 2,
+        port: int = 0,
+        memory: int = 1 << 30,
+        address: str = "127.0.0.1",
+        code: Path = HERE,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.name = name
+        self.address, self._code, self._prefix = address, code, prefix
         self.port = port or free_port()
         self.mark = f"feedtest-{uuid.uuid4().hex}"
         self.unix = f"@{self.mark}"
@@ -69,7 +83,7 @@ class Server:
 
     @property
     def tcp(self) -> str:
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"tcp://{self.address}:{self.port}"
 
     @property
     def unix_address(self) -> str:
@@ -79,8 +93,9 @@ class Server:
         """Starts it, on the same port as before."""
         self._status, theirs = os.pipe()
         command = [
-            sys.executable, "-m", "headrace.feed.serve", "--bind", f"127.0.0.1:{self.port}", "--unix", self.unix,
-            "--executors", str(self._executors), "--secret-file", str(self.secret), "--code", str(HERE),
+            *self._prefix, sys.executable, "-m", "headrace.feed.serve", "--bind", f"{self.address}:{self.port}",
+            "--unix", self.unix, "--executors", str(self._executors), "--secret-file", str(self.secret),
+            "--code", str(self._code),
             "--host", self.name, "--status-fd", str(theirs), "--memory", str(self._memory),
         ]  # fmt: skip
         environment = dict(os.environ) | {"HEADRACE_RUN_ID": self.mark}

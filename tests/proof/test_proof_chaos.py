@@ -1,0 +1,45 @@
+"""Whatever is killed or stopped, whenever: the trainer gets every batch once, in order, bit-identical, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos import Chaos
+from effort import repeat
+from feed_servers import Server
+from training import remote, training, two_hosts
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[Server]]:
+    """Two feed servers, of two executors each, that may be killed and started again."""
+    started = two_hosts(tmp_path)
+    yield started
+    for host in started:
+        host.stop()
+
+
+def test_local_workers_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
+    loader = {"workers": "local", "num_workers": 3}
+    with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.002}) as trainer:
+        for round_ in repeat(0.15):
+            chaos = Chaos(seed + round_, trainer)
+            chaos.run(6)
+            assert set(chaos.done) == set(chaos.faults)
+        trainer.finish()
+
+
+def test_executors_receiver_and_whole_hosts_are_killed_and_stopped(
+    hosts: list[Server], tmp_path: Path, seed: int
+) -> None:
+    data = {"delay": 0.002, "words": bool(seed % 2)}  # batches made of rows, or whole
+    with training(tmp_path, loader=remote(hosts), endless=True, dataset=data) as trainer:
+        for round_ in repeat(0.15):
+            chaos = Chaos(seed + round_, trainer, hosts)
+            chaos.run(7)
+            assert set(chaos.done) == set(chaos.faults)
+        counters = trainer.finish()
+        assert counters["workers_lost"] >= 1
+        assert counters["retries"] >= 1
