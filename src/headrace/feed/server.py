@@ -13,7 +13,6 @@ import json
 import os
 import selectors
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from headrace.feed import auth, messages
 from headrace.feed.crew import Crew, Member
 from headrace.feed.desk import Desk
 from headrace.feed.frames import Frame
+from headrace.feed.serverlog import ServerLog
 from headrace.feed.slab import Slab
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
@@ -104,6 +104,7 @@ class FeedServer:
         self._secret = secret
         self._crew = crew
         self._host = host
+        self._log = ServerLog(host)
         self._status = status
         self._desk = Desk(crew, self._tell, memory)
         self._registered: dict[int, Channel] = {}
@@ -166,12 +167,9 @@ class FeedServer:
 
     def _tell(self, **status: object) -> None:
         if status.get("event") != "ready":
-            self._log(", ".join(f"{key}: {value}" for key, value in status.items()))
+            self._log.tell(", ".join(f"{key}: {value}" for key, value in status.items()))
         if self._status is not None:
             os.write(self._status, json.dumps(status).encode() + b"\n")
-
-    def _log(self, text: str) -> None:
-        print(f"feed server {self._host}: {text}", file=sys.stderr, flush=True)
 
     # Connections
 
@@ -197,6 +195,7 @@ class FeedServer:
         client.send(client.challenge)
 
     def _expire(self) -> None:
+        self._log.catch_up()
         now = time.monotonic()
         for client in self._clients:
             if client.hello is None and now > client.deadline and not client.closed:
@@ -204,7 +203,7 @@ class FeedServer:
 
     def _close(self, client: Client, why: str = "") -> None:
         if why:
-            self._log(f"connection of {client.name} closed: {why}")
+            self._log.tell_of_connection(f"connection of {client.name} closed: {why}")
         client.closed = True
         client.channel.close()
 
