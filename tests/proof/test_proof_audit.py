@@ -8,8 +8,7 @@ import audit
 import numpy as np
 import pytest
 import torch
-from feed_servers import Server
-from training import HERE, remote, training
+from training import feed_hosts, remote, training
 
 
 @pytest.mark.parametrize(("workers", "words"), [(0, False), (2, True)])
@@ -21,15 +20,15 @@ def test_a_trainer_gets_the_plain_loop_s_batches_over_two_epochs(workers: int, w
 
 
 def test_two_ranks_get_the_plain_loop_s_batches_from_one_host(tmp_path: Path) -> None:
-    host = Server(tmp_path, "host-1", address="127.0.0.11", code=HERE).wait_ready()
-    ranks = [
-        remote([host]) | {"batch_size": 1, "global_batch_size": 12, "rank": rank, "world_size": 2} for rank in (0, 1)
-    ]
-    with training(tmp_path, loader=ranks[0], n=96) as one, training(tmp_path, loader=ranks[1], n=96) as other:
+    shared = {"batch_size": 1, "global_batch_size": 12, "world_size": 2}
+    with (
+        feed_hosts(tmp_path, 1) as hosts,
+        training(tmp_path, loader=remote(hosts) | shared | {"rank": 0}, n=96) as one,
+        training(tmp_path, loader=remote(hosts) | shared | {"rank": 1}, n=96) as other,
+    ):
         one.finish()
         other.finish()
         assert one.steps == other.steps == 8
-    host.stop()
 
 
 def test_a_digest_tells_apart_what_differs_in_any_way() -> None:

@@ -9,16 +9,14 @@ import pytest
 from chaos import Chaos
 from effort import repeat
 from feed_servers import Server
-from training import remote, training, two_hosts
+from training import feed_hosts, remote, training
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[list[Server]]:
     """Two feed servers, of two executors each, that may be killed and started again."""
-    started = two_hosts(tmp_path)
-    yield started
-    for host in started:
-        host.stop()
+    with feed_hosts(tmp_path) as started:
+        yield started
 
 
 def test_local_workers_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
