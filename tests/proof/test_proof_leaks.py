@@ -96,3 +96,13 @@ def test_feed_servers_let_go_of_a_killed_trainer_and_serve_the_next(
     assert [name for host in hosts for name in abstract_sockets() if host.mark in name] == sockets
     with training(tmp_path, loader=loader, dataset=DATA) as following:
         following.finish()
+
+
+def test_a_feed_server_does_not_collect_slabs_of_batches_made_whole(hosts: list[Server], tmp_path: Path) -> None:
+    data = {"words": True, "delay": 0.0}
+    with training(tmp_path, loader=remote(hosts[:1]), endless=True, dataset=data) as trainer:
+        trainer.wait_steps(50)
+        early = memfds(hosts[0])
+        trainer.wait_steps(number(150, 5000))
+        assert memfds(hosts[0]) <= early + 40
+        trainer.finish()
