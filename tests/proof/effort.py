@@ -15,8 +15,8 @@ SOAK_SECONDS = 60.0 * float(os.environ.get("SOAK_MINUTES", "20"))
 
 
 def number(short: int, long: int) -> int:
-    """Returns how often something is done."""
-    return long if SOAK else short
+    """Returns how often something is done: `long` in a long run of 20 minutes, more or less in a longer or shorter one."""
+    return max(short, round(long * SOAK_SECONDS / 1200)) if SOAK else short
 
 
 def repeat(share: float, times: int = 1) -> Iterator[int]:

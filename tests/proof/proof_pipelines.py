@@ -21,14 +21,13 @@ def full_disk(n: int = 240) -> FullDisk:
 
 def answer_twice(_: int) -> None:
     """A worker that sends every result twice: passed as `worker_init_fn`, it runs in the worker."""
-    from headrace.feed import messages
-    from headrace.feed.executor import Executor
+    from headrace.feed.messages import Done, Message
+    from headrace.feed.wire import Channel
 
-    once = Executor._send
+    once = Channel.send
 
-    def twice(self: Executor, message: messages.Message, *rest: Any) -> None:
-        once(self, message, *rest)
-        if isinstance(message, messages.Done):
-            once(self, message, *rest)
+    def twice(self: Channel, message: Message, **options: Any) -> None:
+        for _ in range(2 if isinstance(message, Done) else 1):
+            once(self, message, **options)
 
-    Executor._send = twice  # type: ignore[method-assign]
+    Channel.send = twice  # type: ignore[method-assign]

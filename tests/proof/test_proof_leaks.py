@@ -61,7 +61,7 @@ def kill_in_the_middle(trainer: Training, chance: random.Random) -> None:
 
 def test_the_local_workers_of_a_killed_trainer_are_gone(scratch: dict[str, str], tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    for _ in range(number(1, 30)):
+    for _ in range(number(1, 15)):
         loader = {"workers": "local", "num_workers": 3}
         with training(tmp_path, loader=loader, endless=True, dataset=DATA, environment=scratch) as trainer:
             kill_in_the_middle(trainer, chance)
@@ -83,7 +83,7 @@ def test_feed_servers_let_go_of_a_killed_trainer_and_serve_the_next(
     near, far = hosts
     loader = remote([near, far], near.unix_address)  # slabs of the trainer's on one, staging slabs on the other
     held: list[tuple[int, int]] = []
-    for _ in range(number(2, 30)):
+    for _ in range(number(2, 15)):
         with training(tmp_path, loader=loader, endless=True, dataset=DATA, environment=scratch) as trainer:
             wait_until(lambda: memfds(near) and connections(far), "both hosts work for it")
             kill_in_the_middle(trainer, chance)

@@ -58,7 +58,7 @@ def served_by(net: Network, name: str, trainer: Training) -> bool:
 
 def test_lost_packets_cost_time_and_nothing_else(net: Network, hosts: list[Server], tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    for _ in repeat(0.05):
+    for _ in repeat(0.04):
         with train(net, hosts, tmp_path) as trainer:
             trainer.wait_steps(5)
             for _ in range(number(2, 8)):
@@ -77,7 +77,7 @@ def test_links_go_down_for_seconds_then_one_for_good_then_all(
     chance = random.Random(seed)
     with train(net, hosts, tmp_path, pace=0.02) as trainer:
         wait_until(lambda: served_by(net, "one", trainer), "host one serves")
-        for _ in repeat(0.1):
+        for _ in repeat(0.06):
             net.unplug("one")
             trainer.wait_steps(20)
             time.sleep(chance.uniform(0.0, 5.0))  # shorter and longer than a silent host is waited for

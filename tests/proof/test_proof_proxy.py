@@ -80,7 +80,7 @@ if SOAK:
 def test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one(
     faults: list[str], proxy: Callable[..., FaultProxy], hosts: list[Server], tmp_path: Path, seed: int
 ) -> None:
-    for round_ in repeat(0.03):
+    for round_ in repeat(0.02):
         ways = [
             proxy(fault=fault, every=1_000_000, seed=seed % 10**6 + round_, target=hosts[place % 2])
             for place, fault in enumerate(faults)
@@ -96,7 +96,7 @@ def test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one(
 def test_hosts_behind_broken_ways_hold_nobody_up_while_another_serves(
     faults: list[str], proxy: Callable[..., FaultProxy], hosts: list[Server], tmp_path: Path, seed: int
 ) -> None:
-    for round_ in repeat(0.03):
+    for round_ in repeat(0.02):
         ways = [proxy(fault=fault, every=300_000, seed=seed % 10**6 + round_, connections=1) for fault in faults]
         loader = remote(hosts[1:], *(way.tcp for way in ways), hosts[1].tcp)
         with training(tmp_path, loader=loader, endless=True, dataset=BIG) as trainer:
