@@ -15,7 +15,7 @@ SOAK_SECONDS = 60.0 * float(os.environ.get("SOAK_MINUTES", "20"))
 
 
 def number(short: int, long: int) -> int:
-    """Returns how often something is done: `long` in a long run of 20 minutes, more or less in a longer or shorter one."""
+    """Returns how often something is done; `long` is for a long run of 20 minutes, and grows and shrinks with it."""
     return max(short, round(long * SOAK_SECONDS / 1200)) if SOAK else short
 
 
