@@ -18,7 +18,9 @@ import psutil
 from feed_servers import Server, wait_until
 from training import Training
 
-WINDOW = 12  # more steps than the loader has under way at the sizes of these tests
+WINDOW = 12  # more steps than the loader has under way with PREFETCH and some executors
+WIDE_WINDOW = 250  # the same without a limit: at most eight bundles, none longer than an epoch of 30 steps
+PREFETCH = {"prefetch_factor": 2}
 KILLS_A_MINUTE = 15  # below the budget of restarts
 
 
@@ -29,9 +31,11 @@ class Chaos:
         seed: of all choices.
         trainer: whose batches count, and whose processes are hit.
         hosts: its feed servers; none when its workers are local.
+        window: steps between two faults.
     """
 
-    def __init__(self, seed: int, trainer: Training, hosts: Sequence[Server] = ()) -> None:
+    def __init__(self, seed: int, trainer: Training, hosts: Sequence[Server] = (), window: int = WINDOW) -> None:
+        self._window = window
         self._chance = random.Random(seed)
         self._trainer = trainer
         self._hosts = list(hosts)
@@ -59,7 +63,7 @@ class Chaos:
             self._pause(0.02, 0.4)
             print(f"{time.monotonic():.2f} after {self._trainer.steps} steps: {name}")
             self.faults[name]()
-            self._trainer.wait_steps(WINDOW)
+            self._trainer.wait_steps(self._window)
             self.done[name] += 1
 
     def _pause(self, least: float, most: float) -> None:

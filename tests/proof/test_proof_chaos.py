@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chaos import Chaos
+from chaos import PREFETCH, WIDE_WINDOW, Chaos
 from effort import repeat
 from feed_servers import Server
 from training import feed_hosts, remote, training
@@ -21,8 +21,8 @@ def hosts(tmp_path: Path) -> Iterator[list[Server]]:
 
 def test_local_workers_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
     loader = {"workers": "local", "num_workers": 3}
-    with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.002}) as trainer:
-        chaos = Chaos(seed, trainer)
+    with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.001}) as trainer:
+        chaos = Chaos(seed, trainer, window=WIDE_WINDOW)
         for _ in repeat(0.12):
             chaos.run(6)
             assert set(chaos.done) == set(chaos.faults)
@@ -33,7 +33,7 @@ def test_executors_receiver_and_whole_hosts_are_killed_and_stopped(
     hosts: list[Server], tmp_path: Path, seed: int
 ) -> None:
     data = {"delay": 0.002, "words": bool(seed % 2)}  # batches made of rows, or whole
-    with training(tmp_path, loader=remote(hosts), endless=True, dataset=data) as trainer:
+    with training(tmp_path, loader=remote(hosts) | PREFETCH, endless=True, dataset=data) as trainer:
         chaos = Chaos(seed, trainer, hosts)
         for _ in repeat(0.12):
             chaos.run(7)

@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+from chaos import PREFETCH, WINDOW
 from feed_servers import wait_until
 from training import training
 
@@ -15,9 +16,10 @@ DATA = {"delay": 0.005}
 
 
 def test_what_killed_workers_owed_is_made_by_others(tmp_path: Path) -> None:
-    with training(tmp_path, loader={"workers": "local", "num_workers": 2}, endless=True, dataset=DATA) as trainer:
+    loader = {"workers": "local", "num_workers": 2} | PREFETCH
+    with training(tmp_path, loader=loader, endless=True, dataset=DATA) as trainer:
         for _ in range(3):
-            trainer.wait_steps(12)
+            trainer.wait_steps(WINDOW)
             wait_until(lambda: len(trainer.local_executors()) == 2, "both workers are there")
             os.kill(trainer.local_executors()[0].pid, signal.SIGKILL)
         counters = trainer.finish()
@@ -25,7 +27,7 @@ def test_what_killed_workers_owed_is_made_by_others(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_comes_twice_counts_once(tmp_path: Path) -> None:
-    loader = {"workers": "local", "num_workers": 2, "worker_init_fn": "answer_twice"}
+    loader = {"workers": "local", "num_workers": 2, "worker_init_fn": "answer_twice"} | PREFETCH
     with training(tmp_path, loader=loader, epochs=2, dataset=DATA) as trainer:
         counters = trainer.finish()
         assert counters["duplicates_dropped"] >= 20

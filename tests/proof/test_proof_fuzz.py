@@ -31,9 +31,10 @@ from headrace.feed.slab import Slab
 from headrace.feed.wire import Channel, ConnectionClosed
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
-ASK = messages.Ask(1, 1, 0, 0, 5, 0, 8, 0, 8, ["l", [["v", k] for k in range(8)]], False, 3, b"l", b"k")
+PIECE = messages.Piece(3, 24, 8, 0, 8, list(range(8)))
+ASK = messages.Ask(1, 1, 0, 5, (PIECE, PIECE), False, 3, b"l")
 SAMPLES: list[messages.Message] = [
-    ASK, messages.Done(1, 3, 100, ["t", "float32", [1], 0], b"layout", 0.5, 0.25, False), messages.Failed(1, ERROR),
+    ASK, messages.Done(1, 3, 100, [["t", "float32", [1], 0]], b"layout", 0.5, 0.25, False), messages.Failed(1, ERROR),
     messages.Hello(messages.VERSION, b"n" * 32, b"m" * 32, "c", 1, 2), messages.Challenge(messages.VERSION, b"n" * 32),
     messages.Open(1, "m:f", {"a": [1, None, {"b": b"x"}]}, "", "", True, "train", "p"), messages.Cancel([1, 2]),
     messages.Opened(1, 10, True, {"torch": "2"}), messages.SlabOffer(1, 65536), messages.SlabDrop(1), messages.Ping(),
@@ -110,8 +111,14 @@ class Fuzz:
         """Returns a message that decodes, with fields that make no sense."""
         chance = self.chance
         numbers = [chance.choice([0, 1, 2, 7, 2**31, 2**62, -1, -(2**40)]) for _ in range(8)]
-        keys = [["l", [["v", k] for k in range(chance.randrange(9))]], ["t", "float32", [2**40], 2**50], [], [["l"]]]
-        ask = messages.Ask(*numbers[:8], numbers[0], chance.choice(keys), chance.random() < 0.5, numbers[1], b"x", b"y")
+        keys = [[], list(range(8)), ["l", [["v", 1]]], [["t", "float32", [2**40], 2**50]], [None, "x", [[[]]]]]
+        pieces = tuple(
+            messages.Piece(
+                *(chance.choice(numbers) for _ in range(5)), chance.choice(keys), chance.random() < 0.5, b"x"
+            )
+            for _ in range(chance.randrange(4))
+        )
+        ask = messages.Ask(*numbers[:4], pieces, chance.random() < 0.5, numbers[1], b"x", numbers[2], numbers[3])
         opening = messages.Open(numbers[0], "proof_pipelines:samples", {"n": -5}, "os:system", "x:y", True)
         others = [
             opening, messages.Open(1, "no:such", {"a": [[[]]]}, "", "", True), messages.Cancel(numbers),

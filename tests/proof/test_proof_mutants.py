@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant(
         "retry",
         "feed/schedule.py",
-        "        for part in owed:\n            part.request = part.source = 0\n        return owed\n",
+        "        for request, part in owed.items():\n            part.requests.pop(request, None)\n        return owed\n",
         "        return owed\n",
         "test_proof_essentials.py::test_what_killed_workers_owed_is_made_by_others",
     ),
