@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "retry",
         "feed/schedule.py",
-        "        for request, part in owed.items():\n            part.requests.pop(request, None)\n        return owed\n",
-        "        return owed\n",
+        "        for request, part in owed.items():\n            part.requests.pop(request, None)\n",
+        "",
         "test_proof_essentials.py::test_what_killed_workers_owed_is_made_by_others",
     ),
     Mutant(
