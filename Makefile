@@ -1,5 +1,6 @@
 # make demo    the main job on real input: installs what it needs, runs both jobs, prints the comparison
 # make test    all tests that this machine can run; lists what was skipped and why
+# make soak    the long run of the feed's proof: random faults and a million fuzzed frames, SOAK_MINUTES (20)
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results
 # make docs    the user's documentation as a site, under site/
@@ -11,11 +12,13 @@ ORACLE := .venv-oracle
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
+SOAK_MINUTES ?= 20
+SOAK_TESTS ?= tests/proof
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
 
-.PHONY: demo test check bench docs format clean
+.PHONY: demo test soak check bench docs format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -34,6 +37,9 @@ demo: $(VENV)/ready
 test: $(VENV)/ready $(ORACLE)/ready
 	$(BIN)/python -m pytest $(TESTS)
 	@if [ "$(TESTS)" = tests ]; then for version in $(OTHER_PYTHONS); do scripts/test-on-python $$version $(PURE_TESTS) || exit 1; done; fi
+
+soak: $(VENV)/ready
+	HEADRACE_SOAK=1 SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest $(SOAK_TESTS)
 
 check: $(VENV)/ready
 	$(BIN)/ruff check .

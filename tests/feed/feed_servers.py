@@ -53,7 +53,9 @@ class Server:
         port: TCP port; a free one by default.
         memory: limit of its staging slabs.
         arguments: further ones of its command line.
-        bind: IP that it listens on.
+        address: IP address that it listens on.
+        code: directory of the job's code.
+        prefix: command that it is started with: in a namespace, with a full disk.
     """
 
     def __init__(
@@ -64,9 +66,12 @@ class Server:
         port: int = 0,
         memory: int = 1 << 30,
         arguments: Sequence[str] = (),
-        bind: str = "127.0.0.1",
+        address: str = "127.0.0.1",
+        code: Path = HERE,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.address, self._code, self._prefix = address, code, prefix
         self.port = port or free_port()
         self.mark = f"feedtest-{uuid.uuid4().hex}"
         self.unix = f"@{self.mark}"
@@ -74,14 +79,13 @@ class Server:
         if not self.secret.exists():
             self.secret.write_text("5e" * 32)
         self._log = directory / f"{self.mark}.log"
-        self.bind = bind
         self._executors, self._memory, self._arguments = executors, memory, arguments
         self._status = -1
         self.start()
 
     @property
     def tcp(self) -> str:
-        return f"tcp://{self.bind}:{self.port}"
+        return f"tcp://{self.address}:{self.port}"
 
     @property
     def unix_address(self) -> str:
@@ -91,8 +95,9 @@ class Server:
         """Starts it, on the same port as before."""
         self._status, theirs = os.pipe()
         command = [
-            sys.executable, "-m", "headrace.feed.serve", "--bind", f"{self.bind}:{self.port}", "--unix", self.unix,
-            "--executors", str(self._executors), "--secret-file", str(self.secret), "--code", str(HERE),
+            *self._prefix, sys.executable, "-m", "headrace.feed.serve", "--bind", f"{self.address}:{self.port}",
+            "--unix", self.unix, "--executors", str(self._executors), "--secret-file", str(self.secret),
+            "--code", str(self._code),
             "--host", self.name, "--status-fd", str(theirs), "--memory", str(self._memory), *self._arguments,
         ]  # fmt: skip
         environment = dict(os.environ) | {"HEADRACE_RUN_ID": self.mark}

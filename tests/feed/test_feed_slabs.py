@@ -20,7 +20,7 @@ from headrace.feed.frames import Frame
 from headrace.feed.plan import BatchPlan
 from headrace.feed.schedule import Bundle, Part
 from headrace.feed.shelf import Shelf
-from headrace.feed.slab import GRANULE, Slab, SlabPool
+from headrace.feed.slab import GRANULE, MAX_FREE, Slab, SlabPool
 
 
 def test_a_slab_is_rounded_up_and_shared_through_its_descriptor() -> None:
@@ -91,6 +91,17 @@ def test_free_slabs_that_are_too_small_make_room(pool: SlabPool) -> None:
     big = pool.acquire(3 * GRANULE)
     assert big is not None
     assert pool.total_bytes <= 4 * GRANULE
+    pool.close()
+
+
+def test_slabs_that_are_adopted_for_ever_do_not_use_up_the_descriptors() -> None:
+    pool, before = SlabPool(1 << 30), open_descriptors()
+    sizes = [GRANULE * (1 + number % 7) for number in range(10 * MAX_FREE)]
+    for size in sizes:
+        pool.release(pool.adopt(Slab.create(size)))
+    assert pool.free_bytes == MAX_FREE * max(sizes), "the largest are kept, they fit most"
+    assert len(pool.dropped) == 9 * MAX_FREE
+    assert open_descriptors() == before + 2 * MAX_FREE
     pool.close()
 
 

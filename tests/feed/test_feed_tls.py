@@ -148,7 +148,7 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
     monkeypatch.setattr(supply, "START_SECONDS", 600.0)  # a host that is not up yet would be waited for so long
     cert, key = pki.issue("127.0.0.1")
     arguments = [] if fault == "no TLS in the server" else ["--tls-cert", str(cert), "--tls-key", str(key)]
-    server = own_server("far", arguments=arguments, bind="127.0.0.2" if fault == "other host name" else "127.0.0.1")
+    server = own_server("far", arguments=arguments, address="127.0.0.2" if fault == "other host name" else "127.0.0.1")
     ca: str | None = make_pki(tmp_path / "other").ca_file if fault == "other CA" else pki.ca_file
     if fault == "no TLS in the client":
         ca = None

@@ -500,3 +500,24 @@ def test_thousands_of_random_and_mutated_frames_raise_nothing_but_the_two_errors
         finally:
             channel.close()
     assert open_descriptors() == before
+
+
+def test_a_trickle_is_no_sign_of_life_a_frame_or_much_of_a_long_one_is(
+    receiving: tuple[Channel, socket.socket],
+) -> None:
+    channel, raw = receiving
+    signs = [channel.signs_of_life]
+    body = messages.encode(messages.Lost(1, "x" * 60_000))
+    data = framed(body)
+    for byte in data[:1000]:
+        raw.send(bytes([byte]))
+        channel.receive()
+    signs.append(channel.signs_of_life)
+    raw.sendall(data[1000:40_000])
+    channel.receive()
+    signs.append(channel.signs_of_life)
+    raw.sendall(data[40_000:] + framed(PONG))
+    assert len(channel.receive()) == 2
+    signs.append(channel.signs_of_life)
+    assert signs[0] == signs[1] < signs[2]
+    assert signs[3] >= signs[2] + 2

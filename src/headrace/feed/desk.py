@@ -26,7 +26,7 @@ from headrace.feed.frames import Frame
 from headrace.feed.layout import decode_layout
 from headrace.feed.slab import Slab, SlabPool
 from headrace.feed.tally import Tally
-from headrace.feed.wire import ConnectionClosed
+from headrace.feed.wire import MAX_PAYLOAD, ConnectionClosed
 
 if TYPE_CHECKING:
     from headrace.feed.server import Client
@@ -162,6 +162,9 @@ class Desk:
             part = piece.last - piece.first < piece.rows
             if not (0 <= piece.first <= piece.last <= piece.rows) or (part and len(ask.pieces) > 1):
                 raise ProtocolError(f"an ask for rows {piece.first}..{piece.last} of {piece.rows}")
+        layout = decode_layout(ask.layout) if ask.layout else None
+        if layout is not None and sum(layout.size(piece.rows) for piece in ask.pieces) > MAX_PAYLOAD:
+            raise ProtocolError(f"an ask for batches of more than {MAX_PAYLOAD} bytes")
         self._enqueue(Task(client, ask, self._number(), number))
 
     def _enqueue(self, task: Task) -> None:

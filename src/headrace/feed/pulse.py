@@ -5,7 +5,8 @@ heard nothing for a while. A feed server answers at once, whatever its executors
 and its work is asked for elsewhere.
 
 The caller reads what has come before it checks, so a caller that was busy itself blames nobody: what counts is the
-silence after the question.
+silence after the question. What counts as a sign is the channel's business (`Channel.signs_of_life`): single bytes do
+not, so a connection over which nothing useful comes is given up as one that is silent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Pulse:
 
         Args:
             now: monotonic seconds.
-            received: bytes received from the peer so far.
+            received: number that has grown if the peer has given a sign of life.
         """
         if received != self._received:
             self._received, self._heard, self._asked = received, now, None

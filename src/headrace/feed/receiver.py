@@ -90,7 +90,7 @@ class Receiver:
             if now > host.deadline:
                 self._down(host, "no answer in time")
             return
-        verdict = host.pulse.check(now, host.channel.bytes_received)
+        verdict = host.pulse.check(now, host.channel.signs_of_life)
         if verdict == "ask":
             self._forward(host, messages.Ping())
         elif verdict == "gone":

@@ -13,7 +13,6 @@ import json
 import os
 import selectors
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from headrace.feed.crew import Crew, Member
 from headrace.feed.desk import Desk
 from headrace.feed.fingerprint import numerics
 from headrace.feed.frames import Frame
+from headrace.feed.serverlog import ServerLog
 from headrace.feed.slab import Slab
 from headrace.feed.tls import ServerTls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
@@ -114,6 +114,7 @@ class FeedServer:
         self._secret = secret
         self._crew = crew
         self._host = host
+        self._log = ServerLog(host)
         self._status = status
         self._memory = memory
         self._watch, self._watch_due = watch, 0.0
@@ -191,12 +192,9 @@ class FeedServer:
             if self._ready is not None:
                 self._ready()
         else:
-            self._log(", ".join(f"{key}: {value}" for key, value in status.items()))
+            self._log.tell(", ".join(f"{key}: {value}" for key, value in status.items()))
         if self._status is not None:
             os.write(self._status, json.dumps(status).encode() + b"\n")
-
-    def _log(self, text: str) -> None:
-        print(f"feed server {self._host}: {text}", file=sys.stderr, flush=True)
 
     def status(self, asker: Client | None = None) -> messages.Status:
         """Returns what the server is doing, to `asker`, who is left out."""
@@ -250,6 +248,7 @@ class FeedServer:
         client.send(client.challenge)
 
     def _expire(self) -> None:
+        self._log.catch_up()
         now = time.monotonic()
         for client in self._clients:
             if client.hello is not None or client.closed:
@@ -262,7 +261,7 @@ class FeedServer:
 
     def _close(self, client: Client, why: str = "") -> None:
         if why:
-            self._log(f"connection of {client.name} closed: {why}")
+            self._log.tell_of_connection(f"connection of {client.name} closed: {why}")
         client.closed = True
         client.channel.close()
 

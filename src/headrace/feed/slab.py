@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from headrace.errors import ProtocolError
 
 GRANULE = 64 << 10
+MAX_FREE = 32  # a slab costs descriptors, of which a process may have no more than 1024
 
 
 class Slab:
@@ -162,6 +163,10 @@ class SlabPool:
         if self.total_bytes > self.limit:
             self._free.remove(number)
             self.drop(number)
+        elif len(self._free) > MAX_FREE:
+            smallest = min(self._free, key=lambda candidate: self._slabs[candidate].size)
+            self._free.remove(smallest)
+            self.drop(smallest)
 
     def lease(self, number: int, size: int) -> NDArray[np.uint8]:
         """Returns a view for the user; the slab comes back when all views of it are gone."""

@@ -395,7 +395,7 @@ class RemoteSupply(Supply):
         silent: list[tuple[Link, str]] = []
         for worker in [worker for worker in self._workers.values() if worker.pulse is not None]:
             assert worker.pulse is not None
-            verdict = worker.pulse.check(now, worker.link.channel.bytes_received)
+            verdict = worker.pulse.check(now, worker.link.channel.signs_of_life)
             if worker.handshake is None or worker.handshake.welcome is None:
                 if now > worker.deadline:
                     silent.append((worker.link, "no answer in time"))

@@ -37,6 +37,7 @@ MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
 MAX_HANDSHAKE = 4096
 USER_TIMEOUT_MS = 5_000
+LIVELY_BYTES = 16 << 10
 _IOV_MAX = 512
 
 
@@ -104,6 +105,7 @@ class Channel:
         self._frame: Frame | None = None
         self._payload: ChunkReader | None = None
         self.bytes_received = 0
+        self._frames_received = 0
 
     def fileno(self) -> int:
         """Descriptor of the socket, -1 when closed."""
@@ -123,6 +125,14 @@ class Channel:
         """The peer has proved itself: every message is taken from now on."""
         self._decode_message = messages.decode
         self._max_message = MAX_MESSAGE
+
+    @property
+    def signs_of_life(self) -> int:
+        """A number that grows while the peer does something useful: with every complete frame, or 16 KiB of a long one.
+
+        Single bytes do not count: a peer that trickles, or one whose damaged frame would never end, is as good as dead.
+        """
+        return self._frames_received + self.bytes_received // LIVELY_BYTES
 
     @property
     def wants_write(self) -> bool:
@@ -289,6 +299,7 @@ class Channel:
             while not self._payload.complete:
                 self._payload.advance(self._recv_into)
             self._frame.aborted = self._payload.aborted
+        self._frames_received += 1
         frame, self._frame, self._lengths, self._payload = self._frame, None, None, None
         return frame
 

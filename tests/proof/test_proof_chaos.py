@@ -1,0 +1,43 @@
+"""Whatever is killed or stopped, whenever: the trainer gets every batch once, in order, bit-identical, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos import PREFETCH, WIDE_WINDOW, Chaos
+from effort import repeat
+from feed_servers import Server
+from training import feed_hosts, remote, training
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[Server]]:
+    """Two feed servers, of two executors each, that may be killed and started again."""
+    with feed_hosts(tmp_path) as started:
+        yield started
+
+
+def test_local_workers_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
+    loader = {"workers": "local", "num_workers": 3}
+    with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.001}) as trainer:
+        chaos = Chaos(seed, trainer, window=WIDE_WINDOW)
+        for _ in repeat(0.12):
+            chaos.run(6)
+            assert set(chaos.done) == set(chaos.faults)
+        trainer.finish()
+
+
+def test_executors_receiver_and_whole_hosts_are_killed_and_stopped(
+    hosts: list[Server], tmp_path: Path, seed: int
+) -> None:
+    data = {"delay": 0.002, "words": bool(seed % 2)}  # batches made of rows, or whole
+    with training(tmp_path, loader=remote(hosts) | PREFETCH, endless=True, dataset=data) as trainer:
+        chaos = Chaos(seed, trainer, hosts)
+        for _ in repeat(0.12):
+            chaos.run(7)
+            assert set(chaos.done) == set(chaos.faults)
+        counters = trainer.finish()
+        assert counters["workers_lost"] >= 1
+        assert counters["retries"] >= 1

@@ -1,0 +1,102 @@
+"""The proof proves something: it fails on builds whose exactly-once machinery is switched off.
+
+A mutant is a copy of the package with one text replaced. To adapt one after a change of the code: put the lines that do
+the thing into `old` (they must occur once in the file), the same lines without it into `new`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from effort import SOAK
+from training import HERE
+
+import headrace
+
+ROOT = HERE.parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One build.
+
+    Attributes:
+        name: what it lacks.
+        file: of the package.
+        old, new: the text that is replaced, and with what.
+        test: what must fail on it, a node of this folder.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def build(self, directory: Path) -> Path:
+        """Makes the build. Returns its folder for PYTHONPATH."""
+        shutil.copytree(Path(headrace.__file__).parent, directory / "headrace")
+        path = directory / "headrace" / self.file
+        text = path.read_text()
+        assert text.count(self.old) == 1, (
+            f"the patch of the mutant {self.name!r} does not apply to {self.file}: adapt it"
+        )
+        path.write_text(text.replace(self.old, self.new))
+        return directory
+
+
+MUTANTS = [
+    Mutant(
+        "retry",
+        "feed/schedule.py",
+        "        for request, part in owed.items():\n            part.requests.pop(request, None)\n",
+        "",
+        "test_proof_essentials.py::test_what_killed_workers_owed_is_made_by_others",
+    ),
+    Mutant(
+        "de-duplication",
+        "feed/schedule.py",
+        "part = source.outstanding.pop(request, None) if source is not None else None",
+        "part = source.outstanding.pop(next(iter(source.outstanding), 0), None) if source is not None else None",
+        "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
+    ),
+]
+if SOAK:
+    MUTANTS += [
+        Mutant(
+            "sums of payloads",
+            "feed/chunks.py",
+            "        if checksum(target[: chunk.length]) != chunk.total:\n",
+            "        if False:\n",
+            "test_proof_proxy.py::test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one",
+        ),
+        Mutant(
+            "signs of life",
+            "feed/wire.py",
+            "        return self._frames_received + self.bytes_received // LIVELY_BYTES\n",
+            "        return self.bytes_received\n",
+            "test_proof_proxy.py::test_hosts_behind_broken_ways_hold_nobody_up_while_another_serves",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"without {mutant.name}")
+def test_a_build_without_it_does_not_pass(mutant: Mutant, tmp_path: Path) -> None:
+    environment = dict(os.environ) | {
+        "PYTHONPATH": str(mutant.build(tmp_path / "mutant")),
+        "PROOF_STALL_SECONDS": "5",  # what hangs on such a build need not hang for long
+        "HEADRACE_SOAK": "0",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / mutant.test)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, f"it passes, or does not run: {done.stdout}{done.stderr}"
+    assert "1 failed" in done.stdout
+    assert "ImportError" not in done.stdout
+    assert "SyntaxError" not in done.stdout
+    print(done.stdout[-3000:])
