@@ -18,7 +18,7 @@ from feed_servers import open_descriptors
 
 from headrace.errors import ProtocolError
 from headrace.feed import messages
-from headrace.feed.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, checksum
+from headrace.feed.chunks import ABORT, CHUNK, CHUNK_HEADER, COLUMNS, DATA, checksum
 from headrace.feed.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
 from headrace.feed.slab import Slab
 from headrace.feed.wire import (
@@ -231,6 +231,32 @@ def test_a_damaged_byte_of_a_payload_is_noticed(where: int, landing: tuple[Chann
     raw.sendall(framed(PONG, payload=19) + data)
     with pytest.raises(ProtocolError, match="a damaged chunk of 19 bytes"):
         channel.receive()
+
+
+def test_words_pages_and_odd_bytes_that_change_places_change_the_sum() -> None:
+    data = np.random.default_rng(1).integers(0, 256, CHUNK - 3, np.uint8)
+    before = checksum(data.data)
+    for one, other, size in (
+        (0, 8, 8),
+        (0, 4096, 4096),
+        (8, 64, 8),
+        (0, 131072, 65536),
+        (16384, 24576, 8192),
+        (-2, -1, 1),
+    ):
+        swapped = data.copy()
+        swapped[one : one + size or None], swapped[other : other + size or None] = (
+            data[other : other + size or None].copy(), data[one : one + size or None].copy(),
+        )  # fmt: skip
+        assert checksum(swapped.data) != before
+    for bit in (0, 63):  # the same bit of two words, one set and one cleared
+        words = np.zeros(3000, np.uint64)
+        words[5] = 1 << bit
+        moved = np.zeros(3000, np.uint64)
+        moved[2000] = 1 << bit
+        assert 2000 % COLUMNS != 5
+        assert checksum(memoryview(words).cast("B")) != checksum(memoryview(moved).cast("B"))
+    assert len({checksum(memoryview(bytes(size))) for size in range(100)}) == 100
 
 
 @pytest.mark.parametrize(

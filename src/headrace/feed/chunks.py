@@ -4,10 +4,12 @@ A frame's payload travels as chunks, each behind a header of its own:
 
     length u32 | kind u32 (1 data, 2 abort) | sum u64
 
-all little-endian. A chunk never spans two pieces of the payload, and holds at most `CHUNK` bytes. The sum is that of
-the chunk's 64-bit words (modulo 2**64), with the length and the last odd bytes mixed in: a damaged byte, or any burst
-within one word, always changes it. It is computed while the chunk is in the cache and costs some 0.03 s/GB, a tenth of
-a CRC. After an abort nothing more of the payload comes: the sender was told that it is not wanted.
+all little-endian. A chunk never spans two pieces of the payload, and holds at most `CHUNK` bytes. The sum is made in
+two steps: the chunk's 64-bit words are added up by columns, `COLUMNS` words to a row, and the column sums, with the
+bytes of the last row, go through a CRC-32 and a sum of their own. So a damaged byte, any burst within one word, and
+words or pages that have changed places change it. It is computed while the chunk is in the cache and costs some
+0.03 s/GB, a tenth of a CRC of all bytes. After an abort nothing more of the payload comes: the sender was told that it
+is not wanted.
 
 It guards against broken memory, drivers and middle boxes, not against an attacker: that is what TLS is for.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import collections
 import struct
+import zlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -27,8 +30,7 @@ CHUNK = 512 << 10
 AT_ONCE = 1 << 20  # bytes of chunks that go into one system call
 CHUNK_HEADER = struct.Struct("<IIQ")
 DATA, ABORT = 1, 2
-_MASK = (1 << 64) - 1
-_MIX = 0x9E3779B97F4A7C15  # odd, so that multiplication loses nothing
+COLUMNS = 1021  # a prime, so that no two pages or packets have their words in the same columns
 
 
 class ChunkHeader(NamedTuple):
@@ -41,11 +43,12 @@ class ChunkHeader(NamedTuple):
 
 def checksum(data: memoryview) -> int:
     """Returns the sum of a chunk, 64 bits."""
-    length = data.nbytes
-    words = length >> 3
-    total = int(np.add.reduce(np.frombuffer(data, "<u8", words), dtype=np.uint64)) if words else 0
-    tail = int.from_bytes(data[words << 3 :], "little")
-    return (total + tail * _MIX + length * _MIX) & _MASK
+    words = np.frombuffer(data, "<u8", data.nbytes >> 3)
+    full = words.size - words.size % COLUMNS
+    columns = np.add.reduce(words[:full].reshape(-1, COLUMNS), axis=0, dtype=np.uint64)
+    total = int(np.add.reduce(columns, dtype=np.uint64))
+    rest = data[8 * full :]
+    return zlib.crc32(rest, zlib.crc32(columns)) << 32 | (total ^ total >> 32) & 0xFFFFFFFF
 
 
 def read_header(raw: memoryview) -> ChunkHeader:

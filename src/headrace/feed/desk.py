@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 RESTARTS, RESTART_WINDOW = 20, 60.0
 MAX_OPEN_DEATHS = 2
 MAX_PIECES = 4096
+MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
 STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 
@@ -346,12 +347,15 @@ class Desk:
         now = time.monotonic()
         for member in self._alive():
             task = member.tasks[0] if member.tasks else None
-            if task is None or not task.ask.deadline or now - task.begun < task.ask.deadline:
+            if task is None or not task.ask.deadline:
+                continue
+            deadline = max(MIN_DEADLINE, task.ask.deadline)
+            if now - task.begun < deadline:
                 continue
             if not member.hung:
-                member.hung = f"it hung for {task.ask.deadline:.0f} s; its stack is in the log"
+                member.hung = f"it hung for {deadline:.0f} s; its stack is in the log"
                 self._crew.signal(member, signal.SIGUSR1)
-            elif now - task.begun > task.ask.deadline + STACK_SECONDS:
+            elif now - task.begun > deadline + STACK_SECONDS:
                 self._crew.signal(member, signal.SIGKILL)
 
     def _prepare(self, member: Member, task: Task) -> bool:

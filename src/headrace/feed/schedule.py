@@ -161,7 +161,7 @@ class Schedule:
         self.requests = 0
         self.hedges = 0
         self._hedge = hedge
-        self._cpu_per_row = 0.0
+        self._cost_per_row = 0.0
 
     # Batches
 
@@ -173,9 +173,9 @@ class Schedule:
             size: bytes that a batch is expected to have, 0 when it is not known.
             limit: bytes that they may have together.
         """
-        if self._cpu_per_row == 0.0 or size == 0:
+        if self._cost_per_row == 0.0 or size == 0:
             return 1
-        affordable = BUNDLE_SECONDS / (self._cpu_per_row * max(1, rows))
+        affordable = BUNDLE_SECONDS / (self._cost_per_row * max(1, rows))
         return max(1, min(BUNDLE_BATCHES, int(affordable), limit // size))
 
     def push(self, plans: Sequence[BatchPlan]) -> None:
@@ -291,11 +291,11 @@ class Schedule:
             len(bundle.plans) > 1
             or not self.stackable
             or not bundle.plan.batched
-            or self._cpu_per_row * rows <= TARGET_SECONDS * 1.5
+            or self._cost_per_row * rows <= TARGET_SECONDS * 1.5
         ):
             bundle.parts = [Part(bundle, 0, rows, whole=False, deaths=bundle.deaths)]
             return
-        self.split(bundle, 0, rows, math.ceil(self._cpu_per_row * rows / TARGET_SECONDS), bundle.deaths)
+        self.split(bundle, 0, rows, math.ceil(self._cost_per_row * rows / TARGET_SECONDS), bundle.deaths)
 
     @staticmethod
     def split(bundle: Bundle, first: int, last: int, count: int, deaths: int) -> None:
@@ -347,7 +347,7 @@ class Schedule:
         rows = max(1, part.rows)
         source.made += part.rows
         source.seconds_per_row = _smooth(source.seconds_per_row, seconds / rows)
-        self._cpu_per_row = _smooth(self._cpu_per_row, cpu / rows)
+        self._cost_per_row = _smooth(self._cost_per_row, max(seconds, cpu) / rows)
         return list(part.requests)
 
     def died(self, part: Part) -> bool:
