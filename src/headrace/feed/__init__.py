@@ -20,6 +20,8 @@ How the modules hang together, from what is asked to who does it:
     serve -> server -> desk -> crew -> zygote       a host's feed server
     receiver                                        takes remote batches into slabs
     wire, messages, auth                            what they speak
+    stream, tls                                     what carries it: plain sockets, or TLS between hosts
+    inquiry, tally, prometheus, measure             how servers and loaders are doing
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.feed.shards import MAX_KEY, MAX_SHARDS
+from headrace.feed.standing import ClientStatus, ExecutorStatus
 
 VERSION = 1
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
@@ -289,25 +290,6 @@ class Ping(_Message, frozen=True):
 
 class Pong(_Message, frozen=True):
     """A sign of life."""
-
-
-class ExecutorStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One executor. `slices`: made by its process; `restarts`: how often its number was replaced."""
-
-    number: int
-    pid: int
-    busy: bool
-    slices: int
-    restarts: int
-
-
-class ClientStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One client of a feed server. `name` as in the server's log; `local`: over the Unix socket."""
-
-    name: str
-    rank: int
-    world_size: int
-    local: bool
 
 
 class StatusAsk(_Message, frozen=True):

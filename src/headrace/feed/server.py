@@ -30,6 +30,7 @@ from headrace.feed.fingerprint import numerics
 from headrace.feed.frames import Frame
 from headrace.feed.serverlog import ServerLog
 from headrace.feed.slab import Slab
+from headrace.feed.standing import ClientStatus, ExecutorStatus
 from headrace.feed.tls import ServerTls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
@@ -205,11 +206,11 @@ class FeedServer:
             version=__version__,
             uptime=now - tally.begun,
             executors=[
-                messages.ExecutorStatus(member.number, member.pid, bool(member.tasks), member.slices, member.restarts)
+                ExecutorStatus(member.number, member.pid, bool(member.tasks), member.slices, member.restarts)
                 for member in self._crew.members.values()
             ],
             clients=[
-                messages.ClientStatus(client.name, client.hello.rank, client.hello.world_size, client.local)
+                ClientStatus(client.name, client.hello.rank, client.hello.world_size, client.local)
                 for client in self._clients
                 if client.hello is not None and not client.closed and client is not asker
             ],
