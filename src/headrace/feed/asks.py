@@ -24,8 +24,16 @@ def _piece(plan: BatchPlan, first: int, last: int, left_out: Sequence[int] | set
     keys = list(plan.keys[first:last])
     if left_out:
         keys = [key for row, key in enumerate(keys, first) if row not in left_out]
-    if all(type(key) in _PLAIN and (type(key) is not int or _INTS[0] <= key < _INTS[1]) for key in keys):
+    if _plain(keys):
         return messages.Piece(plan.step, plan.position, plan.rows, first, last, keys, left_out=tuple(left_out))
     node, leaves, size = tree.describe(keys, "indices")
     packed = tree.packed(leaves, size)
     return messages.Piece(plan.step, plan.position, plan.rows, first, last, node, True, packed, tuple(left_out))
+
+
+def _plain(keys: list[object]) -> bool:
+    """Whether a message can hold the keys as they are."""
+    kinds = set(map(type, keys))
+    if int in kinds and len(kinds) > 1:
+        return kinds <= _PLAIN and all(_plain([key]) for key in keys)
+    return kinds <= _PLAIN and (int not in kinds or (min(keys) >= _INTS[0] and max(keys) < _INTS[1]))  # type: ignore[type-var, operator]

@@ -12,7 +12,7 @@ no layout: `Uneven`. Then the whole batch is collated at once, by torch, with to
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -183,10 +183,10 @@ class RowWriter:
     def __init__(self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int) -> None:
         import torch
 
-        self._read = _reader(sample)
-        self._row = self._written = first
+        self._template = sample
+        self._samples: list[Any] = []
+        self._written = first
         self._most = max(1, _STACK_BYTES // max(1, layout.row_bytes))
-        self._columns: list[list[Any]] = [[] for _ in layout.tables]
         self._targets = []
         for table, offset in zip(layout.tables, layout.offsets(rows), strict=True):
             raw: NDArray[np.uint8] = block[offset : offset + table.row_bytes * rows]
@@ -196,27 +196,25 @@ class RowWriter:
             self._targets.append(view)
 
     def write(self, sample: Any) -> None:
-        """Takes the next sample. Raises Uneven if it differs from the first one, or cannot be stacked."""
-        leaves: list[Any] = []
-        if not self._read(sample, leaves):
-            raise Uneven
-        for column, leaf in zip(self._columns, leaves, strict=True):
-            column.append(leaf)
-        self._row += 1
-        if self._row - self._written >= self._most:
+        """Takes the next sample. Raises Uneven if it, or one before it, differs from the first one."""
+        self._samples.append(sample)
+        if len(self._samples) >= self._most:
             self.finish()
 
     def finish(self) -> None:
         """Writes what was collected. Raises Uneven."""
-        first, last = self._written, self._row
-        if first == last:
+        if not self._samples:
             return
+        first, last = self._written, self._written + len(self._samples)
+        columns: list[list[Any]] = []
+        if not _columns(self._samples, self._template, columns):
+            raise Uneven
         try:
-            for target, column in zip(self._targets, self._columns, strict=True):
+            for target, column in zip(self._targets, columns, strict=True):
                 _stack(column, target[first:last])
-                column.clear()
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise Uneven from None  # torch's own result, or torch's own words, for the whole batch
+        self._samples.clear()
         self._written = last
 
 
@@ -240,63 +238,29 @@ def _stack(column: list[Any], target: Any) -> None:
         target.copy_(torch.tensor(values, dtype=target.dtype))
 
 
-Reader = Callable[[Any, list[Any]], bool]
+def _columns(samples: list[Any], template: Any, columns: list[list[Any]]) -> bool:
+    """Lists the samples' leaves, column by column, in the order in which `default_collate` lays them out.
 
-
-def _reader(sample: Any) -> Reader:
-    """Makes a function that lists a sample's leaves in the order in which `default_collate` lays them out.
-
-    The function returns False when the sample is not like the first one: structure, types, dtypes or shapes.
+    Returns:
+        False when a sample is not like the template: structure, types, dtypes or shapes.
     """
-    if is_tensor(sample):
-        return _tensor_reader(sample)
-    kind: Any = type(sample)
-    if isinstance(sample, np.ndarray):
-        dtype, shape = sample.dtype, sample.shape
-
-        def read_array(value: Any, leaves: list[Any]) -> bool:
-            leaves.append(value)
-            return isinstance(value, np.ndarray) and value.dtype == dtype and value.shape == shape
-
-        return read_array
-    if isinstance(sample, Mapping):
-        keys = tuple(sample)
-        readers = [_reader(sample[key]) for key in keys]
-
-        def read_mapping(value: Any, leaves: list[Any]) -> bool:
-            return (
-                isinstance(value, Mapping)
-                and tuple(value) == keys
-                and all(read(value[key], leaves) for read, key in zip(readers, keys, strict=True))
-            )
-
-        return read_mapping
-    if isinstance(sample, (list, tuple)):
-        readers = [_reader(item) for item in sample]
-        length = len(readers)
-
-        def read_sequence(value: Any, leaves: list[Any]) -> bool:
-            if type(value) is not kind or len(value) != length:
-                return False
-            return all(read(item, leaves) for read, item in zip(readers, value, strict=True))
-
-        return read_sequence
-
-    def read_number(value: Any, leaves: list[Any]) -> bool:
-        leaves.append(value)
-        return type(value) is kind
-
-    return read_number
-
-
-def _tensor_reader(sample: Any) -> Reader:
-    dtype, shape = sample.dtype, sample.shape
-
-    def read_tensor(value: Any, leaves: list[Any]) -> bool:
-        leaves.append(value)
-        return is_tensor(value) and value.dtype is dtype and value.shape == shape
-
-    return read_tensor
+    if set(map(type, samples)) != {type(template)}:
+        return False
+    if is_tensor(template) or isinstance(template, np.ndarray):
+        columns.append(samples)
+        alike = {value.dtype for value in samples} == {template.dtype}
+        return alike and {value.shape for value in samples} == {template.shape}
+    if isinstance(template, Mapping):
+        keys = tuple(template)
+        if any(tuple(value) != keys for value in samples):
+            return False
+        return all(_columns([value[key] for value in samples], template[key], columns) for key in keys)
+    if isinstance(template, (list, tuple)):
+        if set(map(len, samples)) != {len(template)}:
+            return False
+        return all(_columns([value[i] for value in samples], item, columns) for i, item in enumerate(template))
+    columns.append(samples)
+    return True
 
 
 def _signature(sample: Any) -> Any:

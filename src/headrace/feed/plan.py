@@ -25,6 +25,8 @@ import numpy as np
 
 from headrace.feed.permutation import permute
 
+_BLOCK_ROWS = 4096
+
 
 @dataclass(frozen=True)
 class BatchPlan:
@@ -126,12 +128,22 @@ class EpochPlan:
         """Returns this rank's batch. Raises IndexError beyond the epoch's end."""
         if not self.first_step <= step < self.end_step:
             raise IndexError(f"step must lie in [{self.first_step}, {self.end_step}), got {step}")
-        first, last = self._rows(step)
-        positions = np.arange(first, last, dtype=np.int64)
+        return self._batches(epoch, step, step + 1)[0]
+
+    def _batches(self, epoch: int, start: int, end: int) -> list[BatchPlan]:
+        """Returns the batches of some steps; to permute them together costs little more than to permute one."""
+        runs = [self._rows(step) for step in range(start, end)]
+        places = np.concatenate([np.arange(first, last, dtype=np.int64) for first, last in runs])
         samples = self.samples or self.length
-        places = positions % samples
-        keys = permute(places, samples, self._key(epoch)) if self.shuffle else places
-        return BatchPlan(epoch, step, first, keys.tolist(), self.seed, self.batched)
+        if samples < self.length:
+            places %= samples
+        keys = (permute(places, samples, self._key(epoch)) if self.shuffle else places).tolist()
+        batches, taken = [], 0
+        for step, (first, last) in enumerate(runs, start):
+            rows = keys[taken : taken + last - first]
+            taken += last - first
+            batches.append(BatchPlan(epoch, step, first, rows, self.seed, self.batched))
+        return batches
 
     def _rows(self, step: int) -> tuple[int, int]:
         start = self.offset + (step - self.first_step) * self.global_batch
@@ -147,8 +159,12 @@ class EpochPlan:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchPlan]:
         """Iterates over this rank's batches of an epoch, from a step on."""
-        for step in range(max(start, self.first_step), self.end_step):
-            yield self.batch(epoch, step)
+        step = max(start, self.first_step)
+        count = 1  # the first batch is there at once, later ones come by the block
+        while step < self.end_step:
+            end = min(step + count, self.end_step)
+            yield from self._batches(epoch, step, end)
+            step, count = end, min(2 * count, max(1, _BLOCK_ROWS // self.batch_size))
 
 
 def plan_fingerprint(

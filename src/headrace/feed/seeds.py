@@ -72,79 +72,110 @@ def _set_torch(key: bytes) -> None:
         torch.default_generator.manual_seed(int.from_bytes(key[:8], "little"))
 
 
+Memory = tuple[memoryview, ...]
+
+
 class _Twister:
     """A Mersenne twister that is looked at in memory: position and first words of its state.
 
-    Every draw moves the position, and every 624th draw changes the words. `words` is None when the state cannot be
-    found in memory; then nothing can be noticed, and the generator must be set always.
+    Every draw moves the position, and every 624th draw changes the words. `memory` is None when the state cannot be
+    found; then nothing can be noticed, and the generator must be set always.
     """
 
-    def __init__(self, seed: Callable[[bytes], None], words: tuple[ctypes.Array[ctypes.c_uint32], ...] | None) -> None:
+    def __init__(self, seed: Callable[[bytes], None], memory: Memory | None) -> None:
         self.seed = seed
-        self.needed = words is None
-        self._words = words
-        self._seen: list[list[int]] = []
+        self.needed = memory is None
+        self._memory = memory or ()
+        self._seen: tuple[bytes, ...] = ()
 
     def mark(self) -> None:
         """Remembers the state."""
-        if self._words is not None:
-            self._seen = [part[:] for part in self._words]
+        self._seen = tuple(part.tobytes() for part in self._memory)
 
     def drawn(self) -> bool:
         """Whether something was drawn since `mark`."""
-        return self._words is not None and any(
-            part[:] != seen for part, seen in zip(self._words, self._seen, strict=True)
-        )
+        for part, seen in zip(self._memory, self._seen):  # noqa: B905, SIM110 - in the path of every sample
+            if part != seen:
+                return True
+        return False
 
 
-def _python_words() -> tuple[ctypes.Array[ctypes.c_uint32], ...] | None:
+def _memory(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+
+
+def _words(part: memoryview) -> list[int]:
+    return part.cast("I").tolist()
+
+
+def _python_memory() -> Memory | None:
     """Finds the state of the module `random`: CPython keeps the position and then the words behind the object."""
     generator = random._inst
-    found = (ctypes.c_uint32 * 3).from_address(id(generator) + object.__basicsize__)
+    found = _memory(id(generator) + object.__basicsize__, 12)
     state = generator.getstate()[1]
-    return (found,) if found[:] == [state[-1], state[0], state[1]] else None
+    return (found,) if _words(found) == [state[-1], state[0], state[1]] else None
 
 
-def _numpy_words() -> tuple[ctypes.Array[ctypes.c_uint32], ...] | None:
+def _numpy_memory() -> Memory | None:
     """Finds the state of NumPy's legacy generator: 624 words, then the position."""
     generator = np.random.mtrand._rand._bit_generator
     if type(generator).__name__ != "MT19937":
         return None
     address = generator.ctypes.state_address
-    words, position = (ctypes.c_uint32 * 2).from_address(address), (ctypes.c_uint32 * 1).from_address(address + 4 * 624)
+    words, position = _memory(address, 8), _memory(address + 4 * 624, 4)
     state = generator.state["state"]
-    return (words, position) if [*words, *position] == [*state["key"][:2].tolist(), state["pos"]] else None
+    found = _words(words) + _words(position) == [*state["key"][:2].tolist(), state["pos"]]
+    return (words, position) if found else None
 
 
 class SampleSeeds:
     """Sets the generators for samples, those that are drawn from.
 
-    Use: `clean()` once; then for each sample `begin(key)`, load, and if `missed()`, begin and load again.
+    Use: `clean()` before a slice; then for each sample `begin(key)`, load, and if `missed()`, begin and load again.
     """
 
     def __init__(self) -> None:
-        self._twisters = (_Twister(_set_python, _python_words()), _Twister(_set_numpy, _numpy_words()))
+        self._needed: list[_Twister] = []
+        self._watched: list[_Twister] = []
+        self._set_torch = _set_torch
+        self._find()
+
+    def _find(self) -> None:
+        self._numpy = np.random.mtrand._rand._bit_generator  # held, so that its memory stays
+        self._twisters = (_Twister(_set_python, _python_memory()), _Twister(_set_numpy, _numpy_memory()))
+        self._sort()
+
+    def _sort(self) -> None:
+        self._needed = [twister for twister in self._twisters if twister.needed]
+        self._watched = [twister for twister in self._twisters if not twister.needed]
 
     def clean(self) -> None:
         """Forgets the second number of a normal pair that somebody may have left behind: to draw it moves nothing."""
         random.seed(0)
         np.random.seed(0)
+        if np.random.mtrand._rand._bit_generator is not self._numpy:  # by numpy.random.set_bit_generator
+            self._find()
+        for twister in self._watched:
+            twister.mark()
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            seed = torch.default_generator.manual_seed
+            self._set_torch = lambda key: seed(int.from_bytes(key[:8], "little"))
 
     def begin(self, key: bytes) -> None:
         """Sets the generators from the key of a sample or batch."""
-        for twister in self._twisters:
-            if twister.needed:
-                twister.seed(key)
-            else:
-                twister.mark()
-        _set_torch(key)
+        for twister in self._needed:
+            twister.seed(key)
+        self._set_torch(key)
 
     def missed(self) -> bool:
-        """Whether a generator that was not set was drawn from since `begin`. From now on it is set."""
+        """Whether a generator that was not set was drawn from. From now on it is set."""
         missed = False
-        for twister in self._twisters:
-            if not twister.needed and twister.drawn():
+        for twister in self._watched:
+            if twister.drawn():
                 twister.needed = missed = True
+        if missed:
+            self._sort()
         return missed
 
 
