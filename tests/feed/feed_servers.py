@@ -81,6 +81,7 @@ class Server:
         self._log = directory / f"{self.mark}.log"
         self._executors, self._memory, self._arguments = executors, memory, arguments
         self._status = -1
+        self.environment: dict[str, str] = {}
         self.start()
 
     @property
@@ -100,7 +101,7 @@ class Server:
             "--code", str(self._code),
             "--host", self.name, "--status-fd", str(theirs), "--memory", str(self._memory), *self._arguments,
         ]  # fmt: skip
-        environment = dict(os.environ) | {"HEADRACE_RUN_ID": self.mark}
+        environment = dict(os.environ) | {"HEADRACE_RUN_ID": self.mark} | self.environment
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, pass_fds=[theirs], stderr=log, env=environment)
         os.close(theirs)
@@ -143,8 +144,18 @@ class Server:
             self.signal(signal.SIGCONT)
             self.process.terminate()
         self.process.wait(10)
-        os.close(self._status)
+        if self._status >= 0:
+            os.close(self._status)
+            self._status = -1
         wait_until(lambda: not processes_of(self.mark, Path("/nonexistent")), f"processes of {self.name} are gone", 5.0)
+
+    def restart(self, **environment: str) -> Server:
+        """Starts it again after `kill` or `stop`, with variables of its environment changed."""
+        if self.process.poll() is None:
+            self.stop()
+        self.environment |= environment
+        self.start()
+        return self.wait_ready()
 
     def kill(self) -> None:
         """Ends it with SIGKILL."""

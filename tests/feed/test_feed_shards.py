@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import PipelineError
 from headrace.feed import DataLoader, shards
-from headrace.feed.plan import EpochPlan
-from headrace.feed.shards import Run, ShardMap, declared, in_own_order
+from headrace.feed.shards import Run, ShardMap, declared, in_key_order
 
 
 def made(*held: list[tuple[str, int]]) -> ShardMap:
@@ -162,15 +162,6 @@ def test_a_declaration_that_is_not_sound_is_refused(answer: Any, message: str) -
         declared(Declares(answer))
 
 
-def test_a_dataset_in_this_process_is_translated_only_if_its_order_is_another() -> None:
-    plans = list(EpochPlan(5, 2, 7).epoch(0))
-    for same in ([1, 2, 3], Declares([("a", 2), ("b", 3)])):
-        assert list(in_own_order(iter(plans), same)) == plans
-    other = list(in_own_order(iter(plans), Declares([("b", 1), ("c", 2), ("a", 2)])))
-    assert [one.keys for one in other] == [[3, 4], [0, 1], [2]]
-    assert [(one.step, one.position) for one in other] == [(one.step, one.position) for one in plans]
-
-
 class Files:
     """Samples of the files of a folder, in an order of its own."""
 
@@ -185,6 +176,27 @@ class Files:
 
     def __getitem__(self, index: int) -> str:
         return [f"{key}{at}" for key, samples in self.files.items() for at in range(samples)][index]
+
+
+class ManyFiles(Files):
+    def __getitems__(self, indices: list[int]) -> list[str]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Files, ManyFiles])
+def test_a_dataset_is_put_into_the_order_of_its_keys_and_stays_itself(kind: type[Files]) -> None:
+    sorted_already = kind({"a": 2, "b": 1})
+    assert in_key_order(sorted_already) == (sorted_already, [("a", 2), ("b", 1)])
+    assert in_key_order("text") == ("text", [])
+    found, held = in_key_order(kind({"b": 1, "c": 2, "a": 2}))
+    for same in (found, pickle.loads(pickle.dumps(found))):
+        assert [same[index] for index in range(5)] == ["a0", "a1", "b0", "c0", "c1"]
+        assert len(same) == 5
+        assert same.files == {"b": 1, "c": 2, "a": 2}
+        assert hasattr(same, "__getitems__") is (kind is ManyFiles)
+    assert held == [("a", 2), ("b", 1), ("c", 2)]
+    if kind is ManyFiles:
+        assert found.__getitems__([4, 0]) == ["c1", "a0"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

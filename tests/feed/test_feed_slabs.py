@@ -17,8 +17,8 @@ from headrace.errors import ProtocolError
 from headrace.feed import messages
 from headrace.feed.assembly import Assembly, Delivery
 from headrace.feed.frames import Frame
+from headrace.feed.parts import Bundle, Part
 from headrace.feed.plan import BatchPlan
-from headrace.feed.schedule import Bundle, Part
 from headrace.feed.shelf import Shelf
 from headrace.feed.slab import GRANULE, MAX_FREE, Slab, SlabPool
 

@@ -14,6 +14,7 @@ How the modules hang together, from what is asked to who does it:
     loader -> planner -> plan, permutation, samplers     which samples, in which order
                       -> bookmark, position              where the trainer is in that order
            -> session -> schedule         who makes what: a state machine without I/O
+                      -> sharding, shards, probing    whom it may be asked of, when hosts hold other data
                       -> supply, links    the workers: children, or feed servers found through places
                       -> slab             where batches lie: memfd, viewed, not copied
     executor -> compute, seeds, layout, tree        makes slices

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from headrace.feed import messages, tree
+from headrace.feed.parts import Part
 from headrace.feed.plan import BatchPlan
-from headrace.feed.schedule import Part
+from headrace.feed.shards import ShardMap
 
 _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds as they are
 _INTS = (-(2**63), 2**64)
 
 
-def pieces_of(part: Part) -> tuple[messages.Piece, ...]:
-    """Returns what a part asks for."""
+def pieces_of(part: Part, shards: ShardMap | None = None, worker: int = 0) -> tuple[messages.Piece, ...]:
+    """Returns what a part asks for.
+
+    Args:
+        part: of a bundle.
+        shards: who holds what, when workers hold different data; then keys are the indices of `worker`.
+        worker: who is asked.
+    """
     bundle = part.bundle
     if len(bundle.plans) == 1:
-        return (_piece(bundle.plan, part.first, part.last, bundle.left_out),)
+        piece = _piece(bundle.plan, part.first, part.last, bundle.left_out)
+        if shards is None:
+            return (piece,)
+        return (msgspec.structs.replace(piece, keys=shards.local(worker, piece.keys)),)
     return tuple(_piece(plan, 0, plan.rows, ()) for plan in bundle.plans)
 
 

@@ -15,7 +15,7 @@ from headrace.errors import ProtocolError
 from headrace.feed import messages, tree
 from headrace.feed.frames import Frame
 from headrace.feed.layout import Layout, decode_layout
-from headrace.feed.schedule import Bundle, Part
+from headrace.feed.parts import Bundle, Part
 from headrace.feed.shelf import Shelf
 from headrace.feed.slab import Slab
 
@@ -140,6 +140,10 @@ class Assembly:
             self._stacked(bundle, done)
         else:
             self._whole(bundle, done, self.shelf[slab].size)
+
+    def learn(self, encoded: bytes) -> None:
+        """Takes the layout of a row, before any batch has come."""
+        self._layout, self._encoded = decode_layout(encoded), encoded
 
     def _stacked(self, bundle: Bundle, done: messages.Done) -> None:
         layout = decode_layout(done.layout)

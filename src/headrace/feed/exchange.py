@@ -16,11 +16,14 @@ from headrace.feed.assembly import Assembly
 from headrace.feed.frames import Frame
 from headrace.feed.links import Link
 from headrace.feed.numerics import Numerics
+from headrace.feed.parts import Bundle, Part
 from headrace.feed.plan import BatchPlan
 from headrace.feed.policy import BatchSkipped, Policy, PurityWarning, SessionStats, Skipped
-from headrace.feed.schedule import Bundle, Part, Schedule
+from headrace.feed.probing import Prober
+from headrace.feed.schedule import Schedule
+from headrace.feed.sharding import Sharding, detached
 from headrace.feed.supply import Supply, Worker
-from headrace.feed.trouble import raise_remote
+from headrace.feed.trouble import raise_remote, remade
 from headrace.feed.verify import Check, Verifier
 from headrace.feed.wire import ConnectionClosed
 
@@ -60,6 +63,8 @@ class Exchange:
         self._now = now
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
+        self._sharding = Sharding(supply, self.schedule, opening, lambda text: warn(text, UserWarning))
+        self._prober = Prober(self._sharding, self.schedule, assembly, supply, policy.slice_timeout)
         self._checked: dict[int, tuple[messages.Ask, int]] = {}  # requests whose answers are to be checked
         self._slabs: dict[int, int] = {}  # request -> slab that it is written to
 
@@ -69,6 +74,7 @@ class Exchange:
         for worker in self._supply.maintain(now):
             _send(worker.link, self._opening, worker.route)
         self._settle_numerics(now)
+        self._settle_shards(now)
         self._ask(now)
         for arrival in self._supply.exchange(pause):
             try:
@@ -107,6 +113,9 @@ class Exchange:
     # Asking
 
     def _ask(self, now: float) -> None:
+        self._sharding.judge(now)
+        for asked, ask in self._prober.asks(now):
+            _send(asked.link, ask, asked.route)
         while True:
             chosen = self.schedule.next_part()
             if chosen is None or not self._ask_one(*chosen, now):
@@ -114,8 +123,9 @@ class Exchange:
         late = self.schedule.late_part(now)
         if late is not None:
             self._ask_one(*late, now)
-        kinds = self._numerics.kinds
-        while (check := self._verifier.next(self.schedule.sources, kinds, self.schedule.requests)) is not None:
+        kinds, same = self._numerics.kinds, self._sharding.places
+        sources = self.schedule.sources
+        while (check := self._verifier.next(sources, kinds, self.schedule.requests, same=same)) is not None:
             number, wanted = check
             worker = self._supply.worker(number)
             if worker is not None:
@@ -139,11 +149,12 @@ class Exchange:
             self._offer(worker, slab)
         request = self.schedule.asked(worker.number, part, now)
         check = messages.MAKE
-        if not again and not bundle.left_out and self._may_check():
+        if not again and not bundle.left_out and self._may_check(worker):
             plan = bundle.plan
             check = messages.MAKE_AND_SUM if self._verifier.wants(plan.epoch, plan.step, part.first) else messages.MAKE
         ask = messages.Ask(
-            request, self._opening.pipeline, bundle.plan.epoch, bundle.plan.seed, pieces_of(part), part.whole, slab,
+            request, self._opening.pipeline, bundle.plan.epoch, bundle.plan.seed,
+            pieces_of(part, self._sharding.translation, worker.number), part.whole, slab,
             self._assembly.layout_of(part), check, deadline=self._policy.slice_timeout,
         )  # fmt: skip
         if check:
@@ -156,13 +167,14 @@ class Exchange:
         _send(worker.link, ask, worker.route)
         return True
 
-    def _may_check(self) -> bool:
-        return self._policy.verify > 0 and self.schedule.executors > 1
+    def _may_check(self, worker: Worker) -> bool:
+        executors = worker.executors if self._sharding.places else self.schedule.executors
+        return self._policy.verify > 0 and executors > 1
 
     def _ask_check(self, worker: Worker, check: Check, now: float) -> None:
-        bundle = Bundle((BatchPlan(check.ask.epoch, check.ask.pieces[0].step, 0, [], 0),))  # stands in no line
         rows = sum(len(piece.keys) for piece in check.ask.pieces)
-        request = self.schedule.asked(worker.number, Part(bundle, 0, rows, check.ask.whole), now)
+        plan = BatchPlan(check.ask.epoch, check.ask.pieces[0].step, 0, [], 0)
+        request = self.schedule.asked(worker.number, detached(plan, rows, whole=check.ask.whole), now)
         avoid = check.done.executor if worker.number == check.source else -1
         ask = messages.Ask(
             request, self._opening.pipeline, check.ask.epoch, check.ask.seed, check.ask.pieces, check.ask.whole, 0,
@@ -201,12 +213,11 @@ class Exchange:
             self._answer(worker, message, frame)
 
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
-        if self.length is not None and self.length != message.length:
-            raise PipelineError(
-                f"the dataset has {message.length} samples on {worker.name} and {self.length} elsewhere",
-                hint="all workers must see the same data; check the channel on that host",
-            )
-        self.length = message.length
+        if worker.number in self.schedule.sources:
+            return  # the answer to a comparison of the shards
+        if not self._sharding.opened(worker, message, self._now()):
+            return
+        self.length = self._sharding.length
         verdict = self._numerics.opened(worker.number, worker.name, message.numerics, self._now())
         if verdict.warning:
             self._warn(verdict.warning, UserWarning)
@@ -228,16 +239,32 @@ class Exchange:
             else:
                 self._serve(worker)
 
+    def _settle_shards(self, now: float) -> None:
+        if self._sharding.settle(now):
+            self.length = self._sharding.length
+            for worker in self._supply.workers():
+                if worker.ready:
+                    self._serve(worker)
+
     def _serve(self, worker: Worker) -> None:
         worker.ready = True
+        if self._sharding.gathering:
+            return  # until the others have told what they hold
+        comparison = self._sharding.comparison()
+        if comparison is not None:
+            _send(worker.link, comparison, worker.route)
         shared = worker.kind == "server"
         self.schedule.add_source(worker.number, worker.name, worker.executors, self._now(), shared=shared)
+        self._sharding.changed()
         self.opened()
 
     def _answer(self, worker: Worker, message: messages.Message, frame: Frame) -> None:
         request = getattr(message, "request", 0)
         if self._verifier.running(request):
             self._check_answered(worker, request, message)
+            return
+        if self._prober.running(request):
+            self._prober.answered(worker, message, self._now())
             return
         checked = self._checked.pop(request, None)
         slab = self._slabs.pop(request, 0)
@@ -255,19 +282,13 @@ class Exchange:
             self._restart(part.bundle)
             self.schedule.make_whole(part.bundle)
         elif isinstance(message, messages.Failed):
-            error = self._remade(message.error, worker)
+            error = remade(message.error, f"raised on {worker.name}")
             part.bundle.failures = dict.fromkeys(range(len(part.bundle.plans)), error)
         elif isinstance(message, messages.Lost):
             self._supply.note_lost(worker, message.reason)
             self._stats.slices_timed_out += message.hung
             self._stats.retries += 1
             self._died(worker, part, message.reason)
-
-    def _remade(self, error: messages.RemoteError, worker: Worker) -> Exception:
-        try:
-            raise_remote(error, f"raised on {worker.name}", WorkerError)
-        except Exception as remade:  # noqa: BLE001 - the user's own exception, raised when its batch is due
-            return remade.with_traceback(None)  # whose frames would hold the session that keeps it
 
     def _check_answered(self, worker: Worker, request: int, message: messages.Message) -> None:
         self.schedule.answered(worker.number, request, self._now())
@@ -308,7 +329,7 @@ class Exchange:
             self._skip(bundle, message.failures)
             return
         for failure in message.failures:
-            bundle.failures[failure.piece] = self._remade(failure.error, worker)
+            bundle.failures[failure.piece] = remade(failure.error, f"raised on {worker.name}")
 
     def _cancel_lost(self, requests: list[int]) -> None:
         for request in requests:
@@ -369,6 +390,7 @@ class Exchange:
         for request in owed:
             self._checked.pop(request, None)
             self._slabs.pop(request, None)
+            self._prober.lost(request)
             self._verifier.lost(request)
             if may_still_write:
                 shelf.taint(request)
@@ -383,6 +405,7 @@ class Exchange:
                 self._died(worker, part, worker.reason)
         for request in owed:
             shelf.settle(request)
+        self._sharding.gone(worker.number)
 
     def _restart(self, bundle: Bundle) -> None:
         """Begins a bundle again in another slab."""

@@ -30,7 +30,7 @@ from headrace.feed.layout import Uneven
 from headrace.feed.making import make_slice
 from headrace.feed.naming import load_factory, load_function
 from headrace.feed.seeds import seed_worker
-from headrace.feed.shards import declared
+from headrace.feed.shards import in_key_order
 from headrace.feed.slab import Slab
 from headrace.feed.trouble import remote_error
 from headrace.feed.wire import Channel, ConnectionClosed
@@ -62,7 +62,7 @@ class Executor:
         self._given = given or {}
         self._init = init
         self._pipelines: dict[int, Built] = {}
-        self._built: dict[tuple[str, bytes, str, str, bool], Built] = {}
+        self._built: dict[tuple[str, bytes, str, str, bool], tuple[Built, list[tuple[str, int]]]] = {}
         self._broken: dict[int, messages.RemoteError] = {}
         self._slabs: dict[int, Slab] = {}
         self._cancelled: set[int] = set()
@@ -108,9 +108,8 @@ class Executor:
 
     def _open(self, message: messages.Open) -> None:
         try:
-            built = self._build(message)
+            built, shards = self._build(message)
             length = len(built.dataset) if hasattr(built.dataset, "__len__") else -1
-            shards = declared(built.dataset) if message.factory else []  # in the trainer's own process it translates
         except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
             self._broken[message.pipeline] = remote_error(error)
             self._send(messages.OpenFailed(message.pipeline, self._broken[message.pipeline]))
@@ -119,14 +118,15 @@ class Executor:
         self._pipelines[message.pipeline] = built
         self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards))
 
-    def _build(self, message: messages.Open) -> Built:
+    def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:
+        """Returns the pipeline, and the shards that it declares. Those of a given one are the trainer's business."""
         if not message.factory:
             built = self._given[message.pipeline]
             self._introduce(built.dataset, built.seed)
             if self._init is not None:
                 self._init(self._number)
                 self._init = None
-            return built
+            return built, []
         key = (
             message.factory,
             msgspec.msgpack.encode(message.arguments, order="deterministic"),
@@ -144,7 +144,8 @@ class Executor:
             self._introduce(dataset, 0)
             if message.init:
                 load_function(message.init, self._roots)(self._number)
-            self._built[key] = self._assemble(dataset, message)
+            dataset, shards = in_key_order(dataset)
+            self._built[key] = self._assemble(dataset, message), shards
         return self._built[key]
 
     def _assemble(self, dataset: Any, message: messages.Open) -> Built:

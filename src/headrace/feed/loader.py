@@ -31,7 +31,7 @@ from headrace.feed.planner import LoaderSeeds, Planner
 from headrace.feed.policy import SessionStats, Skipped
 from headrace.feed.samplers import batched, source_of, torch_samplers
 from headrace.feed.session import Session
-from headrace.feed.shards import in_own_order
+from headrace.feed.shards import in_key_order
 from headrace.feed.supply import LocalSupply, RemoteSupply, Supply
 
 if TYPE_CHECKING:
@@ -207,8 +207,6 @@ class DataLoader(TorchHabits):
         )
         self._settle()
         progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
-        if self._places is None:
-            plans = in_own_order(plans, self._local().dataset)
         batches: Batches
         if self._places is None and self.num_workers == 0:
             batches = InlineBatches(self._local(), plans, progress)
@@ -328,7 +326,7 @@ class DataLoader(TorchHabits):
     def _local(self) -> Built:
         if self._built is None:
             dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
-            self._built = Built(dataset, self.collate_fn, self._standard, self._batched)
+            self._built = Built(in_key_order(dataset)[0], self.collate_fn, self._standard, self._batched)
         elif self._built.collate is not self.collate_fn:  # the user has set another one
             self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
         return self._built

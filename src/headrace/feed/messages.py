@@ -116,8 +116,7 @@ class Opened(_Message, frozen=True):
         length: of its dataset, -1 without.
         whole: batches are always made whole.
         numerics: fingerprint.
-        shards: keys and samples that are held there, in the order of the dataset's indices; empty when all of the data
-            is there. See `shards`.
+        shards: keys and samples that are held there, sorted; empty when all of the data is there. See `shards`.
     """
 
     pipeline: int

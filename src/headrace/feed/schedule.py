@@ -27,10 +27,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from headrace.feed.parts import Bundle, Part, Source
 from headrace.feed.plan import BatchPlan
+
+if TYPE_CHECKING:
+    from headrace.feed.sharding import Sharding
 
 MAX_DEATHS = 2
 MAX_SPLIT = 64  # pieces that a part is asked for in after a death
@@ -38,113 +42,9 @@ SLOW = 2.0
 TARGET_SECONDS = 0.1  # worth of one part of a large batch
 BUNDLE_SECONDS = 0.01  # worth of several small batches that travel together
 BUNDLE_BATCHES = 64
-DEPTH = 2  # parts outstanding an executor
 HEDGE_SHARE = 0.05
 HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
 _SMOOTHING = 0.2
-
-
-@dataclass(eq=False)
-class Part:
-    """Rows first..last-1 of a bundle's only batch, or all of its batches.
-
-    Attributes:
-        whole: batches are made with the collate function, not row by row.
-        requests: request number to source, of those who were asked and have not answered.
-        slab: where its rows lie, once it is done.
-        asked: when it was first asked for, seconds; `expected`: how long it was expected to take from then.
-    """
-
-    bundle: Bundle
-    first: int
-    last: int
-    whole: bool
-    requests: dict[int, int] = field(default_factory=dict)
-    done: bool = False
-    slab: int = 0
-    deaths: int = 0
-    asked: float = 0.0
-    expected: float = 0.0
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.last - self.first
-
-
-@dataclass(eq=False)
-class Bundle:
-    """Consecutive batches on their way together; usually one.
-
-    Attributes:
-        plans: the batches.
-        parts: what is asked for; empty until it is first asked for.
-        slab: where the parts are to be written, 0 for not known yet; `spare`: slabs of parts that were asked for twice.
-        failures: why batches cannot be had, by their place in `plans`.
-        deaths: executors that died over it before it was cut.
-        left_out: rows that are skipped, of a single batch.
-    """
-
-    plans: tuple[BatchPlan, ...]
-    parts: list[Part] = field(default_factory=list)
-    slab: int = 0
-    spare: list[int] = field(default_factory=list)
-    failures: dict[int, Exception] = field(default_factory=dict)
-    deaths: int = 0
-    left_out: set[int] = field(default_factory=set)
-
-    @property
-    def plan(self) -> BatchPlan:
-        """The first batch."""
-        return self.plans[0]
-
-    @property
-    def rows(self) -> int:
-        """Rows of all batches."""
-        return sum(plan.rows for plan in self.plans)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row is there."""
-        return bool(self.parts) and all(part.done for part in self.parts)
-
-    @property
-    def failed(self) -> bool:
-        """Whether none of its batches can be had."""
-        return len(self.failures) == len(self.plans)
-
-
-@dataclass(eq=False)
-class Source:
-    """One place that makes parts: a local executor, or a host's feed server.
-
-    Attributes:
-        name: for messages.
-        executors: how many parts it makes at a time.
-        shared: whether it works on the trainer's own host and takes CPU time from it.
-        seconds_per_row: measured, of one executor; 0 until it has answered.
-        outstanding: request number to part.
-        since: when it was last idle, or answered: what it works on has taken that long at most.
-        made: rows that it has made.
-    """
-
-    name: str
-    executors: int
-    shared: bool = False
-    seconds_per_row: float = 0.0
-    outstanding: dict[int, Part] = field(default_factory=dict)
-    since: float = 0.0
-    made: int = 0
-
-    @property
-    def outstanding_rows(self) -> int:
-        """Rows that it has been asked for."""
-        return sum(part.rows for part in self.outstanding.values())
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it should be asked for more."""
-        return len(self.outstanding) < DEPTH * self.executors
 
 
 class Schedule:
@@ -158,6 +58,7 @@ class Schedule:
         self.sources: dict[int, Source] = {}
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
+        self.sharding: Sharding | None = None  # when sources hold different data
         self.requests = 0
         self.hedges = 0
         self._hedge = hedge
@@ -173,7 +74,7 @@ class Schedule:
             size: bytes that a batch is expected to have, 0 when it is not known.
             limit: bytes that they may have together.
         """
-        if self._cost_per_row == 0.0 or size == 0:
+        if self._cost_per_row == 0.0 or size == 0 or self.sharding is not None:
             return 1
         affordable = BUNDLE_SECONDS / (self._cost_per_row * max(1, rows))
         return max(1, min(BUNDLE_BATCHES, int(affordable), limit // size))
@@ -234,37 +135,52 @@ class Schedule:
         """Returns the next (source, part) to ask for, or None when nothing should be asked now."""
         if not self.sources:
             return None
-        waiting = self._waiting_part(latest=False)
-        if waiting is None:
+        for waiting in self._waiting_parts(latest=False):
+            chosen = self._choose(waiting)
+            if chosen is not None:
+                return chosen
+            if waiting.holders is None or not any(source.has_room for source in self.sources.values()):
+                break  # nobody could take a later part either
+        return None
+
+    def _choose(self, waiting: Part) -> tuple[int, Part] | None:
+        """Returns whom to ask for a part that waits; a slow source is given the latest part instead."""
+        able = self._able(waiting)
+        if not able:
             return None
-        finish = {number: self._finish(source, waiting.rows) for number, source in self.sources.items()}
+        finish = {number: self._finish(source, waiting.rows) for number, source in able.items()}
         near = SLOW * min(finish.values())
         for shared in (False, True):
             quick = [
                 number
-                for number, source in self.sources.items()
+                for number, source in able.items()
                 if source.shared is shared and source.has_room and finish[number] <= near
             ]
             if quick:
                 return min(quick, key=lambda number: (finish[number], len(self.sources[number].outstanding))), waiting
-        idle = [number for number, source in self.sources.items() if not source.outstanding]
-        if idle:
-            last = self._waiting_part(latest=True)
-            return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
-        return None
+        idle = [number for number, source in able.items() if not source.outstanding]
+        if not idle:
+            return None
+        last = waiting if waiting.holders is not None else next(self._waiting_parts(latest=True), None)
+        return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
 
-    def _waiting_part(self, *, latest: bool) -> Part | None:
+    def _able(self, part: Part) -> dict[int, Source]:
+        """Returns the sources that hold a part's samples."""
+        if part.holders is None:
+            return self.sources
+        return {number: source for number, source in self.sources.items() if number in part.holders}
+
+    def _waiting_parts(self, *, latest: bool) -> Iterator[Part]:
         bundles = reversed(self.bundles.values()) if latest else iter(self.bundles.values())
         for bundle in bundles:
+            if not bundle.parts and not bundle.failed:
+                self._cut(bundle)
             if bundle.failed:
                 continue
-            if not bundle.parts:
-                self._cut(bundle)
             parts = reversed(bundle.parts) if latest else iter(bundle.parts)
             for part in parts:
                 if not part.done and not part.requests:
-                    return part
-        return None
+                    yield part
 
     def late_part(self, now: float) -> tuple[int, Part] | None:
         """Returns the part of the first bundle that is late, and an idle source other than those that have it."""
@@ -279,7 +195,9 @@ class Schedule:
                 continue
             holders = set(part.requests.values())
             idle = [
-                number for number, source in self.sources.items() if number not in holders and not source.outstanding
+                number
+                for number, source in self._able(part).items()
+                if number not in holders and not source.outstanding
             ]
             if idle:
                 return min(idle, key=lambda number: self.sources[number].seconds_per_row), part
@@ -287,6 +205,10 @@ class Schedule:
 
     def _cut(self, bundle: Bundle) -> None:
         rows = bundle.rows
+        if self.sharding is not None:
+            share = TARGET_SECONDS / self._cost_per_row if self._cost_per_row else rows
+            self.sharding.cut(bundle, most=max(1, int(share)), stackable=self.stackable)
+            return
         if (
             len(bundle.plans) > 1
             or not self.stackable
@@ -298,12 +220,18 @@ class Schedule:
         self.split(bundle, 0, rows, math.ceil(self._cost_per_row * rows / TARGET_SECONDS), bundle.deaths)
 
     @staticmethod
-    def split(bundle: Bundle, first: int, last: int, count: int, deaths: int) -> None:
+    def split(
+        bundle: Bundle, first: int, last: int, count: int, deaths: int, holders: frozenset[int] | None = None
+    ) -> None:
         """Cuts rows first..last-1 of a bundle's batch into `count` parts."""
         rows = last - first
         count = min(rows, count)
         edges = [first + rows * k // count for k in range(count + 1)]
-        bundle.parts += [Part(bundle, a, b, whole=False, deaths=deaths) for a, b in itertools.pairwise(edges) if b > a]
+        bundle.parts += [
+            Part(bundle, a, b, whole=False, deaths=deaths, holders=holders)
+            for a, b in itertools.pairwise(edges)
+            if b > a
+        ]
 
     def _finish(self, source: Source, rows: int) -> float:
         """Seconds until the source would have made `rows` more rows."""
@@ -363,7 +291,7 @@ class Schedule:
             self._unbundle(bundle, deaths=part.deaths)
         elif self.stackable and not part.whole and part.rows > 1 and not part.requests:
             bundle.parts.remove(part)
-            self.split(bundle, part.first, part.last, MAX_SPLIT, part.deaths)
+            self.split(bundle, part.first, part.last, MAX_SPLIT, part.deaths, part.holders)
             bundle.parts.sort(key=lambda own: own.first)
         return True
 
@@ -386,6 +314,8 @@ class Schedule:
         """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
         deaths = max((part.deaths for part in bundle.parts), default=0)
         bundle.parts = [Part(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
+        if self.sharding is not None:
+            self.sharding.place_whole(bundle)
 
     def singles(self, bundle: Bundle) -> list[Bundle]:
         """Returns the bundles that stand for a bundle's batches one by one; it is replaced by them if need be."""

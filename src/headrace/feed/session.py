@@ -15,9 +15,9 @@ from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed import messages
 from headrace.feed.assembly import Assembly, Delivery
 from headrace.feed.exchange import Exchange
+from headrace.feed.parts import Bundle
 from headrace.feed.plan import BatchPlan
 from headrace.feed.policy import BatchSkipped, Policy, SessionStats
-from headrace.feed.schedule import Bundle
 from headrace.feed.supply import Supply
 
 WINDOW = 8  # bundles on their way, at least

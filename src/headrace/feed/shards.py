@@ -5,10 +5,10 @@ With a `ShardedByS3Key` channel every host holds other files. A dataset says wha
     def __shards__(self) -> list[tuple[str, int]]:
         return [(path.name, rows_of(path)) for path in self.files]      # key and number of samples, in its own order
 
-Every worker announces that when it opens the pipeline. The client makes the union. The global order, which a loader's
-indices count in, is that of the keys, sorted: so it depends on the data alone, not on how they were spread. A key that
-several workers announce is a replica, which any of them can serve. A worker is asked for its own indices: the offset of
-the shard in its own order, plus the index inside.
+Every worker announces that when it opens the pipeline, sorted by key, whatever the dataset's own order. The client
+makes the union. The global order, which a loader's indices count in, is that of the sorted keys too: so it depends on
+the data alone, not on how they were spread. A key that several workers announce is a replica, which any of them can
+serve. A worker is asked for its own indices: the samples of the shards before it there, plus the index inside.
 
 Invariants:
 * the union does not change once it was made: the plan of an epoch stands on it;
@@ -17,10 +17,9 @@ Invariants:
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
-from headrace.feed.plan import BatchPlan
 
 MAX_SHARDS = 65_536
 MAX_KEY = 1024
@@ -224,19 +222,39 @@ class ShardMap:
         )
 
 
-def in_own_order(plans: Iterator[BatchPlan], dataset: Any) -> Iterator[BatchPlan]:
-    """Translates the global indices of batches that are loaded from a dataset in this process.
+class _InKeyOrder:
+    """A dataset whose shards are sorted by their keys; everything else is the dataset's own."""
+
+    def __init__(self, dataset: Any, shards: Shards) -> None:
+        self._dataset = dataset
+        self._order = ShardMap()
+        self._order.add(0, "here", shards)
+        self._order.fix()
+
+    def __len__(self) -> int:
+        return self._order.length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[self._order.local(0, [index])[0]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__getitems__":
+            load = self._dataset.__getitems__
+            return lambda indices: load(self._order.local(0, indices))
+        if name.startswith("_"):  # while it is unpickled, too
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
+def in_key_order(dataset: Any) -> tuple[Any, list[tuple[str, int]]]:
+    """Returns a dataset with its shards sorted by their keys, and these; nothing changes without shards.
 
     Raises:
         PipelineError: what the dataset declares is not sound.
     """
     shards = declared(dataset)
-    if [key for key, _ in shards] == sorted(key for key, _ in shards):
-        return plans
-    own = ShardMap()
-    own.add(0, "this process", shards)
-    own.fix()
-    return (dataclasses.replace(plan, keys=own.local(0, plan.keys)) for plan in plans)
+    ordered = sorted(shards)
+    return (dataset if shards == ordered else _InKeyOrder(dataset, shards)), ordered
 
 
 def _listed(keys: Iterable[str]) -> str:

@@ -140,6 +140,10 @@ class Supply(abc.ABC):
         """Returns how many workers may come, those that are there included."""
         return len(self._workers)
 
+    def absent(self) -> list[str]:
+        """Returns the names of those that should serve, and are not ready."""
+        return []
+
     def refuse(self, worker: Worker, reason: str) -> None:
         """The worker stays connected, but is not used. `reason` is told when nobody is left."""
         worker.reason, worker.unused = reason, True
@@ -286,6 +290,11 @@ class RemoteSupply(Supply):
         """Returns how many hosts may come."""
         places = self._places.current()
         return sum(place.state != "lost" and place.address not in self._refused for place in places)
+
+    def absent(self) -> list[str]:
+        """Returns the hosts that are not ready, the lost ones included."""
+        ready = {worker.place for worker in self._workers.values() if worker.ready}
+        return [place.name for place in self._places.current() if place not in ready]
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""

@@ -41,6 +41,14 @@ def raise_remote(error: RemoteError, where: str, otherwise: type[FeedError]) -> 
     raise otherwise(f"{name}: {text}")
 
 
+def remade(error: RemoteError, where: str) -> Exception:
+    """Returns the exception that `raise_remote` raises, to be raised when its batch is due."""
+    try:
+        raise_remote(error, where, errors.WorkerError)
+    except Exception as found:  # noqa: BLE001 - the user's own exception
+        return found.with_traceback(None)  # whose frames would hold the session that keeps it
+
+
 class _Verbatim(str):
     """A text that KeyError shows as it is; it shows `repr` of its argument, which would be a single line."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headrace.feed import messages, tree
 from headrace.feed.layout import decode_layout
 from headrace.feed.making import keys_of
-from headrace.feed.schedule import Source
+from headrace.feed.parts import Source
 
 FIRST = 8  # slices that are always checked
 PATIENCE = 32  # requests after which a waiting check goes before other work
@@ -81,18 +81,21 @@ class Verifier:
         """A slice that is to be checked was made for the first time."""
         self._waiting.append(check)
 
-    def next(self, sources: Mapping[int, Source], kinds: Mapping[int, str], requests: int) -> tuple[int, Check] | None:
+    def next(
+        self, sources: Mapping[int, Source], kinds: Mapping[int, str], requests: int, *, same: bool = False
+    ) -> tuple[int, Check] | None:
         """Returns the next check and whom to ask for it, None when there is none or nobody can be asked now.
 
         Args:
             sources: those that can be asked.
             kinds: numerics of each.
             requests: how many there have been.
+            same: whether only another executor of the source itself can make it: others hold other data.
         """
         for check in self._waiting:
             others = [
                 number for number, source in sources.items()
-                if (number != check.source or source.executors > 1)
+                if (source.executors > 1 if number == check.source else not same)
                 and kinds.get(number) == check.kind
                 and (source.has_room or requests - check.at > PATIENCE)
             ]  # fmt: skip

@@ -1,0 +1,114 @@
+"""Parts are placed where their samples are: the schedule with sharded sources, without I/O."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from headrace.errors import WorkersLost
+from headrace.feed import messages
+from headrace.feed.parts import Part
+from headrace.feed.plan import EpochPlan
+from headrace.feed.schedule import Schedule
+from headrace.feed.sharding import Sharding
+from headrace.feed.supply import RECOVER_SECONDS, LocalSupply, Worker
+
+HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
+SIZE = 20
+
+
+class Hosts:
+    """Three hosts, each of which lacks a third of the data, and what they are asked for."""
+
+    def __init__(self, seed: int, held: dict[int, list[str]] = HELD) -> None:
+        self.held, self.random = held, random.Random(seed)
+        self.schedule = Schedule()
+        supply = LocalSupply(0, None, {}, None)  # nobody is waited for
+        self.sharding = Sharding(supply, self.schedule, messages.Open(1, "m:f", {}, "", "", True), pytest.fail)
+        for number in held:
+            self.tell(number)
+        assert self.sharding.settle(0.0)
+        for number in held:
+            self.schedule.add_source(number, f"host-{number}", 2, 0.0)
+        self.schedule.stackable = True
+        self.asked: list[tuple[int, int, Part]] = []
+
+    def tell(self, number: int) -> None:
+        shards = [(key, SIZE) for key in sorted(self.held[number])]
+        worker = Worker(number, f"host-{number}", "remote", None)  # type: ignore[arg-type]
+        assert self.sharding.opened(worker, messages.Opened(1, len(shards) * SIZE, False, {}, shards), 0.0)
+
+    def ask_all(self) -> None:
+        while (chosen := self.schedule.next_part()) is not None:
+            number, part = chosen
+            keys = part.bundle.plan.keys[part.first : part.last]
+            assert all("abc"[key // SIZE] in self.held[number] for key in keys)
+            self.asked.append((number, self.schedule.asked(number, part, 0.0), part))
+
+    def answer_one(self) -> None:
+        number, request, part = self.asked.pop(self.random.randrange(len(self.asked)))
+        if self.schedule.answered(number, request, 0.0) is part:
+            self.schedule.done(number, part, 0.01, 0.01)
+
+    def lose(self, number: int) -> None:
+        self.schedule.remove_source(number)
+        self.asked = [one for one in self.asked if one[0] != number]
+        self.sharding.gone(number)
+
+    def come_back(self, number: int) -> None:
+        self.tell(number)
+        self.schedule.add_source(number, f"host-{number}", 2, 0.0)
+        self.sharding.changed()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_row_is_asked_of_a_holder_and_comes_once_while_hosts_come_and_go(seed: int) -> None:
+    hosts = Hosts(seed)
+    plans = EpochPlan(3 * SIZE, 7, seed, shuffle=True).epoch(0)
+    lost, left = 0, 200
+    for plan in plans:
+        hosts.schedule.push([plan])
+    while not all(bundle.complete for bundle in hosts.schedule.bundles.values()):
+        hosts.ask_all()
+        if left and hosts.random.random() < 0.2:
+            left -= 1
+            if lost:
+                hosts.come_back(lost)
+                lost = 0
+            else:
+                lost = hosts.random.choice(list(HELD))
+                hosts.lose(lost)
+        elif hosts.asked:
+            hosts.answer_one()
+    for bundle in hosts.schedule.bundles.values():
+        edges = [(part.first, part.last) for part in bundle.parts]
+        assert edges[0][0] == 0
+        assert edges[-1][1] == bundle.rows
+        assert all(one[1] == other[0] for one, other in itertools.pairwise(edges))
+
+
+def test_a_busy_holder_does_not_keep_the_others_from_their_rows() -> None:
+    hosts = Hosts(0, {1: ["a"], 2: ["b", "c"]})
+    for plan in EpochPlan(3 * SIZE, 1, 0).epoch(0):
+        hosts.schedule.push([plan])
+    hosts.ask_all()
+    assert [number for number, _, _ in hosts.asked] == [1] * 4 + [2] * 4
+
+
+def test_rows_without_a_holder_end_the_run_only_after_the_time_that_a_host_has_to_come_back() -> None:
+    hosts = Hosts(0, {1: ["a"], 2: ["b", "c"]})
+    for plan in EpochPlan(3 * SIZE, 10, 0, shuffle=True).epoch(0):
+        hosts.schedule.push([plan])
+    hosts.ask_all()
+    hosts.sharding.judge(0.0)
+    hosts.lose(2)
+    hosts.sharding.judge(1.0)
+    hosts.sharding.judge(1.0 + RECOVER_SECONDS)
+    hosts.come_back(2)
+    hosts.sharding.judge(2.0 + RECOVER_SECONDS)
+    hosts.lose(2)
+    hosts.sharding.judge(20.0)
+    with pytest.raises(WorkersLost, match=r"data are lost: 40 samples of 'b', 'c' were only on host-2"):
+        hosts.sharding.judge(20.1 + RECOVER_SECONDS)

@@ -1,0 +1,235 @@
+"""Sharded data on real feed servers: other files on every host, replicas, and hosts that are killed."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feed_data import flat
+from feed_servers import Server
+from feed_shards import fill, folder, listed, some
+
+from headrace.errors import PipelineError, WorkersLost
+from headrace.feed import DataLoader
+
+FILES = {"a": range(0, 10), "b": range(10, 33), "c": range(33, 40), "d": range(40, 64)}
+OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
+Hosts = Callable[..., list[Server]]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    """Starts feed servers whose training channels hold these files."""
+
+    def start(*held: str, **options: Any) -> list[Server]:
+        servers = []
+        for number, names in enumerate(held, 1):
+            here = fill(tmp_path / f"host-{number}", {name: FILES[name] for name in names})
+            monkeypatch.setenv("SM_CHANNEL_TRAINING", str(here))
+            servers.append(own_server(f"host-{number}", **options))
+        monkeypatch.delenv("SM_CHANNEL_TRAINING")
+        return servers
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Two hosts that hold different files, for the tests that leave them as they are."""
+    root, servers = tmp_path_factory.mktemp("apart"), []
+    for number, names in enumerate(("ac", "bd"), 1):
+        with pytest.MonkeyPatch.context() as patch:
+            here = fill(root / f"host-{number}", {name: FILES[name] for name in names})
+            patch.setenv("SM_CHANNEL_TRAINING", str(here))
+            servers.append(Server(root, f"host-{number}"))
+    for server in servers:
+        server.wait_ready()
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Two epochs as they are on a machine that holds everything."""
+    monkeypatch.setenv("SM_CHANNEL_TRAINING", str(fill(tmp_path / "all", FILES)))
+    with DataLoader(folder(), **OPTIONS) as loader:
+        found = [flat(batch) for _ in range(2) for batch in loader]
+    monkeypatch.delenv("SM_CHANNEL_TRAINING")
+    return found
+
+
+def served(servers: list[Server], dataset: Any = None, **options: Any) -> DataLoader:
+    workers = ",".join(server.tcp for server in servers)
+    given = OPTIONS | {"workers": workers, "secret_file": str(servers[0].secret)} | options
+    return DataLoader(folder() if dataset is None else dataset, **given)
+
+
+@pytest.mark.parametrize("held", [("abc", "bcd"), ("abcd", "abcd")])
+def test_every_sample_comes_once_in_the_same_order_with_the_same_bits_however_files_are_spread(
+    held: tuple[str, ...], hosts: Hosts, whole: list[bytes]
+) -> None:
+    with served(hosts(*held)) as loader:
+        assert len(loader) == 8
+        assert [flat(batch) for _ in range(2) for batch in loader] == whole
+        assert loader.stats()["purity_failures"] == 0
+
+
+def test_the_own_host_and_large_batches_work_too(apart: list[Server], whole: list[bytes]) -> None:
+    first, second = apart
+    with served([first, second]) as loader:
+        assert [flat(batch) for _ in range(2) for batch in loader] == whole
+        assert loader.stats()["slices_verified"] > 0
+    with served([first], workers=f"{first.unix_address},{second.tcp}") as loader:
+        assert [flat(batch) for _ in range(2) for batch in loader] == whole
+    with served([first, second], batch_size=64) as loader:
+        [batch] = loader
+        assert sorted(batch[1].tolist()) == list(range(64))
+
+
+def test_without_batches_and_with_a_sampler_of_the_user_s(apart: list[Server]) -> None:
+    with served(apart, batch_size=None, shuffle=False) as loader:
+        assert [sample[1] for sample in loader] == list(range(64))
+    with served(apart, batch_size=4, shuffle=False, seed=None, sampler=[63, 0, 11, 12, 35]) as loader:
+        assert [batch[1].tolist() for batch in loader] == [[63, 0, 11, 12], [35]]
+    loader = served(apart, batch_size=4, shuffle=False, seed=None, sampler=["a"])
+    with loader, pytest.raises(PipelineError, match=r"sharded data are indexed with 0\.\.63"):
+        list(loader)
+
+
+def test_an_epoch_goes_on_where_it_was_though_files_are_spread_otherwise(hosts: Hosts, whole: list[bytes]) -> None:
+    servers = hosts("ac", "bd")
+    with served(servers) as loader:
+        batches = iter(loader)
+        assert [flat(next(batches)) for _ in range(5)] == whole[:5]
+        state = loader.state_dict()
+    assert state["length"] == 64
+    for server in servers:
+        server.kill()
+    other = hosts_again(servers, ("bc", "ad"))
+    with served(other) as loader:
+        loader.load_state_dict(state)
+        assert [flat(batch) for _ in range(2) for batch in loader] == whole[5:]
+
+
+def hosts_again(servers: list[Server], held: tuple[str, ...]) -> list[Server]:
+    """Starts servers again with other files in their channels."""
+    root = servers[0].secret.parent
+    for server, names in zip(servers, held, strict=True):
+        for path in (root / server.name).iterdir():
+            path.unlink()
+        for name in names:
+            (root / server.name / name).write_text(" ".join(map(str, FILES[name])))
+        server.restart(SM_CHANNEL_TRAINING=str(root / server.name))
+    return servers
+
+
+def test_a_host_that_is_killed_is_not_missed_when_others_hold_its_files(hosts: Hosts, whole: list[bytes]) -> None:
+    servers = hosts("abc", "bcd", "ad")
+    with served(servers) as loader:
+        found = []
+        for number, batch in enumerate(itertools.chain(loader, loader)):
+            found.append(flat(batch))
+            if number == 3:
+                servers[0].kill()
+        assert found == whole
+
+
+def test_what_only_a_killed_host_held_is_named(hosts: Hosts) -> None:
+    servers = hosts("ab", "bcd")
+    with served(servers, prefetch_factor=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        servers[1].kill()
+        with pytest.raises(
+            WorkersLost, match=r"data are lost: 31 samples of 'c', 'd' were only on host-2; .*\nhint: start"
+        ):
+            for _ in batches:
+                pass
+
+
+def test_a_host_that_comes_back_in_time_goes_on_serving_its_files(hosts: Hosts, whole: list[bytes]) -> None:
+    servers = hosts("ab", "cd")
+    with served(servers) as loader:
+        found = []
+        for number, batch in enumerate(itertools.chain(loader, loader)):
+            found.append(flat(batch))
+            if number == 2:
+                servers[1].kill()
+                servers[1].restart(SM_CHANNEL_TRAINING=str(servers[1].secret.parent / "host-2"))
+        assert found == whole
+
+
+def test_an_error_of_the_dataset_is_raised_for_its_batch_only(apart: list[Server]) -> None:
+    for bad in (0, 12, 40):  # the first one meets the row whose layout is asked for
+        with served(apart, folder(bad), shuffle=False) as loader:
+            batches, found = iter(loader), []
+            for step in range(8):
+                if step == bad // 8:
+                    with pytest.raises(KeyError, match=str(bad)):
+                        next(batches)
+                else:
+                    found += next(batches)[1].tolist()
+            assert found == [value for value in range(64) if value // 8 != bad // 8]
+
+
+def test_a_collate_function_needs_a_host_that_holds_the_whole_batch(apart: list[Server], hosts: Hosts) -> None:
+    with served(hosts("abcd", "bd"), shuffle=False, collate_fn=listed) as loader:
+        assert [value for batch in loader for value in batch] == list(range(64))
+    with served(apart, shuffle=False, collate_fn=listed) as loader:
+        batches = iter(loader)
+        assert next(batches) == list(range(8))
+        message = r"no host holds all samples of batch 1 .*\nhint: let the samples stack"
+        with pytest.raises(PipelineError, match=message):
+            next(batches)
+        assert next(batches) == list(range(16, 24))
+
+
+def test_replicas_that_differ_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = hosts("ab", "bc")
+    (first.secret.parent / "host-2" / "b").write_text("1 2 3")
+    message = r"shard 'b' has (3|23) samples on host-\d and (23|3) on host-\d"
+    with served([first, second]) as loader, pytest.raises(PipelineError, match=message):
+        len(loader)
+
+
+def test_hosts_that_do_not_declare_their_shards_are_refused(hosts: Hosts) -> None:
+    message = r"on host-\d the dataset does (not )?declare shards, elsewhere"
+    with served(hosts("ab", "cd"), some()) as loader, pytest.raises(PipelineError, match=message):
+        len(loader)
+
+
+def test_ranks_that_see_other_shards_are_told(hosts: Hosts) -> None:
+    servers = hosts("ab", "cd")
+    options = {"rank": 0, "world_size": 2, "name": "spread"}
+    with served(servers, **options) as first, served(servers[:1], **(options | {"rank": 1})) as second:
+        assert len(first) == 4
+        next(iter(first))
+        with pytest.raises(PipelineError, match="rank 1 and rank 0 have different plans"):
+            next(iter(second))
+
+
+def test_the_example_in_the_docs_runs_on_hosts_that_hold_other_files(
+    tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("## Sharded data")[1]
+    code = tmp_path / "code"
+    code.mkdir()
+    head = "from pathlib import Path\nfrom torch.utils.data import Dataset\nfrom headrace import feed\n"
+    (code / "docs_example.py").write_text(head + text.split("```python\n")[1].split("```")[0])
+    monkeypatch.syspath_prepend(code)
+    servers = []
+    for number, names in enumerate(("ac", "bd")):
+        for name in names:
+            here = tmp_path / f"here-{number}"
+            here.mkdir(exist_ok=True)
+            (here / name).write_text("\n".join(map(str, FILES[name])))
+        monkeypatch.setenv("SM_CHANNEL_TRAINING", str(here))
+        servers.append(own_server(f"host-{number}", code=code))
+    pipeline = importlib.import_module("docs_example").lines
+    with served(servers, pipeline()) as loader:
+        assert sorted(value for batch in loader for value in batch.tolist()) == list(range(64))
