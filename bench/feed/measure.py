@@ -1,0 +1,210 @@
+"""How contenders are timed: interleaved windows of steady streams.
+
+A contender is opened once and gives one long stream of batches. A window first takes batches for a while (`settle`), so
+that what was fetched ahead during the pause is used up and producers and consumer are in their steady state; then the
+clocks are read, `count` batches are taken, the clocks are read again. So a window counts as many batches made as
+batches taken, whatever a contender fetches ahead. Windows go A B C A B C ..., and ratios are taken within one round, so
+that what changes on the machine from round to round hits all alike. While one contender is measured the others are full
+and asleep.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from bench.feed.records import Record
+
+RECEIVER = "headrace.feed.receiver"
+LEAST = 5  # batches in a window
+Consume = Callable[[Any], object]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        repeats: windows of each contender.
+        seconds: wanted length of a window.
+        settle: seconds before a window.
+        scale: factor for sizes and counts; below 1 for a quick look that says nothing about speed.
+    """
+
+    repeats: int = 5
+    seconds: float = 0.8
+    settle: float = 0.2
+    scale: float = 1.0
+
+    def scaled(self, number: int, least: int = 1) -> int:
+        """Returns a size or count, smaller for a quick look."""
+        return max(least, int(number * self.scale))
+
+
+QUICK = Effort(repeats=2, seconds=0.05, settle=0.02, scale=0.02)
+
+
+class Contender(abc.ABC):
+    """One way to do the work.
+
+    Attributes:
+        name: as in the table.
+        settings: what it ran with; kept in the raw data.
+    """
+
+    name: str
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    @abc.abstractmethod
+    def open(self) -> Iterator[Any]:
+        """Starts it. Returns an endless stream of batches."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends its processes."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns the CPU time that a process has used, from its CPU clock; see clock_getcpuclockid(3)."""
+    return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
+
+
+def descendants() -> dict[int, bool]:
+    """Returns this process's descendants: pid to whether it is a receiver."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            found[process.pid] = RECEIVER in process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@dataclass
+class Cpu:
+    """CPU seconds of the trainer, its receivers, and the other processes of one contender."""
+
+    processes: dict[int, bool] = field(default_factory=dict)
+
+    def read(self) -> tuple[float, float, float]:
+        """Returns sums so far."""
+        receiver = sum(cpu_seconds(pid) for pid, receives in self.processes.items() if receives)
+        others = sum(cpu_seconds(pid) for pid, receives in self.processes.items() if not receives)
+        return time.process_time(), receiver, others
+
+
+class Running:
+    """An open contender: its stream and its processes."""
+
+    def __init__(self, contender: Contender, effort: Effort) -> None:
+        before = set(descendants())
+        self.contender = contender
+        self.effort = effort
+        self.stream = contender.open()
+        self.first = next(self.stream)
+        self.cpu = Cpu({pid: receives for pid, receives in descendants().items() if pid not in before})
+
+    def _take_for(self, seconds: float, consume: Consume | None = None) -> tuple[int, float]:
+        """Takes batches for a time, at least `LEAST`. Returns how many, and how long it took."""
+        stream, clock = self.stream, time.perf_counter
+        taken = 0
+        begun = clock()
+        while True:
+            batch = next(stream)
+            if consume is not None:
+                consume(batch)
+            taken += 1
+            passed = clock() - begun
+            if passed > seconds and taken >= LEAST:
+                return taken, passed
+
+    def window(self, consume: Consume | None = None) -> dict[str, Any]:
+        """Measures one window. Returns fields of a record."""
+        self._take_for(self.effort.settle, consume)
+        before = self.cpu.read()
+        batches, seconds = self._take_for(self.effort.seconds, consume)
+        after = self.cpu.read()
+        trainer, receiver, others = (late - early for early, late in zip(before, after, strict=True))
+        return {
+            "batches": batches,
+            "seconds": seconds,
+            "cpu_trainer_s": trainer,
+            "cpu_receiver_s": receiver,
+            "cpu_others_s": others,
+            "settings": json.dumps(self.contender.settings),
+        }
+
+    def close(self) -> None:
+        """Ends the contender."""
+        del self.stream
+        self.contender.close()
+
+
+@dataclass
+class Bench:
+    """The measuring of one row: how long, and where the records go."""
+
+    row: str
+    effort: Effort
+    records: list[Record] = field(default_factory=list)
+
+    def keep(self, variant: str, contender: str, repeat: int, **fields: Any) -> Record:
+        """Keeps a record, and tells it on stderr."""
+        record = Record(self.row, variant, contender, repeat, **fields)
+        self.records.append(record)
+        if record.error:
+            text = f"failed: {record.error}"
+        else:
+            text = f"{record.batches} in {record.seconds:.3f} s ({record.rate:.1f}/s, {record.gigabytes:.2f} GB)"
+        print(f"  {self.row} {variant} {contender} #{repeat}: {text}", file=sys.stderr, flush=True)
+        return record
+
+    def interleave(
+        self,
+        contenders: Sequence[Contender],
+        batch_bytes: int,
+        variants: dict[str, Consume | None] | None = None,
+        check: Consume | None = None,
+    ) -> None:
+        """Measures contenders in turn, for each variant of what the trainer does with a batch.
+
+        Args:
+            contenders: those that do the same work.
+            batch_bytes: of payload in one batch.
+            variants: name to what is done with every batch; by default it is only dropped.
+            check: called once with every contender's first batch; raises if it is not what was asked for.
+        """
+        variants = variants or {"": None}
+        with ExitStack() as stack:
+            running = []
+            for contender in contenders:
+                try:
+                    runner = Running(contender, self.effort)
+                except Exception as error:  # noqa: BLE001 - a contender that cannot do the work is a result: it is kept and shown
+                    traceback.print_exc()
+                    contender.close()
+                    for variant in variants:
+                        text = f"{type(error).__name__}: {error}".splitlines()[0]
+                        self.keep(variant, contender.name, 0, error=text, settings=json.dumps(contender.settings))
+                    continue
+                stack.callback(runner.close)
+                if check is not None:
+                    check(runner.first)
+                del runner.first
+                running.append(runner)
+            for repeat in range(self.effort.repeats):
+                for variant, consume in variants.items():
+                    for runner in running:
+                        told = runner.window(consume)
+                        size = told["batches"] * batch_bytes
+                        self.keep(variant, runner.contender.name, repeat, bytes=size, **told)
