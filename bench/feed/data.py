@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import string
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -131,23 +130,3 @@ class Small:
 
     def __getitem__(self, index: int) -> Any:
         return self.images[index % 1024], index % 10
-
-
-class Sleeper:
-    """Samples that cost waiting, and no CPU."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def __len__(self) -> int:
-        return ENDLESS
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(self.seconds)
-        return np.full(4, index, dtype=np.int64)
-
-
-@pipeline
-def sleeper(seconds: float) -> Sleeper:
-    """`Sleeper` on a feed server."""
-    return Sleeper(seconds)

@@ -114,7 +114,7 @@ class Running:
         self.first = next(self.stream)
         self.cpu = Cpu({pid: receives for pid, receives in descendants().items() if pid not in before})
 
-    def _take_for(self, seconds: float, consume: Consume | None = None) -> tuple[int, float]:
+    def _take_for(self, seconds: float, consume: Consume | None = None, group: int = 1) -> tuple[int, float]:
         """Takes batches for a time, at least `LEAST`. Returns how many, and how long it took."""
         stream, clock = self.stream, time.perf_counter
         taken = 0
@@ -125,14 +125,14 @@ class Running:
                 consume(batch)
             taken += 1
             passed = clock() - begun
-            if passed > seconds and taken >= LEAST:
+            if passed > seconds and taken >= LEAST and taken % group == 0:
                 return taken, passed
 
-    def window(self, consume: Consume | None = None) -> dict[str, Any]:
-        """Measures one window. Returns fields of a record."""
-        self._take_for(self.effort.settle, consume)
+    def window(self, consume: Consume | None = None, group: int = 1) -> dict[str, Any]:
+        """Measures one window, of a multiple of `group` batches. Returns fields of a record."""
+        self._take_for(self.effort.settle, consume, group)
         before = self.cpu.read()
-        batches, seconds = self._take_for(self.effort.seconds, consume)
+        batches, seconds = self._take_for(self.effort.seconds, consume, group)
         after = self.cpu.read()
         trainer, receiver, others = (late - early for early, late in zip(before, after, strict=True))
         return {
@@ -175,6 +175,7 @@ class Bench:
         batch_bytes: int,
         variants: dict[str, Consume | None] | None = None,
         check: Consume | None = None,
+        group: int = 1,
     ) -> None:
         """Measures contenders in turn, for each variant of what the trainer does with a batch.
 
@@ -183,6 +184,7 @@ class Bench:
             batch_bytes: of payload in one batch.
             variants: name to what is done with every batch; by default it is only dropped.
             check: called once with every contender's first batch; raises if it is not what was asked for.
+            group: batches that arrive together; windows hold whole groups.
         """
         variants = variants or {"": None}
         with ExitStack() as stack:
@@ -205,6 +207,6 @@ class Bench:
             for repeat in range(self.effort.repeats):
                 for variant, consume in variants.items():
                     for runner in running:
-                        told = runner.window(consume)
+                        told = runner.window(consume, group)
                         size = told["batches"] * batch_bytes
                         self.keep(variant, runner.contender.name, repeat, bytes=size, **told)

@@ -46,14 +46,13 @@ class HeadraceTcp(HeadraceLoader):
     """
 
     def __init__(self, pipeline: feed.Pipeline[Any], executors: int, **options: Any) -> None:
-        super().__init__(pipeline, **options)
-        self._executors = executors
+        super().__init__(pipeline, executors=executors, **options)
         self._server: FeedServer | None = None
 
     def open(self) -> Iterator[Any]:
-        self._server = FeedServer(self._executors)
-        options = self.settings | {"workers": self._server.address, "secret_file": self._server.secret}
-        self.settings |= {"executors": self._executors}
+        options = dict(self.settings)
+        self._server = FeedServer(options.pop("executors"))
+        options |= {"workers": self._server.address, "secret_file": self._server.secret}
         self._loader = feed.DataLoader(self._dataset, **options)
         return endless(self._loader)
 
