@@ -16,6 +16,7 @@ from bench.feed.rows import ROWS, module
 from bench.feed.settings import RESULTS, Settings
 from bench.feed.surroundings import describe, write_sidecar
 
+COMMANDS = ("run", "sweep", "table", "plot", "publish", "row")
 ROW_SECONDS = 600
 
 
@@ -24,8 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.feed", description="Measures headrace's feed against its peers on the same work."
     )
-    parser.add_argument("command", nargs="?", default="run", choices=["run", "sweep", "table", "plot", "row"])
-    parser.add_argument("files", nargs="*", type=Path, help="table: raw data; plot: raw data and the picture to write")
+    parser.add_argument(
+        "command", nargs="?", default="run", choices=["run", "sweep", "table", "plot", "publish", "row"]
+    )
+    parser.add_argument("files", nargs="*", type=Path, help="table, publish: raw data; plot: raw data and the picture")
     parser.add_argument("--rows", default=",".join(ROWS), help="rows, by commas: %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of every row (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.8, help="length of a window (default: %(default)s)")
@@ -49,6 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         source, picture = options.files
         plot(figures(source), picture)
+        return 0
+    if options.command == "publish":
+        from bench.feed.publish import publish
+
+        [source] = options.files
+        publish(source, figures(source))
         return 0
     if options.command == "row":
         return measure_row(rows[0], effort, options.into)

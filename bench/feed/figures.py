@@ -9,6 +9,8 @@ from typing import Literal
 
 from bench.feed.records import Record
 
+# What a user could take instead; raw sockets and memcpy are limits.
+PEERS = ("torch", "grpc stream", "tf.data service", "Ray Data")
 Measure = Callable[[Record], float]
 
 
@@ -24,6 +26,7 @@ class Figure:
         target: None when it is only reported.
         better: whether the target is a least or a most.
         note: an error, or what else to know.
+        against: the contender that ours is compared with.
     """
 
     row: str
@@ -33,6 +36,7 @@ class Figure:
     target: float | None = None
     better: Literal["more", "less"] = "more"
     note: str = ""
+    against: str = ""
 
     @property
     def median(self) -> float:
@@ -48,6 +52,13 @@ class Figure:
             return "no"
         met = self.median >= self.target if self.better == "more" else self.median <= self.target
         return "yes" if met else "no"
+
+    @property
+    def lost(self) -> bool:
+        """Whether the target is missed, or a peer is better."""
+        if self.verdict or self.against not in PEERS or not self.values:
+            return self.verdict == "no"
+        return self.median < 1 if self.better == "more" else self.median > 1
 
     def cells(self) -> list[str]:
         """Returns the cells of its line."""
@@ -110,7 +121,7 @@ class Records:
         mine, theirs = self.of(ours, variant), self.of(peer, other)
         values = tuple(measure(mine[repeat]) / measure(theirs[repeat]) for repeat in mine if repeat in theirs)
         note = self.error(ours, variant) or self.error(peer, other)
-        return Figure(self.row, name, values, "", target, better, note)
+        return Figure(self.row, name, values, "", target, better, note, peer if peer != ours else "")
 
     def value(
         self,

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,40 +79,61 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
 
 
-def descendants() -> dict[int, bool]:
-    """Returns this process's descendants: pid to whether it is a receiver."""
+def processes(roots: Iterable[int]) -> dict[int, bool]:
+    """Returns processes and their descendants: pid to whether it is a receiver."""
     found = {}
-    for process in psutil.Process().children(recursive=True):
+    for root in roots:
         try:
-            found[process.pid] = RECEIVER in process.cmdline()
+            process = psutil.Process(root)
+            for each in (process, *process.children(recursive=True)):
+                found[each.pid] = RECEIVER in each.cmdline()
         except psutil.NoSuchProcess:
             continue
     return found
 
 
-@dataclass
-class Cpu:
-    """CPU seconds of the trainer, its receivers, and the other processes of one contender."""
+def children() -> set[int]:
+    """Returns the children of this process."""
+    return {child.pid for child in psutil.Process().children()}
 
-    processes: dict[int, bool] = field(default_factory=dict)
+
+class Cpu:
+    """Measures the CPU seconds of the trainer, its receivers, and the other processes of one contender.
+
+    Args:
+        roots: the processes that the contender has started; what those start is counted too. A process that ends while
+            it is measured is not.
+    """
+
+    def __init__(self, roots: Iterable[int]) -> None:
+        self._before = {pid: (receives, cpu_seconds(pid)) for pid, receives in processes(roots).items()}
+        self._trainer = time.process_time()
 
     def read(self) -> tuple[float, float, float]:
-        """Returns sums so far."""
-        receiver = sum(cpu_seconds(pid) for pid, receives in self.processes.items() if receives)
-        others = sum(cpu_seconds(pid) for pid, receives in self.processes.items() if not receives)
-        return time.process_time(), receiver, others
+        """Returns what was used since it was made."""
+        trainer, receivers, others = time.process_time() - self._trainer, 0.0, 0.0
+        for pid, (receives, before) in self._before.items():
+            try:
+                used = cpu_seconds(pid) - before
+            except OSError:
+                continue
+            if receives:
+                receivers += used
+            else:
+                others += used
+        return trainer, receivers, others
 
 
 class Running:
     """An open contender: its stream and its processes."""
 
     def __init__(self, contender: Contender, effort: Effort) -> None:
-        before = set(descendants())
+        before = children()
         self.contender = contender
         self.effort = effort
         self.stream = contender.open()
         self.first = next(self.stream)
-        self.cpu = Cpu({pid: receives for pid, receives in descendants().items() if pid not in before})
+        self.roots = children() - before
 
     def _take_for(self, seconds: float, consume: Consume | None = None, group: int = 1) -> tuple[int, float]:
         """Takes batches for a time, at least `LEAST`. Returns how many, and how long it took."""
@@ -131,10 +152,9 @@ class Running:
     def window(self, consume: Consume | None = None, group: int = 1) -> dict[str, Any]:
         """Measures one window, of a multiple of `group` batches. Returns fields of a record."""
         self._take_for(self.effort.settle, consume, group)
-        before = self.cpu.read()
+        cpu = Cpu(self.roots)
         batches, seconds = self._take_for(self.effort.seconds, consume, group)
-        after = self.cpu.read()
-        trainer, receiver, others = (late - early for early, late in zip(before, after, strict=True))
+        trainer, receiver, others = cpu.read()
         return {
             "batches": batches,
             "seconds": seconds,

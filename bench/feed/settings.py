@@ -1,9 +1,10 @@
-"""The settings that the peers run at: the best of the last sweep that is kept in bench/results."""
+"""The settings that the peers run at: the best of the last sweeps that are kept in bench/results."""
 
 from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from bench.feed.records import Record, read
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PATTERN = "feed-sweep-*.csv"
-# Before any sweep.
+# What is swept, and the values before any sweep.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "torch": {"prefetch_factor": 2, "persistent_workers": True},
     "grpc stream": {"queue": False},
@@ -29,35 +30,29 @@ class Settings:
     """Best settings by contender and row.
 
     Args:
-        sweep: CSV of a sweep; None for `DEFAULTS`.
+        sweeps: CSV files of sweeps, oldest first; of each row and contender the last sweep counts.
     """
 
-    def __init__(self, sweep: Path | None) -> None:
-        self.source = sweep.name if sweep else "defaults"
-        self._records = read(sweep) if sweep else []
+    def __init__(self, sweeps: Sequence[Path]) -> None:
+        self.sources = [sweep.name for sweep in sweeps]
+        self._records: dict[tuple[str, str], list[Record]] = {}
+        for sweep in sweeps:
+            found: dict[tuple[str, str], list[Record]] = {}
+            for record in read(sweep):
+                found.setdefault((record.contender, record.row), []).append(record)
+            self._records |= found
 
     @classmethod
     def latest(cls) -> Settings:
-        """Returns those of the last sweep."""
-        return cls(max(RESULTS.glob(PATTERN), default=None))
+        """Returns those of the sweeps in bench/results."""
+        return cls(sorted(RESULTS.glob(PATTERN)))
 
     def of(self, contender: str, row: str, workers: int = 1) -> dict[str, Any]:
         """Returns the best settings of a contender for a row, at the row's workers: the highest median rate."""
         rates: dict[str, list[float]] = {}
-        for record in self._records:
-            if (record.contender, record.row, record.variant) == (
-                contender,
-                row,
-                variant_of(workers),
-            ) and not record.error:
-                rates.setdefault(self._swept(contender, record), []).append(record.rate)
+        for record in self._records.get((contender, row), ()):
+            if record.variant == variant_of(workers) and not record.error:
+                rates.setdefault(record.settings, []).append(record.rate)
         if not rates:
             return dict(DEFAULTS[contender])
-        best = max(rates, key=lambda settings: statistics.median(rates[settings]))
-        return dict(json.loads(best))
-
-    @staticmethod
-    def _swept(contender: str, record: Record) -> str:
-        """Returns only what the sweep chooses; the row decides the number of workers."""
-        told = json.loads(record.settings)
-        return json.dumps({name: told[name] for name in DEFAULTS[contender]})
+        return dict(json.loads(max(rates, key=lambda settings: statistics.median(rates[settings]))))

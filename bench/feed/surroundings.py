@@ -48,7 +48,7 @@ def describe() -> dict[str, Any]:
         "packages": {package: _version(package) for package in PACKAGES},
         "headrace": _commit(),
         "load_before": os.getloadavg()[0],
-        "peer_settings_from": Settings.latest().source,
+        "peer_settings_from": Settings.latest().sources,
     }
 
 

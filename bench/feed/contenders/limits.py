@@ -43,17 +43,18 @@ class RawSocket(Contender):
 
     Args:
         size: bytes of a batch.
-        fill: whether the sender fills each batch by a memcpy before it sends it, which is the work of the row; without,
-            it sends the same bytes again and again, the limit of the socket itself.
+        source: what the sender sends: ``fresh`` batches of the row's dataset, which is the work of the row;
+            ``in place``, some buffers of its own that it fills by a memcpy; or ``send only``, the same bytes again and
+            again, the limit of the socket itself.
     """
 
-    def __init__(self, size: int, *, fill: bool = True) -> None:
-        super().__init__(slots=SLOTS, fill=fill)
-        self.name = "raw socket" if fill else "raw socket, send only"
-        self._size, self._fill = size, fill
+    def __init__(self, size: int, source: str = "fresh") -> None:
+        super().__init__(slots=SLOTS, source=source)
+        self.name = "raw socket" if source == "fresh" else f"raw socket, {source}"
+        self._size, self._source = size, source
 
     def open(self) -> Iterator[Any]:
-        self._program = Program("raw_sender", str(self._size), str(SLOTS), str(int(self._fill)))
+        self._program = Program("raw_sender", str(self._size), str(SLOTS), self._source)
         self._connection = socket.create_connection(("127.0.0.1", self._program.port))
         slots = [memoryview(mmap.mmap(-1, self._size)) for _ in range(SLOTS)]
         return self._receive(self._connection, slots)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -59,15 +60,21 @@ class RayData(Contender):
 
         dataset = ray.data.range(BLOCKS, override_num_blocks=BLOCKS)
         dataset = dataset.map_batches(make, batch_size=1, num_cpus=1, resources={"data": 0.001})
-        return self._executions(dataset)
+        self._batches = self._executions(dataset)
+        return self._batches
 
-    def _executions(self, dataset: Any) -> Iterator[Any]:
+    def _executions(self, dataset: Any) -> Generator[Any, None, None]:
         while True:
             yield from dataset.iter_batches(batch_size=1, batch_format="numpy", **self.settings)
 
     def close(self) -> None:
         import ray
 
+        if hasattr(self, "_batches"):
+            self._batches.close()
+            for thread in threading.enumerate():  # they end the process if they find Ray shut down
+                if thread.name.startswith(("StreamingExecutor", "iter_threaded")):
+                    thread.join(10)
         ray.shutdown()
         if self._cluster is not None:
             self._cluster.shutdown()

@@ -1,7 +1,8 @@
 """TCP on loopback, one worker to one client, 19 MB batches of one tensor.
 
-The raw socket loop does the same work (fill by memcpy, send, receive into reused buffers) with one process on either
-side; *send only* leaves the filling out and is the limit of the socket itself. headrace has four processes there:
+The raw socket loop does the same work (takes fresh batches from the same dataset, sends, receives into reused buffers)
+with one process on either side. *In place* fills buffers of its own instead, which no loader for other people's
+datasets can; *send only* fills nothing and is the limit of the socket itself. headrace has four processes there:
 executor, feed server, receiver, trainer.
 """
 
@@ -27,7 +28,8 @@ def run(bench: Bench, settings: Settings) -> None:
             RawSocket(size),
             HeadraceTcp(shaped(shape="one tensor", size=size), 1, batch_size=None),
             GrpcStream(size, **settings.of("grpc stream", bench.row)),
-            RawSocket(size, fill=False),
+            RawSocket(size, "in place"),
+            RawSocket(size, "send only"),
         ],
         size,
     )
@@ -43,10 +45,11 @@ def _trainer(record: Record) -> float:
 
 def figures(records: Records) -> list[Figure]:
     """Returns the lines of the table."""
-    raw, limit, grpc = "raw socket", "raw socket, send only", "grpc stream"
+    raw, in_place, limit, grpc = "raw socket", "raw socket, in place", "raw socket, send only", "grpc stream"
     found = [
         records.ratio("headrace / raw socket loop, throughput", "headrace", raw, rate, target=0.9),
-        records.ratio("headrace / raw socket without filling, throughput", "headrace", limit, rate),
+        records.ratio("headrace / raw socket filled in place, throughput", "headrace", in_place, rate),
+        records.ratio("headrace / raw socket, send only, throughput", "headrace", limit, rate),
         records.ratio("headrace / gRPC stream, throughput", "headrace", grpc, rate),
         records.ratio(
             "headrace / gRPC stream, CPU s/GB, both sides", "headrace", grpc, _all, target=0.25, better="less"
@@ -60,7 +63,7 @@ def figures(records: Records) -> list[Figure]:
             better="less",
         ),
     ]
-    for name in ("headrace", raw, limit, grpc):
+    for name in ("headrace", raw, in_place, limit, grpc):
         found.append(records.value(name, name, gigabytes_per_second, " GB/s"))
         found.append(records.value(f"{name}, CPU, both sides", name, _all, " s/GB", better="less"))
         found.append(records.value(f"{name}, CPU, trainer's side", name, _trainer, " s/GB", better="less"))
