@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -64,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "sweep":
         from bench.feed.sweep import sweep
 
-        return sweep(rows, effort)
+        return sweep(rows, effort, options.into)
     return measure_all(rows, effort, options.into, list(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -92,10 +95,7 @@ def measure_all(rows: Sequence[str], effort: Effort, into: Path | None, argument
             ["--quick"] if effort is QUICK else ["--repeats", str(effort.repeats), "--seconds", str(effort.seconds)]
         )
         begun = time.monotonic()
-        try:
-            code = subprocess.run(command, timeout=ROW_SECONDS, check=False).returncode
-        except subprocess.TimeoutExpired:
-            code = -1
+        code = run_alone(command)
         print(f"{row}: {time.monotonic() - begun:.0f} s{'' if code == 0 else ', failed'}", file=sys.stderr, flush=True)
         if code:
             failed.append(row)
@@ -107,6 +107,20 @@ def measure_all(rows: Sequence[str], effort: Effort, into: Path | None, argument
     if failed:
         print(f"not measured: {', '.join(failed)}; see the messages above", file=sys.stderr)
     return 1 if failed else 0
+
+
+def run_alone(command: list[str]) -> int:
+    """Runs a row, and leaves nothing of it, however it ends. Returns its exit code."""
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        return process.wait(ROW_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"not done within {ROW_SECONDS} s", file=sys.stderr)
+        return 1
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # its whole group, servers included; mostly nobody is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def figures(file: Path) -> list[Figure]:

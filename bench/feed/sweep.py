@@ -25,10 +25,16 @@ from torch.utils.data import DataLoader
 WORKERS, PREFETCH, EPOCHS = (1, 2, 4), (2, 4, 8, 16), 3
 
 
-def sweep(rows: Sequence[str], effort: Effort) -> int:
-    """Sweeps the peers of some rows. Returns the exit code."""
-    into = RESULTS / f"feed-sweep-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.csv"
+def sweep(rows: Sequence[str], effort: Effort, into: Path | None = None) -> int:
+    """Sweeps the peers of some rows. Returns the exit code.
+
+    Args:
+        rows: rows; those without a peer that has settings are passed over.
+        effort: how long.
+        into: CSV; by default one in bench/results, where the next runs look.
+    """
     RESULTS.mkdir(exist_ok=True)
+    into = into or RESULTS / f"feed-sweep-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.csv"
     for row in rows:
         bench = Bench(row, effort)
         with tempfile.TemporaryDirectory(prefix="feed-bench-") as directory:

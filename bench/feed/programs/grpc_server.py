@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import grpc
 import numpy as np
 from bench.feed.contenders.dataset_feed import METHOD, OPTIONS, Dummy, Example
+
+from headrace.feed.lifetime import die_with_parent
 
 QUEUED = 32  # as in SageMaker's example
 
@@ -23,8 +26,9 @@ def batches(size: int) -> Iterator[tuple[bytes, bytes]]:
         yield source.tobytes(), labels.tobytes()
 
 
-def fill(size: int, queue: Any) -> None:
+def fill(size: int, queue: Any, parent: int) -> None:
     """Puts batches into a queue, as a process of its own."""
+    die_with_parent(parent)
     for batch in batches(size):
         queue.put(batch)
 
@@ -33,13 +37,14 @@ def queued(size: int) -> Iterator[tuple[bytes, bytes]]:
     """Makes batches in a process of their own."""
     context = multiprocessing.get_context("fork")
     queue = context.Queue(QUEUED if size < 1 << 20 else 4)
-    context.Process(target=fill, args=(size, queue), daemon=True).start()
+    context.Process(target=fill, args=(size, queue, os.getpid()), daemon=True).start()
     while True:
         yield queue.get()
 
 
 def main() -> None:
     """Entry point."""
+    die_with_parent(os.getppid())
     size, through_queue = (int(argument) for argument in sys.argv[1:])
     source = queued(size) if through_queue else batches(size)
     if through_queue:

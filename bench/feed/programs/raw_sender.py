@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import os
 import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from headrace.feed.lifetime import die_with_parent
 
 
 def fresh(size: int) -> Iterator[Any]:
@@ -36,6 +39,7 @@ def reused(size: int, count: int, *, fill: bool) -> Iterator[Any]:
 
 def main() -> None:
     """Entry point."""
+    die_with_parent(os.getppid())
     size, count, source = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     batches = fresh(size) if source == "fresh" else reused(size, count, fill=source == "in place")
     with socket.create_server(("127.0.0.1", 0)) as listener:

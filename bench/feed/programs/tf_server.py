@@ -7,11 +7,14 @@ import sys
 
 from bench.feed.servers import free_port
 
+from headrace.feed.lifetime import die_with_parent
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def main() -> None:
     """Entry point."""
+    die_with_parent(os.getppid())
     import tensorflow as tf
 
     service = tf.data.experimental.service
