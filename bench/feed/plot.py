@@ -23,10 +23,13 @@ def plot(figures: Sequence[Figure], picture: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [figure for figure in figures if figure.target is not None and figure.values]
+    shown = [figure for figure in figures if figure.target is not None]
     matplotlib.rcParams["svg.hashsalt"] = "headrace"  # the same data make the same file
     canvas, axes = pyplot.subplots(figsize=(9, 1.2 + 0.28 * len(shown)))
     for line, figure in enumerate(reversed(shown)):
+        if not figure.values:
+            axes.text(1.0, line, " not measured", color=MISSED, fontsize=8, va="center")
+            continue
         middle = share(figure, figure.median)
         ends = [share(figure, value) for value in (min(figure.values), max(figure.values))]
         colour = MET if middle >= 1 else MISSED

@@ -10,6 +10,7 @@ from bench.feed.figures import Figure, markdown
 from bench.feed.plot import plot
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+PICTURE = "![Every target and how far it was met](feed-speed.svg)"
 BEGIN, END = "<!-- from the raw data: {} -->", "<!-- end of it -->"
 
 
@@ -44,7 +45,7 @@ def publish(raw: Path, figures: Sequence[Figure]) -> None:
     told = surroundings(raw)
     lost = [figure for figure in figures if figure.lost]
     for page, name, block in (
-        (DOCS / "benchmarks.md", "table", f"{told}\n\n{markdown(figures)}"),
+        (DOCS / "benchmarks.md", "table", f"{told}\n\n{PICTURE}\n\n{markdown(figures)}"),
         (DOCS / "when-not.md", "losses", f"{told}\n\n{markdown(lost) if lost else 'None in this run.'}"),
     ):
         page.write_text(between(page.read_text(), name, block))

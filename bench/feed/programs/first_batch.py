@@ -1,7 +1,7 @@
-"""Seconds from construction to the first batch: ``first_batch METHOD SAMPLES LOADER...``; prints JSON.
+"""Seconds from construction to the first batch: ``first_batch METHOD SAMPLES LOADER``; prints JSON.
 
 A dataset of (path, label) pairs, as image folders have it; its samples are made of the path's text, so no file is read.
-The loaders are measured one after the other in the order given, each with workers of its own.
+One loader a process, so that each pays for what it loads late.
 
 With spawn every worker imports this file, and with it torch, before it does anything: that is the user's import. It is
 timed where it happens and told in every sample, and taken off.
@@ -70,9 +70,8 @@ def measure(name: str, dataset: Paths, method: str) -> dict[str, float]:
 
 def main() -> None:
     """Entry point."""
-    method, count, *names = sys.argv[1:]
-    dataset = Paths(int(count))
-    print(json.dumps({name: measure(name, dataset, method) for name in names}))
+    method, count, name = sys.argv[1:]
+    print(json.dumps(measure(name, Paths(int(count)), method)))
 
 
 if __name__ == "__main__":
