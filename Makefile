@@ -2,13 +2,16 @@
 # make test    all tests that this machine can run; lists what was skipped and why
 # make soak    the long run of the feed's proof: random faults and a million fuzzed frames, SOAK_MINUTES (20)
 # make check   lint, format, types
-# make bench   measurements against peers; raw data under bench/results
+# make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
 # make docs    the user's documentation as a site, under site/
 
 # The first that works; a version manager's command may be there and not work.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 ORACLE := .venv-oracle
+PEERS := .venv-bench
+# What follows `python -m bench.feed`: rows, or another command; see docs/benchmarks.md.
+BENCH_FEED ?=
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
@@ -18,7 +21,7 @@ SOAK_TESTS ?= tests/proof
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
 
-.PHONY: demo test soak check bench docs format clean
+.PHONY: demo test soak check bench bench-feed docs format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -29,6 +32,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 $(ORACLE)/ready: constraints-oracle.txt
 	$(PYTHON) -m venv $(ORACLE)
 	$(ORACLE)/bin/python $(PIP) -r constraints-oracle.txt
+	touch $@
+
+$(PEERS)/ready: constraints-bench.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python $(PIP) -r constraints-bench.txt
 	touch $@
 
 demo: $(VENV)/ready
@@ -50,8 +58,11 @@ format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/ready
+bench: $(VENV)/ready bench-feed
 	$(BIN)/python bench/digits_pairs.py
+
+bench-feed: $(PEERS)/ready
+	PYTHONPATH=$(CURDIR)/src $(PEERS)/bin/python -m bench.feed $(BENCH_FEED)
 
 docs: $(VENV)/ready
 	$(BIN)/python $(PIP) -c constraints.txt -e '.[docs]'

@@ -1,0 +1,1 @@
+"""The ways to do the work: one module a contender."""

@@ -1,0 +1,47 @@
+"""Same host, batches of 64 small samples (784 bytes and a label), shuffled, two workers.
+
+headrace sets the random generators for every sample, torch once a worker: that is part of the work here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.feed.contenders.headrace_loader import HeadraceLoader
+from bench.feed.contenders.torch_loader import TorchLoader
+from bench.feed.data import Small
+from bench.feed.figures import Figure, Records, rate
+from bench.feed.measure import Bench
+from bench.feed.settings import Settings
+
+TITLE = "Same host, batches of 64 small samples, shuffled, random generators seeded for every sample, 2 workers"
+ROWS, WORKERS = 64, 2
+SAMPLES = 64 * 20_000
+BATCH_BYTES = ROWS * (784 + 8)
+
+
+def check(batch: Any) -> None:
+    """Raises unless a batch is 64 images and labels."""
+    images, labels = batch
+    if (tuple(images.shape), tuple(labels.shape)) != ((ROWS, 28, 28), (ROWS,)):
+        raise ValueError(f"a batch of {images.shape} and {labels.shape}")
+
+
+def run(bench: Bench, settings: Settings) -> None:
+    """Measures the row."""
+    dataset = Small(SAMPLES)
+    shared: dict[str, Any] = {"batch_size": ROWS, "shuffle": True, "num_workers": WORKERS}
+    peer = TorchLoader(dataset, **shared, **settings.of("torch", bench.row, WORKERS))
+    bench.interleave([peer, HeadraceLoader(dataset, **shared, seed=7)], BATCH_BYTES, check=check)
+
+
+def figures(records: Records) -> list[Figure]:
+    """Returns the lines of the table."""
+    return [
+        records.ratio("headrace / torch, throughput", "headrace", "torch", rate, target=2.0),
+        records.value("headrace", "headrace", rate, " batches/s"),
+        records.value("torch", "torch", rate, " batches/s"),
+        records.ratio(
+            "headrace / torch, CPU of all processes", "headrace", "torch", lambda r: r.cpu_per_gb, better="less"
+        ),
+    ]
