@@ -19,7 +19,7 @@ from feed_data import flat
 from feed_servers import Pair, Server, free_port, open_descriptors, wait_until
 
 from headrace.errors import WorkersLost
-from headrace.feed import DataLoader, pulse, supply
+from headrace.feed import DataLoader, pulse, remotesupply
 from headrace.instance.launch import FeedHost, FeedHosts, write_atomically
 
 Load = Callable[..., list[bytes]]
@@ -227,7 +227,7 @@ def test_when_the_last_server_is_gone_for_good_the_error_names_it_within_ten_sec
     by: str, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "unix":
-        monkeypatch.setattr(supply, "RECOVER_SECONDS", 1.5)
+        monkeypatch.setattr(remotesupply, "RECOVER_SECONDS", 1.5)
     server = own_server("only-host")
     loader = remote(server.unix_address if by == "unix" else server.tcp, server, prefetch_factor=1)
     batches = iter(loader)

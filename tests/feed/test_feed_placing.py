@@ -9,11 +9,12 @@ import pytest
 
 from headrace.errors import WorkersLost
 from headrace.feed import messages
+from headrace.feed.localsupply import LocalSupply
 from headrace.feed.parts import Part
 from headrace.feed.plan import EpochPlan
 from headrace.feed.schedule import Schedule
 from headrace.feed.sharding import Sharding
-from headrace.feed.supply import RECOVER_SECONDS, LocalSupply, Worker
+from headrace.feed.supply import RECOVER_SECONDS, Worker
 
 HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
 SIZE = 20

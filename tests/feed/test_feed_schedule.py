@@ -7,8 +7,9 @@ import random
 
 import pytest
 
+from headrace.feed.parts import DEPTH, Part
 from headrace.feed.plan import BatchPlan
-from headrace.feed.schedule import DEPTH, MAX_DEATHS, Part, Schedule
+from headrace.feed.schedule import MAX_DEATHS, Schedule
 
 
 def plan(step: int, rows: int = 8, epoch: int = 0) -> BatchPlan:

@@ -18,7 +18,7 @@ from feed_data import flat
 from feed_servers import Pair, Server, wait_until
 
 from headrace.errors import ProtocolError, WorkersLost
-from headrace.feed import DataLoader, messages, supply
+from headrace.feed import DataLoader, messages, remotesupply
 from headrace.feed.auth import (
     HANDSHAKE_SECONDS,
     ClientHandshake,
@@ -379,7 +379,7 @@ def _deep() -> list[object]:
 def test_a_false_server_is_refused_and_the_true_one_serves(
     lie: str, pair: Pair, impostor: Callable[[Callable[[Channel], None]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supply, "START_SECONDS", 1.0)
+    monkeypatch.setattr(remotesupply, "START_SECONDS", 1.0)
     act, words = LIES[lie]
     address = impostor(act)
     with DataLoader(

@@ -9,7 +9,6 @@ within a budget.
 
 from __future__ import annotations
 
-import collections
 import heapq
 import signal
 import time
@@ -23,17 +22,16 @@ from headrace.errors import HeadraceError, ProtocolError
 from headrace.feed import messages
 from headrace.feed.crew import DEPTH, Crew, Member, exit_reason
 from headrace.feed.frames import Frame
-from headrace.feed.layout import decode_layout
-from headrace.feed.slab import Slab, SlabPool
+from headrace.feed.restarts import RestartBudget
+from headrace.feed.slab import Slab
+from headrace.feed.staging import Staging, check_ask, staged
 from headrace.feed.tally import Tally
-from headrace.feed.wire import MAX_PAYLOAD, ConnectionClosed
+from headrace.feed.wire import ConnectionClosed
 
 if TYPE_CHECKING:
     from headrace.feed.server import Client
 
-RESTARTS, RESTART_WINDOW = 20, 60.0
 MAX_OPEN_DEATHS = 2
-MAX_PIECES = 4096
 MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
 STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
@@ -62,13 +60,6 @@ class _Known:
     message: messages.Open
     opened: messages.Opened | None = None
     deaths: int = 0
-    batch_bytes: int = 0  # the largest batch that was made whole
-
-
-def _alone(piece: messages.Piece) -> messages.Piece:
-    """Returns the piece as a block of its own, not as a part of its batch's."""
-    rows, position = piece.last - piece.first, piece.position + piece.first
-    return msgspec.structs.replace(piece, rows=rows, first=0, last=rows, position=position)
 
 
 class Desk:
@@ -83,7 +74,7 @@ class Desk:
     def __init__(self, crew: Crew, tell: Callable[..., None], memory: int) -> None:
         self._crew = crew
         self._tell = tell
-        self._staging = SlabPool(memory)
+        self._staging = Staging(memory, lambda number: self._forget_slab(-number))
         self._numbers = 0
         self._queue: list[tuple[int, int, int, Task]] = []
         self._numbered: dict[bytes, int] = {}
@@ -93,7 +84,7 @@ class Desk:
         self._plans: dict[tuple[Client, str], str] = {}
         self._client_slabs: dict[tuple[Client, int], int] = {}
         self._slabs: dict[int, Slab] = {}
-        self._restarts: collections.deque[float] = collections.deque()
+        self._restarts = RestartBudget()
         self._ready = False
         self.tally = Tally(time.monotonic())
         self.numerics: dict[str, str] = {}
@@ -106,7 +97,7 @@ class Desk:
     @property
     def staging_bytes(self) -> int:
         """Bytes of the staging slabs that hold results."""
-        return self._staging.total_bytes - self._staging.free_bytes
+        return self._staging.bytes_in_use
 
     def _number(self) -> int:
         self._numbers += 1
@@ -157,15 +148,9 @@ class Desk:
     def ask(self, client: Client, ask: messages.Ask) -> None:
         """Queues a slice."""
         number = self._pipelines.get((client, ask.pipeline))
-        if number is None or not 0 < len(ask.pieces) <= MAX_PIECES:
-            raise ProtocolError(f"an ask for {len(ask.pieces)} pieces of pipeline {ask.pipeline}")
-        for piece in ask.pieces:
-            part = piece.last - piece.first < piece.rows
-            if not (0 <= piece.first <= piece.last <= piece.rows) or (part and len(ask.pieces) > 1):
-                raise ProtocolError(f"an ask for rows {piece.first}..{piece.last} of {piece.rows}")
-        layout = decode_layout(ask.layout) if ask.layout else None
-        if layout is not None and sum(layout.size(piece.rows) for piece in ask.pieces) > MAX_PAYLOAD:
-            raise ProtocolError(f"an ask for batches of more than {MAX_PAYLOAD} bytes")
+        if number is None:
+            raise ProtocolError(f"an ask for pipeline {ask.pipeline}, which is not open")
+        check_ask(ask)
         self._enqueue(Task(client, ask, self._number(), number))
 
     def _enqueue(self, task: Task) -> None:
@@ -288,37 +273,16 @@ class Desk:
         if not task.staging:  # digests only, or nothing but failures
             task.client.send(msgspec.structs.replace(answer, slab=0, size=0))
             return
-        slab, number = self._staging[task.staging], task.staging
-        pieces = task.ask.pieces
-        if answer.layout and len(pieces) == 1:
-            rows = pieces[0].last - pieces[0].first
-            regions = decode_layout(answer.layout).regions(rows, 0, rows)
-        elif answer.layout:
-            regions = [(0, sum(decode_layout(answer.layout).size(piece.rows) for piece in pieces))]
-        else:
-            regions = [(0, self._whole_size(task, answer, slab))]
-        payload = [slab.memory(offset, length) for offset, length in regions]
+        number = task.staging
+        payload = self._staging.payload(number, task.ask, task.pipeline, answer)
         answer = msgspec.structs.replace(answer, slab=0, fresh=False, size=sum(part.nbytes for part in payload))
         request = task.ask.request
-        task.client.send(answer, payload=payload, sent=lambda: self._release(number), key=request)
-
-    def _whole_size(self, task: Task, answer: messages.Done, slab: Slab) -> int:
-        """Returns the bytes that batches made whole take, and learns how large such slabs should be."""
-        known = self._known[task.pipeline]
-        size = min(answer.size, slab.size)
-        known.batch_bytes = max(known.batch_bytes, -(-size // len(task.ask.pieces)))
-        return size
+        task.client.send(answer, payload=payload, sent=lambda: self._staging.release(number), key=request)
 
     def _unstage(self, task: Task) -> None:
         if task.staging:
-            self._release(task.staging)
+            self._staging.release(task.staging)
             task.staging = 0
-
-    def _release(self, staging: int) -> None:
-        self._staging.release(staging)
-        for dropped in self._staging.dropped:
-            self._forget_slab(-dropped)
-        self._staging.dropped.clear()
 
     # Giving work
 
@@ -366,31 +330,19 @@ class Desk:
             if slab:
                 self._offer(member, slab, self._slabs[slab])
         else:
-            size = self._staging_size(task)
-            if size:
-                staging = self._staging.acquire(size, force=self._staging.total_bytes <= self._staging.free_bytes)
-                if staging is None:
-                    return False
+            staging = self._staging.reserve(ask, task.pipeline)
+            if staging is None:
+                return False
+            if staging:
                 task.staging, slab = staging, -staging
                 self._offer(member, slab, self._staging[staging])
-            if ask.layout:
-                ask = msgspec.structs.replace(ask, pieces=tuple(_alone(piece) for piece in ask.pieces))
+            ask = staged(ask)
         self._introduce(member, task.pipeline)
         if not member.tasks:
             task.begun = time.monotonic()
         member.tasks.append(task)
         self._give(member, msgspec.structs.replace(ask, request=task.request, pipeline=task.pipeline, slab=slab))
         return True
-
-    def _staging_size(self, task: Task) -> int:
-        """Returns the bytes to set aside for a result; 0 when they are not known yet, or nothing will come."""
-        ask = task.ask
-        if ask.check == messages.SUM:
-            return 0
-        if ask.layout:
-            layout = decode_layout(ask.layout)
-            return max(1, sum(layout.size(piece.last - piece.first) for piece in ask.pieces))
-        return self._known[task.pipeline].batch_bytes * len(ask.pieces)
 
     def _offer(self, member: Member, number: int, slab: Slab) -> None:
         if number not in member.slabs:
@@ -430,11 +382,7 @@ class Desk:
 
     def _replace(self, member: Member, reason: str) -> None:
         self._crew.discard(member)
-        now = time.monotonic()
-        self._restarts.append(now)
-        while self._restarts[0] < now - RESTART_WINDOW:
-            self._restarts.popleft()
-        allowed = len(self._restarts) <= RESTARTS
+        allowed = self._restarts.spend(time.monotonic())
         self._tell(event="executor_lost", pid=member.pid, reason=reason, replaced=allowed)
         for place, task in enumerate(member.tasks):
             self._unstage(task)
@@ -446,9 +394,7 @@ class Desk:
             elif not task.client.closed:
                 self._enqueue(task)
         if not allowed:
-            raise CrewLost(
-                f"{len(self._restarts)} executors ended within {RESTART_WINDOW:.0f} s; the last one {reason}"
-            )
+            raise CrewLost(f"{self._restarts.describe('executors')}; the last one {reason}")
         fresh = self._crew.start(member.number, member.capability)
         for number in list(self._waiting):
             capability = self._known[number].message.capability

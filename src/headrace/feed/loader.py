@@ -22,6 +22,7 @@ from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
 from headrace.feed.habits import TorchHabits, close_all, pinned
 from headrace.feed.iteration import Batches, InlineBatches, Iteration, Progress, ServedBatches
+from headrace.feed.localsupply import LocalSupply
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
 from headrace.feed.numerics import NumericsPolicy
@@ -29,10 +30,11 @@ from headrace.feed.places import find
 from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint
 from headrace.feed.planner import LoaderSeeds, Planner
 from headrace.feed.policy import SessionStats, Skipped
+from headrace.feed.remotesupply import RemoteSupply
 from headrace.feed.samplers import batched, source_of, torch_samplers
 from headrace.feed.session import Session
 from headrace.feed.shards import in_key_order
-from headrace.feed.supply import LocalSupply, RemoteSupply, Supply
+from headrace.feed.supply import Supply
 
 if TYPE_CHECKING:
     import torch
