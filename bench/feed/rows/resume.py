@@ -39,7 +39,7 @@ def loader() -> Any:
 
 
 def moved(state: Any, later: Any, steps: int) -> Any:
-    """Returns a state that many steps on: what grows from `state` to `later`, one step after it, grows as often more."""
+    """Returns a state `steps` on: what grew from `state` to `later`, which is one step on, grows that often."""
     if isinstance(state, dict):
         return {key: moved(item, later[key], steps) for key, item in state.items()}
     if isinstance(state, int) and not isinstance(state, bool):
