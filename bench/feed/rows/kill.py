@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 from bench.feed.contenders.headrace_loader import HeadraceLoader, HeadraceTcp
 from bench.feed.figures import Figure, Records
 from bench.feed.measure import Bench, Contender
@@ -50,7 +51,10 @@ def run(bench: Bench, settings: Settings) -> None:
             for repeat in range(bench.effort.repeats):
                 usual, pids = longest(batches, 4 * WORKERS)
                 time.sleep(draw.uniform(0, SLICE))
-                os.kill(draw.choice(sorted(pids)), signal.SIGKILL)
+                alive = sorted(
+                    pid for pid in pids if psutil.pid_exists(pid)
+                )  # batches of the one killed before may remain
+                os.kill(draw.choice(alive), signal.SIGKILL)
                 stall, _ = longest(batches, RECOVERED)
                 told = json.dumps({"slice_seconds": SLICE, "longest_before": usual, "workers": WORKERS})
                 bench.keep(variant, "headrace", repeat, batches=1, seconds=stall, settings=told)
