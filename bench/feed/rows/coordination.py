@@ -23,7 +23,9 @@ def run(bench: Bench, settings: Settings) -> None:
     quick = bench.effort.scale < 1
     seconds = 0.02 if quick else SLEEP
     for executors in EXECUTORS[:2] if quick else EXECUTORS:
-        loader = HeadraceTcp(sleeper(seconds=seconds), executors, batch_size=None)
+        loader = HeadraceTcp(
+            sleeper(seconds=seconds), executors, batch_size=None, verify=0.0
+        )  # they tell their process id
         # All wake together, so a window of a broken number of rounds would count half a burst.
         bench.interleave([loader], BATCH_BYTES, {f"{executors} executors of {seconds} s": None}, group=executors)
 
