@@ -161,8 +161,8 @@ def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
 
         assert epoch_with(loader, 2, kill) == slow_truth
         assert doomed.process.wait(5) != 0
-        assert loader.stats()["workers_lost"] == 1
         assert [flat(batch) for batch in loader] != slow_truth  # the second epoch, with the one that is left
+        assert loader.stats()["workers_lost"] == 1  # the first may have been over before it was noticed
 
 
 def test_a_server_that_is_killed_and_started_again_on_its_port_goes_on(

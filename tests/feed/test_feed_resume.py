@@ -147,18 +147,18 @@ def test_a_billion_samples_are_entered_in_the_middle_without_walking_there(
     shuffle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated, planned = [], []
-    permute, batch = plan.permute, plan.EpochPlan.batch
+    permute, batches = plan.permute, plan.EpochPlan._batches
     monkeypatch.setattr(plan, "permute", lambda at, n, key: evaluated.append(at.size) or permute(at, n, key))
-    monkeypatch.setattr(plan.EpochPlan, "batch", lambda *at: planned.append(at[2]) or batch(*at))
+    monkeypatch.setattr(plan.EpochPlan, "_batches", lambda *at: planned.append(at[2:]) or batches(*at))
     with DataLoader(Endless(), 256, shuffle, seed=3) as loader:
         state = saved(loader) | {"step": 1_000_000, "samples": 256_000_000}
         loader.load_state_dict(state)
         [found] = take(loader, 1)
-        assert planned == [1_000_000]
+        assert planned == [(1_000_000, 1_000_001)]
         assert sum(evaluated) == (256 if shuffle else 0)
         assert saved(loader)["step"] == 1_000_001
         assert len(loader) == 3_906_250
-    keys = batch(plan.EpochPlan(10**9, 256, 3, shuffle), 0, 1_000_000).keys
+    keys = plan.EpochPlan(10**9, 256, 3, shuffle).batch(0, 1_000_000).keys
     assert found == flat(torch.tensor(keys))
 
 
