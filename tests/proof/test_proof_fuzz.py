@@ -272,15 +272,15 @@ def oversize(host: Server, fuzz: Fuzz) -> None:
 
 def after_the_handshake(host: Server, fuzz: Fuzz) -> None:
     """Holds the token, and sends what decodes but makes no sense, then what does not decode."""
-    channel, handshake = Channel(connect(host, fuzz)), ClientHandshake(bytes.fromhex("5e" * 32), "insane")
-    slab = Slab.create(1)
+    raw, handshake = connect(host, fuzz), ClientHandshake(bytes.fromhex("5e" * 32), "insane")
+    unix = raw.family == socket.AF_UNIX
+    channel, slab = Channel(raw), Slab.create(1)
     try:
         while handshake.welcome is None:
             for frame in channel.wait(10):
                 handshake.step(frame.message, channel.send)
         for _ in range(fuzz.chance.randrange(1, 8)):
             descriptors = [slab.descriptor] * fuzz.chance.choice([0, 0, 0, 1, 1, 4])
-            unix = channel._socket.family == socket.AF_UNIX
             channel.send(fuzz.message(), descriptors=descriptors if unix else [])
         channel.send(Encoded(fuzz.body()))  # type: ignore[arg-type]
         channel.send(Encoded(b"\xc1"))  # type: ignore[arg-type]  # never a message
@@ -323,8 +323,8 @@ class Recorded:
 
 def asking_nonsense(host: Server, fuzz: Fuzz) -> None:
     """Holds the token, opens the pipeline as a real client does, and asks for what cannot be made, and for what can."""
-    channel, handshake = Channel(connect(host, fuzz)), ClientHandshake(bytes.fromhex("5e" * 32), "insane")
-    channel._sink = lambda _, length: [memoryview(bytearray(length))]
+    channel = Channel(connect(host, fuzz), sink=lambda _, length: [memoryview(bytearray(length))])
+    handshake = ClientHandshake(bytes.fromhex("5e" * 32), "insane")
     answers, asks = 0, fuzz.chance.randrange(1, 5)
     try:
         while answers < asks:
