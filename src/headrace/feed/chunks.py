@@ -113,6 +113,11 @@ class ChunkReader:
         """Whether all has come, or the sender has aborted."""
         return not self._targets
 
+    @property
+    def missing(self) -> int:
+        """Bytes of the chunk at hand that have not come, 0 between two chunks."""
+        return self._chunk.length - self._filled if self._chunk is not None else 0
+
     def advance(self, receive_into: Callable[[memoryview], int]) -> None:
         """Receives some more.
 

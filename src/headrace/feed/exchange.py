@@ -71,8 +71,7 @@ class Exchange:
     def step(self, pause: float) -> None:
         """Asks what can be asked and takes what has come; waits up to `pause` seconds for something."""
         now = self._now()
-        for worker in self._supply.maintain(now):
-            _send(worker.link, self._opening, worker.route)
+        self.greet(now)
         self._settle_numerics(now)
         self._settle_shards(now)
         self._ask(now)
@@ -96,6 +95,11 @@ class Exchange:
             if held is not None and held.kind == "executor":
                 self._stats.slices_timed_out += self._supply.end_stuck(held, now, self._policy.slice_timeout)
         self._ask(now)
+
+    def greet(self, now: float) -> None:
+        """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
+        for worker in self._supply.maintain(now):
+            _send(worker.link, self._opening, worker.route)
 
     def cancel(self, stale: Sequence[int]) -> None:
         """Tells the workers that answers are not wanted any more."""

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -100,9 +101,20 @@ class ExecutorLink(Link):
 
     number: int
     process: Any  # multiprocessing's Process of some context
+    starting: threading.Thread | None = None
+    failure: Exception | None = None
+
+    def settle(self) -> None:
+        """Waits until the process has been started, or could not be."""
+        if self.starting is not None:
+            self.starting.join()
+            self.starting = None
 
     def reason(self) -> str:
-        """Says how the executor ended."""
+        """Says how the executor ended. Raises FeedError if it could not be started."""
+        self.settle()
+        if self.failure is not None:
+            raise FeedError(f"cannot start a worker process: {self.failure}") from self.failure
         self.process.join(1.0)
         code = self.process.exitcode
         if code is None:
@@ -111,12 +123,16 @@ class ExecutorLink(Link):
 
     def signal(self, number: int) -> None:
         """Sends the executor a signal."""
+        self.settle()
         if self.process.exitcode is None:
             os.kill(self.process.pid, number)
 
     def close(self) -> None:
         """Ends the executor."""
         self.channel.close()
+        self.settle()
+        if self.failure is not None:
+            return
         if self.process.exitcode is None:
             self.process.kill()
         self.process.join()
@@ -150,14 +166,25 @@ def start_executor(
         daemon=True,
         name=f"headrace-worker-{number}",
     )
-    try:
-        process.start()
-    except (AttributeError, TypeError, RuntimeError, OSError, pickle.PicklingError) as error:
+    link = ExecutorLink(Channel(ours), False, set(), number, process)
+
+    def start() -> None:
+        try:
+            process.start()
+        except (AttributeError, TypeError, RuntimeError, OSError, pickle.PicklingError) as error:
+            link.failure = error
+        finally:
+            theirs.close()
+
+    if forked:  # here and now: a fork takes the thread that asks for it, and no other
+        start()
+    else:  # the child has to import what it needs before it takes its dataset; meanwhile the next one is started
+        link.starting = threading.Thread(target=start, name=f"headrace-start-{number}")
+        link.starting.start()
+    if link.failure is not None:
         ours.close()
-        raise FeedError(f"cannot start a worker process: {error}") from error
-    finally:
-        theirs.close()
-    return ExecutorLink(Channel(ours), False, set(), number, process)
+        raise FeedError(f"cannot start a worker process: {link.failure}") from link.failure
+    return link
 
 
 def _local_main(

@@ -38,6 +38,7 @@ from headrace.feed.tls import client_tls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
 
 CONNECT_SECONDS = 5.0
+LOOK_SECONDS = 0.5
 
 
 @dataclass(eq=False)
@@ -53,6 +54,7 @@ class Host:
     connected: bool = False
     asks: dict[int, messages.Ask] = field(default_factory=dict)
     fresh: dict[int, Slab] = field(default_factory=dict)
+    looked: float = 0.0
 
 
 class Receiver:
@@ -82,6 +84,9 @@ class Receiver:
                 elif self._hosts.get(host.route) is host:
                     self._hear_host(host, events)
             now = time.monotonic()
+            for host in list(self._hosts.values()):
+                if host.channel.amid_payload and now - host.looked > LOOK_SECONDS:
+                    self._hear_host(host, selectors.EVENT_READ)  # of a payload that comes slowly no poll tells
             for host in list(self._hosts.values()):
                 self._watch(host, now)
 
@@ -175,6 +180,7 @@ class Receiver:
         self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
 
     def _hear_host(self, host: Host, events: int) -> None:
+        host.looked = time.monotonic()
         try:
             if not host.connected:
                 host.connected = True

@@ -77,6 +77,7 @@ class Session:
         self._exchange.cancel(stale)
         self._open, self._ahead = None, None
         self._plans = plans
+        self._exchange.greet(self._now())  # workers start while a sampler makes its order
         self._fill()
 
     @property

@@ -72,9 +72,21 @@ class Stream(abc.ABC):
     def receive_into(self, target: memoryview) -> int:
         """Receives into memory. Returns the number of bytes, 0 at the end."""
 
+    @abc.abstractmethod
+    def expect(self, size: int) -> None:
+        """Tells that a poll need not report less than `size` bytes: they are sure to come."""
+
 
 class PlainStream(Stream):
     """A socket as it is."""
+
+    _expected = 1
+
+    def expect(self, size: int) -> None:
+        """See Stream. The kernel then wakes the receiver once for many packets."""
+        if size != self._expected and self._socket.family != socket.AF_UNIX:
+            self._expected = size
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def advance(self) -> None:
         """See Stream. There is no handshake."""
@@ -111,6 +123,9 @@ class TlsStream(Stream):
     """
 
     ready = False
+
+    def expect(self, size: int) -> None:
+        """See Stream. Bytes on the wire and bytes inside are not the same here, so nothing is told."""
 
     def __init__(self, connection: socket.socket, tls: ServerTls | ClientTls) -> None:
         super().__init__(connection)

@@ -39,6 +39,7 @@ MAX_HANDSHAKE = 4096
 USER_TIMEOUT_MS = 5_000
 LIVELY_BYTES = 16 << 10
 _IOV_MAX = 512
+_EXPECT = 256 << 10  # bytes of a chunk that the receiver is woken for at once
 
 
 class ConnectionClosed(Exception):
@@ -275,14 +276,26 @@ class Channel:
                 if frame is not None:
                     frames.append(frame)
         except (BlockingIOError, InterruptedError):
-            return frames
+            pass
         except (ConnectionClosed, ProtocolError) as error:
             self._broken = error
         except OSError as error:
             self._broken = ConnectionClosed(str(error))
-        if self._broken is not None and not frames:
+        if self._broken is None:
+            self._stream.expect(self._certain())
+        elif not frames:
             raise self._broken
         return frames
+
+    def _certain(self) -> int:
+        """Bytes that are sure to come, at least 1: those of a chunk come without a pause."""
+        missing = self._payload.missing if self._payload is not None else 0
+        return max(1, min(missing, _EXPECT))
+
+    @property
+    def amid_payload(self) -> bool:
+        """Whether a payload is being received; a poll may not tell of every byte of it."""
+        return self._payload is not None
 
     def _advance(self) -> Frame | None:
         if self._lengths is None:
