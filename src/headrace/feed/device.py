@@ -89,7 +89,10 @@ class DeviceBatches:
         started, self._ahead = self._ahead or self._start(), None
         if isinstance(started.outcome, Exception):
             self._progress.step = started.step
-            raise started.outcome
+            try:
+                raise started.outcome
+            finally:
+                del started  # it would keep the error, and the error this frame
         if started.outcome is None:
             return None
         data, rows = started.outcome
