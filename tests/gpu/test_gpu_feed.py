@@ -67,9 +67,8 @@ def test_batches_arrive_with_their_bits_while_the_gpu_is_busy(workers: int) -> N
 
 
 def test_dataclasses_and_strings() -> None:
-    with DataLoader(
-        Images(), batch_size=8, collate_fn=as_samples, num_workers=1, device=torch.device("cuda:0")
-    ) as loader:
+    device = torch.device("cuda:0")
+    with DataLoader(Images(), batch_size=8, collate_fn=as_samples, num_workers=1, device=device) as loader:
         for step, sample in enumerate(loader):
             assert (sample.image.device, sample.name) == (device, str(8 * step))
             assert sample.image[3, 5].item() == 8 * step + 3
