@@ -136,6 +136,7 @@ def test_what_cannot_be_locked_is_copied_with_a_warning_that_names_the_error() -
     assert pinning.register(address, memory.size)
     with pytest.warns(UserWarning, match="cannot be locked: .*already"):
         assert not pinning.register(address, memory.size)
+    assert torch.ones(3, device="cuda").add(1).tolist() == [2, 2, 2]  # the error is not told to the next kernel
     pinning.unregister(address)
     assert not pinning.register(address, memory.size)  # it does not try again
 

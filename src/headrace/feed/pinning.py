@@ -11,6 +11,7 @@ a stream of the user's own, whose batch dies while another stream is the current
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -47,6 +48,7 @@ class CudaPinning:
             torch.cuda.check_error(_runtime().cudaHostRegister(address, size, _PORTABLE))
         except RuntimeError as error:  # a container may limit locked memory; a driver may not lock shared memory
             self._refused = True
+            _clear_error()
             warnings.warn(
                 f"batches are copied to page-locked memory, since their own cannot be locked: {error}", stacklevel=2
             )
@@ -74,6 +76,14 @@ def _runtime() -> Any:
     import torch
 
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _clear_error() -> None:
+    """Has a kernel take up the error of the call before: CUDA tells it once more, to whoever starts the next one."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device="cuda").add_(1)
 
 
 class _Fence:
