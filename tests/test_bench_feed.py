@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -19,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 from bench.feed import publish  # noqa: E402
 from bench.feed.figures import Figure, Records, markdown, rate  # noqa: E402
 from bench.feed.records import COLUMNS, Record, read, write  # noqa: E402
+from bench.feed.resnet import resnet50  # noqa: E402
 from bench.feed.settings import DEFAULTS, Settings  # noqa: E402
 
 
@@ -117,3 +119,9 @@ def test_the_docs_have_a_place_for_the_figures() -> None:
         assert "the block" in publish.between(text, name, "the block")
     with pytest.raises(ValueError, match="no block"):
         publish.between("a page", "table", "the block")
+
+
+def test_the_model_of_the_gpu_benchmark_is_a_resnet_50() -> None:
+    model = resnet50()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032  # as in torchvision
+    assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 1000)

@@ -26,14 +26,12 @@ class FeedServer:
 
     Args:
         executors: how many.
+        secret: file with the secret of other servers; by default one of its own.
     """
 
-    def __init__(self, executors: int) -> None:
+    def __init__(self, executors: int, secret: str = "") -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="feed-bench-")
-        secret = Path(self._directory.name) / "secret"
-        secret.touch(mode=0o600)
-        secret.write_text(secrets.token_hex(32))
-        self.secret = str(secret)
+        self.secret = secret or self._new_secret()
         port = free_port()
         self.address = f"tcp://127.0.0.1:{port}"
         status, theirs = os.pipe()
@@ -47,6 +45,12 @@ class FeedServer:
                 raise RuntimeError("the feed server did not start; see its message above")
             os.set_blocking(events.fileno(), False)
             self._status = os.dup(events.fileno())  # kept open: the server writes what it loses
+
+    def _new_secret(self) -> str:
+        secret = Path(self._directory.name) / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(32))
+        return str(secret)
 
     def stop(self) -> None:
         """Ends it."""

@@ -17,7 +17,7 @@ from headrace.feed.frames import Frame
 from headrace.feed.layout import Layout, decode_layout
 from headrace.feed.parts import Bundle, Part
 from headrace.feed.shelf import Shelf
-from headrace.feed.slab import Slab
+from headrace.feed.slab import Pinning, Slab
 
 _HELD_SHARE = 0.5  # of the memory: more than that in the user's hands, and batches are copied out
 _HELD_SLABS = 64  # likewise: every slab takes two descriptors, of which a process may have 1,024
@@ -46,10 +46,11 @@ class Assembly:
 
     Args:
         memory: limit of the slabs, bytes.
+        pinning: page-locks the slabs that the user gets; None for ordinary memory.
     """
 
-    def __init__(self, memory: int) -> None:
-        self.shelf = Shelf(memory)
+    def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
+        self.shelf = Shelf(memory, pinning)
         self._memory = memory
         self._results: dict[Bundle, _Result] = {}
         self._prepared: set[Bundle] = set()  # those that have slabs

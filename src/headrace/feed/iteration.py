@@ -39,6 +39,9 @@ class Batches(Protocol):
     def fetch(self) -> tuple[Any, int] | None:
         """Returns the next batch and its number of rows, None at the end."""
 
+    def ready(self) -> bool:
+        """Says whether `fetch` would return or raise without a wait."""
+
     def end(self, *, complete: bool) -> None:
         """The pass is over; `complete` if it was not broken off. May be called twice."""
 
@@ -77,6 +80,10 @@ class InlineBatches:
         if isinstance(error, StopIteration):  # it would end the user's loop as if the epoch were over
             raise RuntimeError("the dataset raised StopIteration") from error
         raise error
+
+    def ready(self) -> bool:
+        """To load a batch is to wait for it."""
+        return False
 
     def end(self, *, complete: bool) -> None:
         """Nothing is held."""
@@ -125,6 +132,11 @@ class ServedBatches:
             if taken is not None:  # else every row of the batch was skipped
                 return taken
         return None
+
+    def ready(self) -> bool:
+        """Asks the session. (Behind a batch that was skipped as a whole there is a wait all the same.)"""
+        session, progress = self._session, self._progress
+        return session is None or progress.step == self._end_step or session.ready(progress.epoch, progress.step)
 
     def end(self, *, complete: bool) -> None:
         """Gives the session back."""

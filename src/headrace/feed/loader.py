@@ -20,6 +20,7 @@ from headrace.feed import messages, naming
 from headrace.feed.arguments import Shard, as_context, check_arguments, find_shard, make_policy, warn_of_pass
 from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
+from headrace.feed.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.habits import TorchHabits, close_all, pinned
 from headrace.feed.iteration import Batches, InlineBatches, Iteration, Progress, ServedBatches
 from headrace.feed.localsupply import LocalSupply
@@ -54,7 +55,7 @@ class DataLoader(TorchHabits):
         sampler, batch_sampler: as in torch; they run in the trainer.
         num_workers: local worker processes when there are no remote workers; 0 loads in this process.
         collate_fn: makes a batch of a list of samples; by default torch's `default_collate`.
-        pin_memory: whether batches are copied to page-locked memory (with CUDA).
+        pin_memory: whether batches lie in page-locked memory (with CUDA).
         drop_last: whether an incomplete last batch is left out.
         timeout: seconds to wait for a batch before RuntimeError; 0 for `stall_timeout`.
         worker_init_fn: called in every worker with its number.
@@ -86,13 +87,15 @@ class DataLoader(TorchHabits):
         numerics: what to do about workers with other libraries or instruction sets: ``"warn"``, ``"refuse"`` them, or
             use the ``"lowest"`` instruction set on all.
         hedge: whether a batch that is late is asked for a second time, of an idle worker.
+        device: where batches arrive: their tensors are copied there on a side stream, one batch ahead; None for the
+            host.
         snapshot_every_n_steps: as in torchdata's StatefulDataLoader: how often a sampler's own state is noted. The
             position is exact at every step all the same.
 
     Raises:
         ValueError: arguments that exclude each other, as in torch.
         PipelineError: something that remote workers cannot be given; the hint says how to write it.
-        FeedError: HEADRACE_FEED cannot be read.
+        FeedError: HEADRACE_FEED cannot be read, or there is no such device.
     """
 
     _shards = False  # whether the ranks share the data without being told; a framework's adapter says so
@@ -133,6 +136,7 @@ class DataLoader(TorchHabits):
         verify: float = 0.001,
         numerics: NumericsPolicy = "warn",
         hedge: bool = True,
+        device: str | torch.device | None = None,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
         self._places = find(workers, secret_file, tls_ca)
@@ -152,7 +156,7 @@ class DataLoader(TorchHabits):
         self._batched = batch_size is not None or batch_sampler is not None
         self.collate_fn = collate_fn or standard_collate(batched=self._batched)
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.drop_last = drop_last
+        self.device, self.drop_last = find_device(device), drop_last
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = as_context(multiprocessing_context)
@@ -210,11 +214,14 @@ class DataLoader(TorchHabits):
         self._settle()
         progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
         batches: Batches
+        fetched = progress if self.device is None else dataclasses.replace(progress)
         if self._places is None and self.num_workers == 0:
-            batches = InlineBatches(self._local(), plans, progress)
+            batches = InlineBatches(self._local(), plans, fetched)
         else:
-            batches = self._serve(plans, progress, end_step)
-        prepare = pinned if self.pin_memory else None
+            batches = self._serve(plans, fetched, end_step)
+        if self.device is not None:
+            batches = DeviceBatches(batches, fetched, progress, open_device(self.device))
+        prepare = pinned if self.pin_memory and self.device is None else None
         untouched = self._planner.bookmark.untouched
         return Iteration(batches, self._meter, progress, prepare, self.__len__, lambda: untouched(progress))
 
@@ -376,6 +383,7 @@ class DataLoader(TorchHabits):
             policy=self._policy,
             stats=self._stats,
             warn=lambda text, kind: warnings.warn(text, kind, stacklevel=2),
+            pinning=find_pinning(self.device, pin=self.pin_memory),
         )
 
     def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> ServedBatches:

@@ -18,6 +18,7 @@ from headrace.feed.exchange import Exchange
 from headrace.feed.parts import Bundle
 from headrace.feed.plan import BatchPlan
 from headrace.feed.policy import BatchSkipped, Policy, SessionStats
+from headrace.feed.slab import Pinning
 from headrace.feed.supply import Supply
 
 WINDOW = 8  # bundles on their way, at least
@@ -37,6 +38,7 @@ class Session:
         stats: counters to add to.
         warn: called with what the user should know, and the kind of warning.
         now: the clock, monotonic seconds.
+        pinning: page-locks the slabs that batches lie in; None for ordinary memory.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Session:
         stats: SessionStats,
         warn: Callable[[str, type[Warning]], None],
         now: Callable[[], float] = time.monotonic,
+        pinning: Pinning | None = None,
     ) -> None:
         self._supply = supply
-        self._assembly = Assembly(memory)
+        self._assembly = Assembly(memory, pinning)
         self._exchange = Exchange(supply, opening, self._assembly, policy, stats, warn, now)
         self._exchange.opened = self._fill
         self._schedule = self._exchange.schedule
@@ -116,6 +119,16 @@ class Session:
             return False
         self._pump(lambda: self._ready(epoch, step), timeout, f"batch {step} of epoch {epoch}")
         return True
+
+    def ready(self, epoch: int, step: int) -> bool:
+        """Says whether `wait_for` would return, or raise, at once. Raises as it does."""
+        if self.closed or self._open is not None:
+            return True
+        self._fill()
+        if (epoch, step) not in self._schedule.bundles:
+            return True
+        self._step_or_close(0.0)
+        return self._ready(epoch, step)
 
     def _ready(self, epoch: int, step: int) -> bool:
         head = self._schedule.bundles[epoch, step]  # it may have been replaced by bundles of single batches

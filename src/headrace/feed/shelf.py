@@ -7,7 +7,7 @@ writing to is tainted: it is never used again.
 
 from __future__ import annotations
 
-from headrace.feed.slab import Slab, SlabPool
+from headrace.feed.slab import Pinning, Slab, SlabPool
 from headrace.feed.tree import Bytes
 
 
@@ -16,10 +16,11 @@ class Shelf:
 
     Args:
         memory: limit of the slabs, bytes.
+        pinning: page-locks the slabs that the user gets; None for ordinary memory.
     """
 
-    def __init__(self, memory: int) -> None:
-        self._pool = SlabPool(memory)
+    def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
+        self._pool = SlabPool(memory, pinning)
         self._requests: dict[int, int] = {}  # request -> slab
         self._writers: dict[int, int] = {}  # slab -> requests that may write to it
         self._retired: set[int] = set()

@@ -8,10 +8,12 @@ descriptor of its own (Python's mmap duplicates it), so slabs are few.
 from __future__ import annotations
 
 import collections
+import functools
 import mmap
 import os
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,29 @@ from headrace.errors import ProtocolError
 
 GRANULE = 64 << 10
 MAX_FREE = 32  # a slab costs descriptors, of which a process may have no more than 1024
+
+
+class Pinning(Protocol):
+    """Page-locks mappings, for copies to a device; see `pinning`."""
+
+    def register(self, address: int, size: int) -> bool:
+        """Page-locks memory. Returns whether it was done."""
+
+    def unregister(self, address: int) -> None:
+        """Undoes it, before the memory is unmapped."""
+
+    def fence(self) -> Callable[[], bool] | None:
+        """Returns what says whether nothing that was started until now reads from such memory; None if nothing does."""
+
+
+class _Mapping(mmap.mmap):
+    """A mapping that may be page-locked. A weak reference would tell of its end only when it is unmapped already."""
+
+    unregister: Callable[[], None] | None = None
+
+    def __del__(self) -> None:
+        if self.unregister is not None:
+            self.unregister()
 
 
 class Slab:
@@ -39,7 +64,7 @@ class Slab:
         try:
             if size < 1 or os.fstat(descriptor).st_size < size:
                 raise ProtocolError(f"a slab of {size} bytes was announced, it has {os.fstat(descriptor).st_size}")
-            self._map = mmap.mmap(descriptor, size)
+            self._map = _Mapping(descriptor, size)
         except BaseException:
             os.close(descriptor)
             raise
@@ -60,6 +85,17 @@ class Slab:
         """Returns a new array over the first `size` bytes; all arrays made of it keep it, and the mapping, alive."""
         return np.frombuffer(self._map, np.uint8, self.size if size is None else size)
 
+    @property
+    def pinned(self) -> bool:
+        """Whether the mapping is page-locked."""
+        return self._map.unregister is not None
+
+    def pin(self, pinning: Pinning) -> None:
+        """Page-locks the mapping, if it is not yet and can be; it is unlocked when it ends."""
+        address = self.view(0).ctypes.data
+        if not self.pinned and pinning.register(address, self.size):
+            self._map.unregister = functools.partial(pinning.unregister, address)
+
     def memory(self, offset: int, length: int) -> memoryview:
         """Returns a part of the slab as memory. Raises ProtocolError if it is not inside."""
         if offset < 0 or length < 0 or offset + length > self.size:
@@ -73,15 +109,22 @@ class Slab:
             self.descriptor = -1
 
 
+Returned = collections.deque[tuple[int, Callable[[], bool] | None]]  # numbers of slabs, and the fences to be passed
+
+
 class Lease:
     """A slab that the user looks at: it returns to the pool when the last view is gone.
 
     The finaliser may run in any thread at any time, so it only leaves a note that the pool reads later.
     """
 
-    def __init__(self, number: int, view: NDArray[np.uint8], returned: collections.deque[int]) -> None:
-        self.finalizer: weakref.finalize[Any, Any] = weakref.finalize(view, returned.append, number)
+    def __init__(self, number: int, view: NDArray[np.uint8], returned: Returned, pinning: Pinning | None) -> None:
+        self.finalizer: weakref.finalize[Any, Any] = weakref.finalize(view, _give_back, number, returned, pinning)
         self.finalizer.atexit = False
+
+
+def _give_back(number: int, returned: Returned, pinning: Pinning | None) -> None:
+    returned.append((number, pinning.fence() if pinning is not None else None))
 
 
 class SlabPool:
@@ -89,13 +132,16 @@ class SlabPool:
 
     Args:
         limit: bytes over all slabs. It is passed only for the batch that is next in line (`force`).
+        pinning: page-locks the slabs that the user gets; None for ordinary memory.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, pinning: Pinning | None = None) -> None:
         self.limit = limit
+        self._pinning = pinning
         self._slabs: dict[int, Slab] = {}
         self._free: list[int] = []
-        self._returned: collections.deque[int] = collections.deque()
+        self._returned: Returned = collections.deque()
+        self._fenced: Returned = collections.deque()  # the user let go of them, but a device may still read
         self._leased: set[int] = set()
         self._next = 1
         self.dropped: list[int] = []
@@ -128,7 +174,12 @@ class SlabPool:
 
     def _collect(self) -> None:
         while self._returned:
-            number = self._returned.popleft()
+            self._fenced.append(self._returned.popleft())
+        for _ in range(len(self._fenced)):
+            number, fence = self._fenced.popleft()
+            if fence is not None and not fence():
+                self._fenced.append((number, fence))
+                continue
             self._leased.discard(number)
             if number in self._slabs:
                 self._free.append(number)
@@ -170,8 +221,11 @@ class SlabPool:
 
     def lease(self, number: int, size: int) -> NDArray[np.uint8]:
         """Returns a view for the user; the slab comes back when all views of it are gone."""
-        view = self._slabs[number].view(size)
-        Lease(number, view, self._returned)
+        slab = self._slabs[number]
+        if self._pinning is not None:
+            slab.pin(self._pinning)
+        view = slab.view(size)
+        Lease(number, view, self._returned, self._pinning if slab.pinned else None)
         self._leased.add(number)
         return view
 

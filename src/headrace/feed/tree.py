@@ -251,20 +251,24 @@ def _children(tree: Any) -> Iterable[Any]:
     return records.values_of(tree).values() if records.is_record(tree) else ()
 
 
-def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
+def mapped(tree: Any, function: Callable[[Any], Any], *, whole: str = "pin_memory") -> Any:
     """Returns a tree of the same containers, with `function` applied to everything that is none of them.
 
-    Containers are dict, OrderedDict, list, tuple, namedtuples and dataclass instances without a method `pin_memory` of
-    their own; the given tree is not changed.
+    Containers are dict, OrderedDict, list, tuple, namedtuples and dataclass instances; the given tree is not changed.
+
+    Args:
+        tree: what came of a batch.
+        function: applied to tensors, arrays, and all else that is no container.
+        whole: name of a method; what has it knows itself what to do with its parts, and is no container.
     """
     if type(tree) in (dict, OrderedDict):
-        return type(tree)((key, mapped(item, function)) for key, item in tree.items())
+        return type(tree)((key, mapped(item, function, whole=whole)) for key, item in tree.items())
     if type(tree) in (list, tuple):
-        return type(tree)([mapped(item, function) for item in tree])
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return tuple.__new__(type(tree), [mapped(item, function) for item in tree])
-    if records.is_record(tree) and not hasattr(tree, "pin_memory"):
-        return records.replaced(tree, lambda item: mapped(item, function))
+        return type(tree)([mapped(item, function, whole=whole) for item in tree])
+    if isinstance(tree, tuple) and hasattr(tree, "_fields") and not hasattr(tree, whole):
+        return tuple.__new__(type(tree), [mapped(item, function, whole=whole) for item in tree])
+    if records.is_record(tree) and not hasattr(tree, whole):
+        return records.replaced(tree, lambda item: mapped(item, function, whole=whole))
     return function(tree)
 
 
