@@ -25,7 +25,6 @@ from headrace.feed.sharding import Sharding, detached
 from headrace.feed.supply import Supply, Worker
 from headrace.feed.trouble import raise_remote, remade
 from headrace.feed.verify import Check, Verifier
-from headrace.feed.wire import ConnectionClosed
 
 
 class Exchange:
@@ -75,7 +74,7 @@ class Exchange:
         self._settle_numerics(now)
         self._settle_shards(now)
         self._ask(now)
-        for arrival in self._supply.exchange(pause):
+        for arrival in self._supply.exchange(min(pause, self._supply.patience)):
             try:
                 for frame in arrival.frames:
                     self._take(self._supply.worker_of(arrival.link, frame.route), frame)
@@ -99,7 +98,7 @@ class Exchange:
     def greet(self, now: float) -> None:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
         for worker in self._supply.maintain(now):
-            _send(worker.link, self._opening, worker.route)
+            worker.link.post(self._opening, worker.route)
 
     def cancel(self, stale: Sequence[int]) -> None:
         """Tells the workers that answers are not wanted any more."""
@@ -108,7 +107,7 @@ class Exchange:
             source = self.schedule.sources.get(worker.number)
             owed = [request for request in stale if source is not None and request in source.outstanding]
             if owed:
-                _send(worker.link, messages.Cancel(owed), worker.route)
+                worker.link.post(messages.Cancel(owed), worker.route)
 
     def _link_lost(self, link: Link, why: str) -> None:
         for worker in self._supply.link_lost(link, why, self._now()):
@@ -119,7 +118,7 @@ class Exchange:
     def _ask(self, now: float) -> None:
         self._sharding.judge(now)
         for asked, ask in self._prober.asks(now):
-            _send(asked.link, ask, asked.route)
+            asked.link.post(ask, asked.route)
         while True:
             chosen = self.schedule.next_part()
             if chosen is None or not self._ask_one(*chosen, now):
@@ -168,7 +167,7 @@ class Exchange:
             self._assembly.shelf.lend(slab, request)
         self._stats.slices += 1
         self._stats.hedges += again
-        _send(worker.link, ask, worker.route)
+        worker.link.post(ask, worker.route)
         return True
 
     def _may_check(self, worker: Worker) -> bool:
@@ -185,18 +184,18 @@ class Exchange:
             b"" if check.ask.whole else check.done.layout, messages.SUM, avoid, self._policy.slice_timeout,
         )  # fmt: skip
         self._verifier.asked(request, Check(ask, check.done, check.source, check.at, check.kind))
-        _send(worker.link, ask, worker.route)
+        worker.link.post(ask, worker.route)
 
     def _offer(self, worker: Worker, number: int) -> None:
         for dropped in self._assembly.shelf.take_dropped():
             for link in self._supply.links():
                 if dropped in link.slabs:
                     link.slabs.discard(dropped)
-                    _send(link, messages.SlabDrop(dropped))
+                    link.post(messages.SlabDrop(dropped))
         if number not in worker.link.slabs:
             worker.link.slabs.add(number)
             slab = self._assembly.shelf[number]
-            _send(worker.link, messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
+            worker.link.post(messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
 
     # Answers
 
@@ -229,7 +228,7 @@ class Exchange:
             self._supply.refuse(worker, verdict.warning)
         elif verdict.reopen:
             pinned = msgspec.structs.replace(self._opening, capability=verdict.reopen)
-            _send(worker.link, pinned, worker.route)
+            worker.link.post(pinned, worker.route)
         elif verdict.ready:
             self._serve(worker)
 
@@ -239,7 +238,7 @@ class Exchange:
             if worker is None:
                 continue
             if reopen:
-                _send(worker.link, msgspec.structs.replace(self._opening, capability=reopen), worker.route)
+                worker.link.post(msgspec.structs.replace(self._opening, capability=reopen), worker.route)
             else:
                 self._serve(worker)
 
@@ -256,7 +255,7 @@ class Exchange:
             return  # until the others have told what they hold
         comparison = self._sharding.comparison()
         if comparison is not None:
-            _send(worker.link, comparison, worker.route)
+            worker.link.post(comparison, worker.route)
         shared = worker.kind == "server"
         self.schedule.add_source(worker.number, worker.name, worker.executors, self._now(), shared=shared)
         self._sharding.changed()
@@ -313,6 +312,7 @@ class Exchange:
 
     def _done(self, worker: Worker, part: Part, slab: int, message: messages.Done, frame: Frame) -> None:
         bundle = part.bundle
+        self._supply.served = True
         self._stats.worker_cpu_seconds += message.cpu
         host = self._stats.hosts.setdefault(worker.name, {"rows": 0, "seconds": 0.0, "cpu_seconds": 0.0})
         host["rows"] += part.rows
@@ -340,7 +340,7 @@ class Exchange:
             for number, source in self.schedule.sources.items():
                 worker = self._supply.worker(number)
                 if request in source.outstanding and worker is not None:
-                    _send(worker.link, messages.Cancel([request]), worker.route)
+                    worker.link.post(messages.Cancel([request]), worker.route)
 
     # Trouble
 
@@ -415,10 +415,3 @@ class Exchange:
         """Begins a bundle again in another slab."""
         self.schedule.start_over(bundle)
         self._assembly.forget(bundle)
-
-
-def _send(link: Link, message: messages.Message, route: int = 0, descriptors: Sequence[int] = ()) -> None:
-    try:
-        link.channel.send(message, route=route, descriptors=descriptors)
-    except ConnectionClosed:
-        return  # polling the link tells the same, and then what it owes is asked for elsewhere

@@ -25,8 +25,8 @@ from headrace.errors import FeedError
 from headrace.feed.compute import Built
 from headrace.feed.executor import executor_main
 from headrace.feed.lifetime import watch_parent
-from headrace.feed.messages import decode_greeting
-from headrace.feed.wire import Channel
+from headrace.feed.messages import Message, decode_greeting
+from headrace.feed.wire import Channel, ConnectionClosed
 
 
 @dataclass(eq=False)
@@ -42,6 +42,13 @@ class Link:
     channel: Channel
     shared: bool
     slabs: set[int]
+
+    def post(self, message: Message, route: int = 0, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message. When the connection is closed, polling tells so; what its worker owes is asked elsewhere."""
+        try:
+            self.channel.send(message, route=route, descriptors=descriptors)
+        except ConnectionClosed:
+            return
 
     def reason(self) -> str:
         """Says how the process behind the link ended."""
@@ -139,6 +146,15 @@ class ExecutorLink(Link):
         self.process.close()
 
 
+def _context(context: str | BaseContext | None) -> Any:
+    return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+
+
+def start_method(context: str | BaseContext | None) -> str:
+    """Returns the start method of a context, as torch's `multiprocessing_context` names it."""
+    return str(_context(context).get_start_method())
+
+
 def start_executor(
     number: int,
     of: int,
@@ -156,7 +172,7 @@ def start_executor(
         init: `worker_init_fn`.
         foreign: descriptors of this process that a forked child must close: the other executors' sockets.
     """
-    chosen: Any = multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+    chosen = _context(context)
     ours, theirs = socket.socketpair()
     forked = chosen.get_start_method() == "fork"
     close = [*foreign, ours.fileno()] if forked else []

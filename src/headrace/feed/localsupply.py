@@ -5,16 +5,22 @@ from __future__ import annotations
 import collections
 import os
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
 
 from headrace.errors import WorkersLost
 from headrace.feed.compute import Built
-from headrace.feed.links import ExecutorLink, Link, start_executor
+from headrace.feed.links import ExecutorLink, Link, start_executor, start_method
 from headrace.feed.restarts import RestartBudget
 from headrace.feed.supply import Supply, Worker
 
 STACK_SECONDS = 0.5  # to write a stack
+# The first batch is made by the first worker. To fork a large process takes a while, and to pickle a large dataset
+# takes long, so the others are started when it has answered, or has not within these seconds of having its dataset.
+FORK_SECONDS, SPAWN_SECONDS = 0.05, 0.5
+START_STEP = 0.01
+CHEAP_SECONDS = 0.015  # if all others are forked in less, they are, at once
 
 
 class LocalSupply(Supply):
@@ -43,6 +49,8 @@ class LocalSupply(Supply):
         self._missing = collections.deque(range(executors))
         self._restarts = RestartBudget()
         self._last = ""
+        self._forked = start_method(context) == "fork"
+        self._begun = self._opened = self._fork_seconds = 0.0
         self._stuck: dict[int, tuple[str, float]] = {}  # those that are being ended: why, and since when
 
     def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
@@ -56,15 +64,41 @@ class LocalSupply(Supply):
             worker.link.signal(signal.SIGKILL)
         return False
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which `maintain` should be called again."""
+        return START_STEP if self._missing else super().patience
+
+    def _due(self, now: float) -> int:
+        """Returns how many to start now. The others wait for the first one to give something, but not long."""
+        if self.served or not self._missing:
+            return len(self._missing)
+        if not self._workers:
+            self._begun = now
+            return 1
+        if self._forked and self._fork_seconds * len(self._missing) < CHEAP_SECONDS:
+            return len(self._missing)
+        if any(worker.ready for worker in self._workers.values()):
+            self._opened = self._opened or now
+        grace = FORK_SECONDS if self._forked else SPAWN_SECONDS
+        late = bool(self._opened) and now - self._opened > grace
+        late = late or (self._forked and now - self._begun > 5 * FORK_SECONDS)
+        return len(self._missing) if late else 0
+
     def maintain(self, now: float) -> list[Worker]:
         """Starts what is missing, within the restart budget."""
-        started = []
-        while self._missing:
-            number = self._missing.popleft()
-            foreign = [worker.link.channel.fileno() for worker in self._workers.values()]
-            link = start_executor(number, self._size, self._context, self._given, self._init, foreign)
-            started.append(self._add(f"worker {number}", "executor", link))
+        started: list[Worker] = []
+        while due := self._due(now):
+            for _ in range(due):
+                started.append(self._start(self._missing.popleft()))
         return started
+
+    def _start(self, number: int) -> Worker:
+        foreign = [worker.link.channel.fileno() for worker in self._workers.values()]
+        begun = time.perf_counter()
+        link = start_executor(number, self._size, self._context, self._given, self._init, foreign)
+        self._fork_seconds = time.perf_counter() - begun
+        return self._add(f"worker {number}", "executor", link)
 
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """An executor ended: it is replaced."""

@@ -23,6 +23,7 @@ from headrace.feed.wire import ConnectionClosed
 
 Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
+PATIENCE = 0.2
 RECOVER_SECONDS = 6.0
 
 
@@ -73,6 +74,7 @@ class Supply(abc.ABC):
 
     def __init__(self) -> None:
         self._workers: dict[int, Worker] = {}
+        self.served = False  # whether somebody has answered
 
     def _add(self, name: str, kind: Kind, link: Link) -> Worker:
         number = next(number for number in itertools.count(1) if number not in self._workers)
@@ -124,6 +126,11 @@ class Supply(abc.ABC):
                 broken = str(error)
             arrivals.append(Arrival(link, frames, broken))
         return arrivals
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which `maintain` should be called again."""
+        return PATIENCE
 
     def expected(self) -> int:
         """Returns how many workers may come, those that are there included."""
