@@ -369,7 +369,10 @@ class Exchange:
         for request in owed:
             self._checked.pop(request, None)
             self._slabs.pop(request, None)
-            self._verifier.lost(request)
+            if worker.kind == "executor" and request == first:
+                self._verifier.dropped(request)  # it may be what ended the worker
+            else:
+                self._verifier.lost(request)
             if may_still_write:
                 shelf.taint(request)
         for request, part in owed.items():
