@@ -211,7 +211,8 @@ class DataLoader(TorchHabits):
             plans = in_own_order(plans, self._local().dataset)
         batches: Batches
         if self._places is None and self.num_workers == 0:
-            batches = InlineBatches(self._local(), plans, progress)
+            skipped = self._stats.skipped if self._policy.on_error == "skip" else None
+            batches = InlineBatches(self._local(), plans, progress, skipped)
         else:
             batches = self._serve(plans, progress, end_step)
         prepare = pinned if self.pin_memory else None

@@ -82,7 +82,7 @@ class Bundle:
         slab: where the parts are to be written, 0 for not known yet; `spare`: slabs of parts that were asked for twice.
         failures: why batches cannot be had, by their place in `plans`.
         deaths: executors that died over it before it was cut.
-        left_out: rows that are skipped, of a single batch.
+        left_out: rows that are skipped, of a single batch, and why.
     """
 
     plans: tuple[BatchPlan, ...]
@@ -91,7 +91,7 @@ class Bundle:
     spare: list[int] = field(default_factory=list)
     failures: dict[int, Exception] = field(default_factory=dict)
     deaths: int = 0
-    left_out: set[int] = field(default_factory=set)
+    left_out: dict[int, str] = field(default_factory=dict)
 
     @property
     def plan(self) -> BatchPlan:
@@ -384,7 +384,7 @@ class Schedule:
 
     def make_whole(self, bundle: Bundle) -> None:
         """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
-        deaths = max((part.deaths for part in bundle.parts), default=0)
+        deaths = max((part.deaths for part in bundle.parts), default=0) if not bundle.left_out else 0
         bundle.parts = [Part(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
 
     def singles(self, bundle: Bundle) -> list[Bundle]:

@@ -13,7 +13,7 @@ import itertools
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Literal, NamedTuple
@@ -144,9 +144,9 @@ class Supply(abc.ABC):
         """The worker stays connected, but is not used. `reason` is told when nobody is left."""
         worker.reason, worker.unused = reason, True
 
-    def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
-        """Ends a local executor that hangs; returns whether that is news. Others are ended where they are."""
-        return False
+    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+        """Ends the local executors that hang; returns how many of them are news. Others are ended where they are."""
+        return 0
 
     @abc.abstractmethod
     def maintain(self, now: float) -> list[Worker]:
@@ -201,16 +201,18 @@ class LocalSupply(Supply):
         self._last = ""
         self._stuck: dict[int, tuple[str, float]] = {}  # those that are being ended: why, and since when
 
-    def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
-        """Has an executor that hangs write its stack to its log, and kills it a moment later."""
-        assert isinstance(worker.link, ExecutorLink)
-        if worker.number not in self._stuck:
-            self._stuck[worker.number] = f"it hung for {limit:.0f} s; its stack is in the log", now
-            worker.link.signal(signal.SIGUSR1)
-            return True
-        if now - self._stuck[worker.number][1] > STACK_SECONDS:
-            worker.link.signal(signal.SIGKILL)
-        return False
+    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+        """Has executors that hang write their stacks to their log, and kills them a moment later."""
+        before, self._stuck = self._stuck, {}  # one that has answered after all is not to be killed the next time
+        for number in numbers:
+            link = self._workers[number].link
+            assert isinstance(link, ExecutorLink)
+            self._stuck[number] = before.get(number, (f"it hung for {limit:.0f} s; its stack is in the log", now))
+            if number not in before:
+                link.signal(signal.SIGUSR1)
+            elif now - self._stuck[number][1] > STACK_SECONDS:
+                link.signal(signal.SIGKILL)
+        return len(self._stuck.keys() - before.keys())
 
     def maintain(self, now: float) -> list[Worker]:
         """Starts what is missing, within the restart budget."""
