@@ -41,6 +41,19 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
+def loader_at(pair: Pair) -> Callable[..., DataLoader]:
+    """Makes a loader whose workers are at a place."""
+
+    def make(place: str, dataset: Any, **options: Any) -> DataLoader:
+        where: dict[str, Any] = {"num_workers": 2}
+        if place != "local":
+            where = {"workers": pair.places()[place], "secret_file": pair.secret}
+        return DataLoader(dataset, **({"batch_size": 8} | options), **where)
+
+    return make
+
+
+@pytest.fixture
 def epochs() -> Callable[..., list[bytes]]:
     """Loads epochs and returns the bits of their batches."""
 

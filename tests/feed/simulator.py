@@ -260,12 +260,13 @@ class SimulatedSupply(Supply):
             self._zombies.append(peer)  # its executors still write to the slabs that they were lent
         self._arrivals.append((peer.link, why))
 
-    def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
+    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+        ended = 0
         for peer in self.peers:
-            if peer.worker is worker and peer.alive:
+            if peer.kind == "executor" and peer.worker and peer.worker.number in numbers and peer.alive:
                 self._break(peer, "it hung")
-                return True
-        return False
+                ended += 1
+        return ended
 
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         gone = [worker for worker in self._workers.values() if worker.link is link]

@@ -21,19 +21,6 @@ from headrace.feed import DataLoader
 PLACES = ["local", "unix", "two tcp"]
 
 
-@pytest.fixture
-def loader_at(pair: Pair) -> Callable[..., DataLoader]:
-    """Makes a loader whose workers are at a place."""
-
-    def make(place: str, dataset: Any, **options: Any) -> DataLoader:
-        where: dict[str, Any] = {"num_workers": 2}
-        if place != "local":
-            where = {"workers": pair.places()[place], "secret_file": pair.secret}
-        return DataLoader(dataset, **({"batch_size": 8} | options), **where)
-
-    return make
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_of_the_dataset_is_raised_as_its_own_type_with_the_remote_traceback(
     place: str, loader_at: Callable[..., DataLoader]

@@ -21,7 +21,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import PipelineError, ProtocolError
-from headrace.feed.tree import ALIGNMENT, bytes_of, describe, mapped, packed, rebuild, rows_of, write_leaves
+from headrace.feed.tree import (
+    ALIGNMENT,
+    bytes_of,
+    describe,
+    leaf_names,
+    mapped,
+    packed,
+    rebuild,
+    rows_of,
+    shifted,
+    write_leaves,
+)  # fmt: skip
 
 
 def travel(tree: Any, *, copy: bool = False) -> Any:
@@ -421,6 +432,28 @@ def test_mutated_descriptions_never_do_more_than_raise_protocol_error() -> None:
             rebuild(mutate(node), np.zeros(size, np.uint8))
         except ProtocolError:
             continue
+
+
+def tree_of_every_container() -> Any:
+    batch = Batch(torch.arange(3), [1])
+    inner = {"tuple": (torch.full((2,), 7.0), np.arange(2)), "point": Point(np.arange(4), None), "batch": batch}
+    return OrderedDict(first=[torch.zeros(1), 2**70, inner], last={np.int64(3): torch.eye(2)})
+
+
+def test_a_tree_that_was_shifted_is_the_same_behind_other_bytes() -> None:
+    tree = tree_of_every_container()
+    node, leaves, size = describe(tree)
+    block = np.full(128 + size, 0xAB, np.uint8)
+    write_leaves(leaves, block[128:])
+    assert flat(rebuild(shifted(node, 128), block)) == flat(rebuild(node, block[128:]))
+
+
+def test_the_leaves_of_every_container_are_named_in_their_order() -> None:
+    node, leaves, _ = describe(tree_of_every_container())
+    names = leaf_names(node)
+    assert len(names) == len(leaves)
+    assert names[:3] == ["['first'][0]", "['first'][2]['tuple'][0]", "['first'][2]['tuple'][1]"]
+    assert "['first'][2]['batch'].x" in names
 
 
 def test_rows_and_bytes_are_counted() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import msgspec
 
@@ -32,7 +32,7 @@ def pieces_of(part: Part, shards: ShardMap | None = None, worker: int = 0) -> tu
     return tuple(_piece(plan, 0, plan.rows, ()) for plan in bundle.plans)
 
 
-def _piece(plan: BatchPlan, first: int, last: int, left_out: Sequence[int] | set[int]) -> messages.Piece:
+def _piece(plan: BatchPlan, first: int, last: int, left_out: Collection[int]) -> messages.Piece:
     keys = list(plan.keys[first:last])
     if left_out:
         keys = [key for row, key in enumerate(keys, first) if row not in left_out]

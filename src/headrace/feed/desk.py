@@ -297,12 +297,13 @@ class Desk:
         while self._queue:
             _, _, _, task = self._queue[0]
             capability = self._known[task.pipeline].message.capability
-            free = [member for member in self._alive(capability) if len(member.tasks) < DEPTH]
-            if not free:
+            alive, avoid = self._alive(capability), task.ask.avoid
+            others = [member for member in alive if member.number != avoid and len(member.tasks) < 2 * DEPTH]
+            free = [member for member in alive if len(member.tasks) < DEPTH]
+            fit = others if avoid >= 0 and others else free  # a check by the one who made it would tell nothing
+            if not fit:
                 return
-            avoid = task.ask.avoid
-            member = min(free, key=lambda candidate: (candidate.number == avoid, len(candidate.tasks)))
-            if not self._prepare(member, task):
+            if not self._prepare(min(fit, key=lambda candidate: len(candidate.tasks)), task):
                 return  # the staging memory is used up; it comes back when the clients have read
             heapq.heappop(self._queue)
 

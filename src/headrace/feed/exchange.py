@@ -15,15 +15,15 @@ from headrace.feed.asks import pieces_of
 from headrace.feed.assembly import Assembly
 from headrace.feed.frames import Frame
 from headrace.feed.links import Link
-from headrace.feed.numerics import Numerics
+from headrace.feed.numerics import Numerics, Verdict
 from headrace.feed.parts import Bundle, Part
 from headrace.feed.plan import BatchPlan
-from headrace.feed.policy import BatchSkipped, Policy, PurityWarning, SessionStats, Skipped
+from headrace.feed.policy import BatchSkipped, Policy, PurityWarning, SessionStats
 from headrace.feed.probing import Prober
 from headrace.feed.schedule import Schedule
 from headrace.feed.sharding import Sharding, detached
 from headrace.feed.supply import Supply, Worker
-from headrace.feed.trouble import raise_remote, remade
+from headrace.feed.trouble import in_short, raise_remote, remade
 from headrace.feed.verify import Check, Verifier
 
 
@@ -89,10 +89,8 @@ class Exchange:
         now = self._now()
         for link, why in self._supply.silent(now):
             self._link_lost(link, why)
-        for number in self.schedule.stuck(now, self._policy.slice_timeout):
-            held = self._supply.worker(number)
-            if held is not None and held.kind == "executor":
-                self._stats.slices_timed_out += self._supply.end_stuck(held, now, self._policy.slice_timeout)
+        limit = self._policy.slice_timeout
+        self._stats.slices_timed_out += self._supply.end_stuck(self.schedule.stuck(now, limit), now, limit)
         self._ask(now)
 
     def greet(self, now: float) -> None:
@@ -221,7 +219,9 @@ class Exchange:
         if not self._sharding.opened(worker, message, self._now()):
             return
         self.length = self._sharding.length
-        verdict = self._numerics.opened(worker.number, worker.name, message.numerics, self._now())
+        self._judged(worker, self._numerics.opened(worker.number, worker.name, message.numerics, self._now()))
+
+    def _judged(self, worker: Worker, verdict: Verdict) -> None:
         if verdict.warning:
             self._warn(verdict.warning, UserWarning)
         if verdict.refused:
@@ -233,14 +233,10 @@ class Exchange:
             self._serve(worker)
 
     def _settle_numerics(self, now: float) -> None:
-        for number, reopen in self._numerics.settle(now, self._supply.expected()):
+        for number, verdict in self._numerics.settle(now, self._supply.expected()):
             worker = self._supply.worker(number)
-            if worker is None:
-                continue
-            if reopen:
-                worker.link.post(msgspec.structs.replace(self._opening, capability=reopen), worker.route)
-            else:
-                self._serve(worker)
+            if worker is not None:
+                self._judged(worker, verdict)
 
     def _settle_shards(self, now: float) -> None:
         if self._sharding.settle(now):
@@ -349,15 +345,12 @@ class Exchange:
         self._restart(bundle)
         singles = self.schedule.singles(bundle)
         for failure in failures:
-            kind, reason = failure.error.kind.partition(":")[2], failure.error.message
-            self._leave_out(singles[failure.piece], failure.row, f"{kind}: {reason}")
+            self._leave_out(singles[failure.piece], failure.row, in_short(failure.error))
 
     def _leave_out(self, single: Bundle, row: int, reason: str) -> None:
         plan = single.plan
         rows = [row] if 0 <= row < plan.rows else [row for row in range(plan.rows) if row not in single.left_out]
-        for each in rows:
-            self._stats.skipped.append(Skipped(plan.epoch, plan.step, plan.keys[each], reason))
-        single.left_out.update(rows)
+        single.left_out.update(dict.fromkeys(rows, reason))
         if len(single.left_out) == plan.rows:
             single.failures[0] = BatchSkipped()
         else:
@@ -395,7 +388,10 @@ class Exchange:
             self._checked.pop(request, None)
             self._slabs.pop(request, None)
             self._prober.lost(request)
-            self._verifier.lost(request)
+            if worker.kind == "executor" and request == first:
+                self._verifier.dropped(request)  # it may be what ended the worker
+            else:
+                self._verifier.lost(request)
             if may_still_write:
                 shelf.taint(request)
         for request, part in owed.items():

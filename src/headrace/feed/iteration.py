@@ -13,9 +13,11 @@ from typing import Any, Protocol
 from headrace.feed.compute import Built, RowFailed, Slice, make_whole
 from headrace.feed.meter import StepMeter
 from headrace.feed.plan import BatchPlan
+from headrace.feed.policy import Skipped
 from headrace.feed.seeds import preserved_generators
 from headrace.feed.session import Session
 from headrace.feed.tree import bytes_of
+from headrace.feed.trouble import in_short, remote_error
 
 
 @dataclass
@@ -53,33 +55,56 @@ class InlineBatches:
         built: the pipeline.
         plans: the epoch's batches; may go on with those of later epochs.
         progress: of the pass; kept here.
+        skipped: where samples that raise are listed, which are then left out of their batches; None to raise.
     """
 
-    def __init__(self, built: Built, plans: Iterator[BatchPlan], progress: Progress) -> None:
+    def __init__(
+        self, built: Built, plans: Iterator[BatchPlan], progress: Progress, skipped: list[Skipped] | None = None
+    ) -> None:
         self._built = built
         self._plans = plans
         self._progress = progress
+        self._skipped = skipped
 
     def fetch(self) -> tuple[Any, int] | None:
         """Loads the next batch."""
-        plan = next(self._plans, None)
-        if plan is None or plan.epoch != self._progress.epoch:
-            return None
-        with preserved_generators():
+        while True:
+            plan = next(self._plans, None)
+            if plan is None or plan.epoch != self._progress.epoch:
+                return None
+            with preserved_generators():
+                made = self._make(plan)
+            self._progress.step += 1
+            if isinstance(made, tuple):
+                return made
+            if isinstance(made, StopIteration):  # it would end the user's loop as if the epoch were over
+                raise RuntimeError("the dataset raised StopIteration") from made
+            if made is not None:
+                raise made
+
+    def _make(self, plan: BatchPlan) -> tuple[Any, int] | Exception | None:
+        """Returns the batch and its rows, the user's exception, or None when every row was left out."""
+        rows = list(range(plan.rows))
+        left_out: dict[int, str] = {}
+        made: tuple[Any, int] | Exception | None = None
+        while made is None and len(left_out) < max(1, plan.rows):
             self._built.seeds.clean()
-            part = Slice(plan.epoch, plan.seed, plan.position, range(plan.rows), plan.keys)
+            part = Slice(plan.epoch, plan.seed, plan.position, rows, [plan.keys[row] for row in rows])
             try:
-                batch = make_whole(self._built, part)
+                made = make_whole(self._built, part), len(rows)
             except RowFailed as failed:
-                error = failed.__cause__
-            else:
-                self._progress.step += 1
-                return batch, plan.rows
-        self._progress.step += 1
-        assert isinstance(error, Exception)
-        if isinstance(error, StopIteration):  # it would end the user's loop as if the epoch were over
-            raise RuntimeError("the dataset raised StopIteration") from error
-        raise error
+                error, row = failed.__cause__, failed.row
+                assert isinstance(error, Exception)
+                if self._skipped is None or not rows:
+                    made = error
+                else:
+                    left_out |= dict.fromkeys([row] if row >= 0 else rows, in_short(remote_error(error)))
+                    rows = [row for row in rows if row not in left_out]
+        if self._skipped is not None:
+            self._skipped += [
+                Skipped(plan.epoch, plan.step, plan.keys[row], reason) for row, reason in sorted(left_out.items())
+            ]
+        return made
 
     def ready(self) -> bool:
         """To load a batch is to wait for it."""

@@ -216,7 +216,8 @@ class DataLoader(TorchHabits):
         batches: Batches
         fetched = progress if self.device is None else dataclasses.replace(progress)
         if self._places is None and self.num_workers == 0:
-            batches = InlineBatches(self._local(), plans, fetched)
+            skipped = self._stats.skipped if self._policy.on_error == "skip" else None
+            batches = InlineBatches(self._local(), plans, fetched, skipped)
         else:
             batches = self._serve(plans, fetched, end_step)
         if self.device is not None:

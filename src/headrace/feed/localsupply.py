@@ -6,7 +6,7 @@ import collections
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 
 from headrace.errors import WorkersLost
@@ -53,16 +53,18 @@ class LocalSupply(Supply):
         self._begun = self._opened = self._fork_seconds = 0.0
         self._stuck: dict[int, tuple[str, float]] = {}  # those that are being ended: why, and since when
 
-    def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
-        """Has an executor that hangs write its stack to its log, and kills it a moment later."""
-        assert isinstance(worker.link, ExecutorLink)
-        if worker.number not in self._stuck:
-            self._stuck[worker.number] = f"it hung for {limit:.0f} s; its stack is in the log", now
-            worker.link.signal(signal.SIGUSR1)
-            return True
-        if now - self._stuck[worker.number][1] > STACK_SECONDS:
-            worker.link.signal(signal.SIGKILL)
-        return False
+    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+        """Has executors that hang write their stacks to their log, and kills them a moment later."""
+        before, self._stuck = self._stuck, {}  # one that has answered after all is not to be killed the next time
+        for number in numbers:
+            link = self._workers[number].link
+            assert isinstance(link, ExecutorLink)
+            self._stuck[number] = before.get(number, (f"it hung for {limit:.0f} s; its stack is in the log", now))
+            if number not in before:
+                link.signal(signal.SIGUSR1)
+            elif now - self._stuck[number][1] > STACK_SECONDS:
+                link.signal(signal.SIGKILL)
+        return len(self._stuck.keys() - before.keys())
 
     @property
     def patience(self) -> float:

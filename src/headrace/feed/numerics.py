@@ -80,7 +80,7 @@ class Numerics:
         text = f"{seen.name} is not used, it computes with other libraries or another CPU: {different}"
         return Verdict(refused=True, warning=text)
 
-    def settle(self, now: float, expected: int) -> list[tuple[int, str]]:
+    def settle(self, now: float, expected: int) -> list[tuple[int, Verdict]]:
         """Under `lowest`: decides, once all have told, or some do not come.
 
         Args:
@@ -88,8 +88,7 @@ class Numerics:
             expected: hosts that may still come, those that have included.
 
         Returns:
-            Workers, and the instruction set that they are to be opened again with, empty if they can be used as they
-            are.
+            What becomes of each worker.
         """
         if self._policy != "lowest" or self._reference is not None or self._since is None:
             return []
@@ -97,8 +96,7 @@ class Numerics:
             return []
         lowest = min(self._seen.values(), key=lambda seen: _rank(seen.numerics))
         self._reference = dict(lowest.numerics)
-        verdicts = ((number, self._judge(number)) for number in list(self._seen))
-        return [(number, verdict.reopen) for number, verdict in verdicts if verdict.ready or verdict.reopen]
+        return [(number, self._judge(number)) for number in self._seen]
 
 
 def _rank(numerics: dict[str, str]) -> int:

@@ -52,7 +52,7 @@ class Bundle:
         slab: where the parts are to be written, 0 for not known yet; `spare`: slabs of parts that were asked for twice.
         failures: why batches cannot be had, by their place in `plans`.
         deaths: executors that died over it before it was cut.
-        left_out: rows that are skipped, of a single batch.
+        left_out: rows that are skipped, of a single batch, and why.
     """
 
     plans: tuple[BatchPlan, ...]
@@ -61,7 +61,7 @@ class Bundle:
     spare: list[int] = field(default_factory=list)
     failures: dict[int, Exception] = field(default_factory=dict)
     deaths: int = 0
-    left_out: set[int] = field(default_factory=set)
+    left_out: dict[int, str] = field(default_factory=dict)
 
     @property
     def plan(self) -> BatchPlan:

@@ -312,7 +312,7 @@ class Schedule:
 
     def make_whole(self, bundle: Bundle) -> None:
         """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
-        deaths = max((part.deaths for part in bundle.parts), default=0)
+        deaths = max((part.deaths for part in bundle.parts), default=0) if not bundle.left_out else 0
         bundle.parts = [Part(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
         if self.sharding is not None:
             self.sharding.place_whole(bundle)

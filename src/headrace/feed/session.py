@@ -17,7 +17,7 @@ from headrace.feed.assembly import Assembly, Delivery
 from headrace.feed.exchange import Exchange
 from headrace.feed.parts import Bundle
 from headrace.feed.plan import BatchPlan
-from headrace.feed.policy import BatchSkipped, Policy, SessionStats
+from headrace.feed.policy import BatchSkipped, Policy, SessionStats, Skipped
 from headrace.feed.slab import Pinning
 from headrace.feed.supply import Supply
 
@@ -156,6 +156,8 @@ class Session:
         self._handed += 1
         if self._handed == len(bundle.plans):
             self._open = None
+        for row, reason in sorted(bundle.left_out.items()):
+            self.stats.skipped.append(Skipped(plan.epoch, plan.step, plan.keys[row], reason))
         if isinstance(delivery, BatchSkipped):
             return None
         if isinstance(delivery, Exception):

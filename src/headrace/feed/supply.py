@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import itertools
 import select
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -144,9 +145,9 @@ class Supply(abc.ABC):
         """The worker stays connected, but is not used. `reason` is told when nobody is left."""
         worker.reason, worker.unused = reason, True
 
-    def end_stuck(self, worker: Worker, now: float, limit: float) -> bool:
-        """Ends a local executor that hangs; returns whether that is news. Others are ended where they are."""
-        return False
+    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+        """Ends the local executors that hang; returns how many of them are news. Others are ended where they are."""
+        return 0
 
     @abc.abstractmethod
     def maintain(self, now: float) -> list[Worker]:

@@ -277,10 +277,10 @@ def shifted(node: Node, offset: int) -> Node:
     kind = node[0]
     if kind in ("t", "a", "s"):
         return [*node[:-1], node[-1] + offset]
-    if kind in ("d", "l", "u", "n"):
-        lists = 2 if kind == "d" else 1
-        return [*node[:-lists], *([shifted(child, offset) for child in part] for part in node[-lists:])]
-    return node
+    if kind in ("v", "i"):
+        return node
+    lists = 2 if kind in ("d", "o") else 1
+    return [*node[:-lists], *([shifted(child, offset) for child in part] for part in node[-lists:])]
 
 
 def leaf_names(node: Node, path: str = "") -> list[str]:
@@ -288,16 +288,19 @@ def leaf_names(node: Node, path: str = "") -> list[str]:
     kind = node[0]
     if kind in ("t", "a", "s"):
         return [path]
-    if kind == "d":
-        keys = [key[1] if key[0] == "v" else "?" for key in node[1]]
-        children = zip((f"[{key!r}]" for key in keys), node[2], strict=True)
-    elif kind == "n":
-        children = zip((f".{field}" for field in node[2]), node[3], strict=True)
-    elif kind in ("l", "u"):
-        children = zip((f"[{i}]" for i in range(len(node[1]))), node[1], strict=True)
-    else:
+    if kind in ("v", "i"):
         return []
-    return [name for place, child in children for name in leaf_names(child, path + place)]
+    names: list[str] = []
+    if kind in ("d", "o"):
+        names = [name for key in node[1] for name in leaf_names(key, f"{path} key")]
+        places = [f"[{key[1]!r}]" if key[0] == "v" else "[?]" for key in node[1]]
+    elif kind in ("n", "c"):
+        places = [f".{field}" for field in node[2]]
+    else:
+        places = [f"[{i}]" for i in range(len(node[1]))]
+    for place, child in zip(places, node[-1], strict=True):
+        names += leaf_names(child, path + place)
+    return names
 
 
 def rows_of(tree: Any) -> int:

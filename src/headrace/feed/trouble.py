@@ -20,6 +20,11 @@ def remote_error(error: BaseException) -> RemoteError:
     return RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
 
 
+def in_short(error: RemoteError) -> str:
+    """Says type and message, without the traceback."""
+    return f"{error.kind.partition(':')[2]}: {error.message}"
+
+
 def raise_remote(error: RemoteError, where: str, otherwise: type[FeedError]) -> NoReturn:
     """Raises a worker's exception with the remote traceback in its message.
 

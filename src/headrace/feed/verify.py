@@ -17,7 +17,7 @@ from headrace.feed.making import keys_of
 from headrace.feed.parts import Source
 
 FIRST = 8  # slices that are always checked
-PATIENCE = 32  # requests after which a waiting check goes before other work
+PATIENCE = 4  # requests after which a waiting check goes before other work: a short pass shall be checked too
 
 
 @dataclass(frozen=True)

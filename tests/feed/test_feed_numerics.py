@@ -1,0 +1,117 @@
+"""Workers that compute with another instruction set or library: told, refused or brought down to the lowest."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trouble_data
+from feed_data import flat
+from feed_servers import Server, free_port
+
+from headrace.feed import DataLoader
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def low(own_server: Start) -> Start:
+    """Starts a server whose torch uses no vector instructions."""
+
+    def start(name: str = "low", **options: Any) -> Server:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("ATEN_CPU_CAPABILITY", "default")
+            return own_server(name, **options)
+
+    return start
+
+
+def load(
+    dataset: Any, *servers: Server, until_warned: bool = False, **options: Any
+) -> tuple[list[bytes], list[str], dict[str, Any]]:
+    """Runs an epoch, again until there is a warning. Returns its batches, the warnings' texts, and stats."""
+    where = {"workers": ",".join(server.tcp for server in servers), "secret_file": str(servers[0].secret)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with DataLoader(dataset, 4, seed=3, **({"verify": 1.0} | where | options)) as loader:
+            deadline, batches = time.monotonic() + 30, [flat(batch) for batch in loader]
+            while until_warned and not caught and time.monotonic() < deadline:
+                loader.set_epoch(0)
+                again = [flat(batch) for batch in loader]
+                assert again == batches or options.get("numerics") is None
+            return batches, [str(warning.message) for warning in caught], dict(loader.stats())
+
+
+def test_this_machine_tells_the_instruction_sets_apart(own_server: Start, low: Start) -> None:
+    high_batches, _, _ = load(trouble_data.capable(), own_server("high"))
+    low_batches, _, _ = load(trouble_data.capable(), low())
+    assert high_batches != low_batches
+
+
+def test_a_mix_is_warned_of_once_and_used(own_server: Start, low: Start) -> None:
+    batches, texts, stats = load(trouble_data.capable(), own_server("high"), low(), until_warned=True)
+    assert len(batches) == 16
+    [text] = texts
+    assert "workers compute with different libraries or CPUs" in text
+    assert "cpu_capability: " in text
+    assert "DEFAULT" in text
+    assert stats["purity_failures"] == 0, "workers of different kinds are not compared with each other"
+
+
+def test_equal_servers_are_not_warned_of(own_server: Start) -> None:
+    _, texts, _ = load(trouble_data.capable(), own_server("one"), own_server("other"))
+    assert texts == []
+
+
+def test_refuse_uses_only_one_kind(own_server: Start, low: Start) -> None:
+    high, slow = own_server("high"), low()
+    references = [load(trouble_data.capable(), server)[0] for server in (high, slow)]
+    batches, texts, _ = load(trouble_data.capable(), high, slow, numerics="refuse", until_warned=True)
+    assert batches in references
+    [text] = texts
+    assert "is not used, it computes with other libraries or another CPU" in text
+
+
+def test_lowest_gives_the_bits_of_the_lowest_on_all(own_server: Start, low: Start) -> None:
+    high, slow = own_server("high"), low()
+    reference, _, _ = load(trouble_data.capable(), slow)
+    batches, texts, stats = load(trouble_data.capable(), high, slow, numerics="lowest")
+    assert batches == reference
+    assert texts == []
+    assert stats["slices_verified"] > 0
+    assert stats["purity_failures"] == 0
+    again, _, _ = load(trouble_data.capable(), high, slow, numerics="lowest")
+    assert again == reference, "the executors of the lower set are there already"
+    own, _, _ = load(trouble_data.capable(), high)
+    assert own != reference, "without the other host the server computes as it did"
+
+
+def test_a_host_that_comes_late_is_brought_down_too(own_server: Start, low: Start) -> None:
+    slow, port = low(), free_port()
+    reference, _, _ = load(trouble_data.capable(), slow)
+    workers = f"{slow.tcp},tcp://127.0.0.1:{port}"
+    with DataLoader(
+        trouble_data.capable(), 4, seed=3, workers=workers, secret_file=str(slow.secret), numerics="lowest"
+    ) as loader:
+        assert [flat(batch) for batch in loader] == reference
+        own_server("high", port=port)
+        slow.process.kill()
+        loader.set_epoch(0)
+        assert [flat(batch) for batch in loader] == reference
+        assert {"low", "high"} == set(loader._stats.hosts)
+
+
+def test_what_cannot_be_pinned_is_refused(own_server: Start) -> None:
+    one = own_server("one")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HEADRACE_TEST_THREADS", "2")
+        two = own_server("two")
+    for policy in ("refuse", "lowest"):
+        batches, texts, _ = load(trouble_data.threaded(), one, two, numerics=policy, until_warned=True)
+        assert len(batches) == 16
+        [text] = texts
+        assert "is not used" in text
+        assert "threads: " in text

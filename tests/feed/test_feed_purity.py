@@ -1,0 +1,114 @@
+"""The purity check: what depends on more than its place in the plan is noticed and named, with real workers."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trouble_data
+from feed_servers import Server
+
+from headrace.feed import DataLoader
+from headrace.feed.policy import PurityWarning
+
+PLACES = ["local", "unix", "two tcp"]
+SOURCES = ["generator", "counter", "clock"]
+
+
+def purity_warnings(loader: DataLoader) -> list[str]:
+    """Runs an epoch, checks that every index is there in order, and returns the warnings' texts."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        keys = [key for batch in loader for key in batch["key"].reshape(-1).tolist()]
+    assert keys == list(range(96))
+    assert all(issubclass(warning.category, PurityWarning) for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_impure_dataset_is_noticed_with_index_and_field(
+    source: str, place: str, loader_at: Callable[..., DataLoader]
+) -> None:
+    with loader_at(place, trouble_data.impure(source)) as loader:
+        [text] = purity_warnings(loader)
+        assert re.search(r"index \d+, field batch\['drift'\] \(epoch 0, step \d+\)", text)
+        assert "loader.check()" in text
+        assert loader.stats()["purity_failures"] >= 1
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_pure_dataset_is_compared_without_a_warning(place: str, loader_at: Callable[..., DataLoader]) -> None:
+    with loader_at(place, trouble_data.pure(), shuffle=False) as loader:
+        assert purity_warnings(loader) == []
+        assert 0 < loader.stats()["slices_verified"] <= 12
+        assert loader.stats()["purity_failures"] == 0
+
+
+def test_two_hosts_of_one_executor_compare_with_each_other(own_server: Callable[..., Server]) -> None:
+    one, other = own_server("one", executors=1), own_server("other", executors=1)
+    with DataLoader(
+        trouble_data.impure(), 8, workers=f"{one.tcp},{other.tcp}", secret_file=str(one.secret), verify=1.0
+    ) as loader:
+        [text] = purity_warnings(loader)
+        assert "field batch['drift']" in text
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_verify_0_compares_nothing(place: str, loader_at: Callable[..., DataLoader]) -> None:
+    with loader_at(place, trouble_data.impure(), verify=0) as loader:
+        assert purity_warnings(loader) == []
+        assert loader.stats()["slices_verified"] == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_verify_1_compares_all_but_the_last_ones(place: str, loader_at: Callable[..., DataLoader]) -> None:
+    with loader_at(place, trouble_data.pure(), batch_size=2, prefetch_factor=2, verify=1.0) as loader:
+        assert purity_warnings(loader) == []
+        stats = loader.stats()
+        assert stats["slices_verified"] > 8, "more than those that are always checked"
+        assert stats["purity_failures"] == 0
+
+
+def test_a_single_executor_has_nobody_to_compare_with(own_server: Callable[..., Server]) -> None:
+    with DataLoader(trouble_data.impure(), 8, num_workers=1, verify=1.0) as loader:
+        assert purity_warnings(loader) == []
+        assert loader.stats()["slices_verified"] == 0
+    server = own_server(executors=1)
+    with DataLoader(trouble_data.impure(), 8, workers=server.tcp, secret_file=str(server.secret), verify=1.0) as loader:
+        assert purity_warnings(loader) == []
+        assert loader.stats()["slices_verified"] == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("options", "pipeline", "named"),
+    [
+        ({}, trouble_data.nested, r"a batch of indices \[.*\], field batch\['inner'\]\[0\]\['drift'\]"),
+        (
+            {"collate_fn": trouble_data.listed},
+            trouble_data.impure,
+            r"a batch of indices \[.*\], field batch\['drift'\]",
+        ),
+        ({"batch_size": None}, trouble_data.impure, r"index \d+, field batch\['drift'\]"),
+        ({"batch_size": 1}, trouble_data.impure, r"index \d+, field batch\['drift'\]"),
+    ],
+    ids=["nested", "own collate", "no batches", "batches of one"],
+)
+def test_the_field_is_named_however_batches_are_made(
+    options: dict[str, Any], pipeline: Callable[[], Any], named: str, place: str, loader_at: Callable[..., DataLoader]
+) -> None:
+    with loader_at(place, pipeline(), verify=1.0, **options) as loader:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            keys = [int(key) for batch in loader for key in _listed(batch["key"])]
+        assert keys == list(range(96))
+        [warning] = caught
+        assert re.search(named, str(warning.message)), warning.message
+
+
+def _listed(key: Any) -> list[int]:
+    return key.reshape(-1).tolist() if hasattr(key, "reshape") else [key]

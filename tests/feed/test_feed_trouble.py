@@ -1,0 +1,240 @@
+"""Samples that hang, raise or kill, and workers that are slow: what the loader does about them, with real workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trouble_data
+from feed_data import flat
+from feed_servers import Server, wait_until
+
+from headrace.errors import WorkerError, WorkersLost
+from headrace.feed import DataLoader
+from headrace.feed.policy import Skipped
+
+PLACES = ["local", "unix", "two tcp"]
+INLINE = ["inline", *PLACES]
+Make = Callable[..., DataLoader]
+
+
+@pytest.fixture
+def at(loader_at: Make, own_server: Callable[..., Server]) -> Make:
+    """Makes a loader with a seed at a place; ``own`` is a server of this test."""
+
+    def make(place: str, dataset: Any, **options: Any) -> DataLoader:
+        options = {"seed": 5, "batch_size": 8} | options
+        if place == "inline":
+            return DataLoader(dataset, num_workers=0, **options)
+        if place == "own":
+            server = own_server()
+            return DataLoader(dataset, workers=server.tcp, secret_file=str(server.secret), **options)
+        return loader_at(place, dataset, **options)
+
+    return make
+
+
+def plain(**options: Any) -> list[bytes]:
+    """The batches of a run without trouble."""
+    with DataLoader(trouble_data.pure(), **({"batch_size": 8, "seed": 5} | options)) as loader:
+        return [flat(batch) for batch in loader]
+
+
+def rows_by_key(batches: list[Any]) -> dict[int, bytes]:
+    """The bits of every row of dict batches."""
+    return {
+        int(batch["key"][row]): flat({name: values[row] for name, values in batch.items()})
+        for batch in batches
+        for row in range(len(batch["key"]))
+    }
+
+
+# Hanging
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin", "stop"])
+def test_a_worker_that_hangs_is_replaced_and_its_stack_is_in_the_log(
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dataset = trouble_data.troubled(kind, [41], str(tmp_path))
+    with DataLoader(dataset, 8, seed=5, num_workers=2, slice_timeout=2.0, hedge=False) as loader:
+        assert [flat(batch) for batch in loader] == plain()
+        stats = loader.stats()
+    assert (stats["slices_timed_out"], stats["workers_lost"]) == (1, 1)
+    if kind != "stop":  # a stopped process cannot write
+        assert re.search(r"File .*trouble_data\.py.*in trouble\b", capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin", "stop"])
+def test_a_server_replaces_a_worker_that_hangs_and_logs_its_stack(
+    kind: str, tmp_path: Path, own_server: Callable[..., Server]
+) -> None:
+    server = own_server()
+    (tmp_path / "once").mkdir()
+    dataset = trouble_data.troubled(kind, [41], str(tmp_path / "once"))
+    where = {"workers": server.tcp, "secret_file": str(server.secret)}
+    with DataLoader(dataset, 8, seed=5, slice_timeout=2.0, hedge=False, **where) as loader:
+        assert [flat(batch) for batch in loader] == plain()
+        assert loader.stats()["slices_timed_out"] == 1
+    [event] = server.event("executor_lost")
+    assert "hung for 2 s" in event["reason"]
+    if kind != "stop":
+        assert re.search(r"File .*trouble_data\.py.*in trouble\b", server.log())
+
+
+@pytest.mark.parametrize("place", ["local", "own"])
+def test_a_sample_that_always_hangs_is_an_error_that_names_it(place: str, at: Make) -> None:
+    with at(place, trouble_data.troubled("sleep", [21]), slice_timeout=1.0, hedge=False) as loader:
+        batches = iter(loader)
+        assert len([next(batches), next(batches)]) == 2
+        with pytest.raises(WorkerError, match=r"two workers ended .* indices \[21\].*hung for 1 s; its stack is in"):
+            next(batches)
+        assert len(list(batches)) == 9, "the pass goes on"
+        assert loader.stats()["slices_timed_out"] == 2
+
+
+def test_a_hanging_sample_is_left_out_under_skip(at: Make) -> None:
+    with at("local", trouble_data.troubled("sleep", [21]), slice_timeout=1.0, on_error="skip") as loader:
+        got = rows_by_key(list(loader))
+        assert sorted(got) == [key for key in range(96) if key != 21]
+        [skipped] = loader.skipped
+        assert (skipped.key, skipped.step) == (21, 2)
+        assert "hung for 1 s" in skipped.reason
+
+
+# Skipping
+
+
+@pytest.mark.parametrize("place", INLINE)
+@pytest.mark.parametrize("batch_size", [1, 2, 8, 40])
+def test_samples_that_raise_are_left_out_and_the_others_are_what_they_were(
+    batch_size: int, place: str, at: Make
+) -> None:
+    bad = [3, 17, 18, 95]
+    with at("inline", trouble_data.pure(), batch_size=batch_size) as loader:
+        expected = rows_by_key(list(loader))
+    with at(place, trouble_data.troubled("raise", bad), batch_size=batch_size, on_error="skip") as loader:
+        batches = list(loader)
+        got = rows_by_key(batches)
+        assert list(got) == [key for key in range(96) if key not in bad]
+        assert all(got[key] == expected[key] for key in got)
+        assert all(len(batch["key"]) for batch in batches)
+        assert loader.stats()["skipped"] == len(bad)
+        assert loader.skipped == [Skipped(0, key // batch_size, key, f"ValueError: sample {key} is bad") for key in bad]
+
+
+@pytest.mark.parametrize("place", INLINE)
+def test_samples_without_batches_are_left_out(place: str, at: Make) -> None:
+    dataset = trouble_data.troubled("raise", [3, 17])
+    with at(place, dataset, batch_size=None, on_error="skip") as loader:
+        assert [sample["key"] for sample in loader] == [key for key in range(96) if key not in (3, 17)]
+        assert sorted(each.step for each in loader.skipped) == [3, 17]
+
+
+@pytest.mark.parametrize("place", INLINE)
+def test_a_batch_without_a_good_row_is_left_out(place: str, at: Make) -> None:
+    with at(place, trouble_data.troubled("raise", list(range(16, 24)), n=50), on_error="skip") as loader:
+        keys = [batch["key"].tolist() for batch in loader]
+        assert keys == [list(range(at, min(50, at + 8))) for at in range(0, 50, 8) if at != 16]
+        assert {each.key for each in loader.skipped} == set(range(16, 24))
+
+
+@pytest.mark.parametrize("place", INLINE)
+def test_nothing_but_bad_samples_is_an_empty_pass(place: str, at: Make) -> None:
+    with at(place, trouble_data.troubled("raise", list(range(20)), n=20), on_error="skip", batch_size=3) as loader:
+        assert list(loader) == []
+        assert loader.stats()["skipped"] == 20
+
+
+@pytest.mark.parametrize("place", INLINE)
+def test_a_batch_that_collate_cannot_make_is_skipped_whole(place: str, at: Make) -> None:
+    collate = trouble_data.raise_over_thirteen
+    with at(place, trouble_data.pure(), collate_fn=collate, on_error="skip") as loader:
+        keys = [batch["key"].tolist() for batch in loader]
+        assert keys == [list(range(at, at + 8)) for at in range(0, 96, 8) if at != 8]
+        assert [each.key for each in loader.skipped] == list(range(8, 16))
+        assert {each.reason for each in loader.skipped} == {"ZeroDivisionError: no batch with 13"}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_sample_that_kills_two_workers_is_left_out(batch_size: int, place: str, at: Make) -> None:
+    with at("inline", trouble_data.pure()) as loader:
+        expected = rows_by_key(list(loader))
+    with at(place, trouble_data.troubled("kill", [45, 90]), batch_size=batch_size, on_error="skip") as loader:
+        got = rows_by_key(list(loader))
+        assert list(got) == [key for key in range(96) if key not in (45, 90)]
+        assert all(got[key] == expected[key] for key in got)
+        assert sorted(each.key for each in loader.skipped) == [45, 90]
+        assert all("killed by SIGKILL" in each.reason for each in loader.skipped)
+
+
+@pytest.mark.parametrize("place", ["inline", "local"])
+def test_two_epochs_count_and_list_what_each_left_out(place: str, at: Make) -> None:
+    with at(place, trouble_data.troubled("raise", [3]), shuffle=True, on_error="skip") as loader:
+        for _ in range(2):
+            assert sorted(rows_by_key(list(loader))) == [key for key in range(96) if key != 3]
+        assert [(each.epoch, each.key) for each in loader.skipped] == [(0, 3), (1, 3)]
+
+
+@pytest.mark.parametrize("place", INLINE)
+def test_without_skip_a_bad_sample_is_raised_and_listed_nowhere(place: str, at: Make) -> None:
+    with at(place, trouble_data.troubled("raise", [3])) as loader:
+        with pytest.raises(ValueError, match="sample 3 is bad"):
+            next(iter(loader))
+        assert loader.skipped == []
+
+
+# Hedging
+
+
+@pytest.mark.parametrize("hedge", [True, False])
+def test_a_late_batch_is_asked_for_twice_unless_told_otherwise(
+    hedge: bool, tmp_path: Path, own_server: Callable[..., Server]
+) -> None:
+    one, other = own_server("one", executors=1), own_server("other", executors=1)
+    (tmp_path / "once").mkdir()
+    dataset = trouble_data.troubled("sleep", [61], str(tmp_path / "once"))
+    where = {"workers": f"{one.tcp},{other.tcp}", "secret_file": str(one.secret)}
+    with DataLoader(dataset, 8, seed=5, hedge=hedge, slice_timeout=600 if hedge else 2.0, **where) as loader:
+        assert [flat(batch) for batch in loader] == plain()
+        stats = loader.stats()
+    if hedge:
+        assert stats["hedges"] >= 1
+        assert stats["hedges_won"] >= 1
+        assert stats["slices_timed_out"] == 0, "the one that sleeps for ever was not waited for"
+    else:
+        assert (stats["hedges"], stats["hedges_won"], stats["slices_timed_out"]) == (0, 0, 1)
+
+
+def test_local_workers_are_hedged_too(tmp_path: Path, at: Make) -> None:
+    dataset = trouble_data.troubled("sleep", [61], str(tmp_path))
+    with at("local", dataset, slice_timeout=600) as loader:
+        assert [flat(batch) for batch in loader] == plain()
+        assert loader.stats()["hedges_won"] >= 1
+
+
+# The end of patience
+
+
+def test_local_workers_that_keep_ending_are_not_replaced_for_ever(at: Make) -> None:
+    with (
+        at("local", trouble_data.troubled("kill", list(range(96))), batch_size=1, on_error="skip") as loader,
+        pytest.raises(WorkersLost, match=r"21 worker processes ended within 60 s; the last one killed by SIGKILL"),
+    ):
+        list(loader)
+
+
+def test_a_server_whose_workers_keep_ending_ends_and_is_named(own_server: Callable[..., Server]) -> None:
+    server = own_server("doomed")
+    dataset = trouble_data.troubled("kill", list(range(96)))
+    with (
+        DataLoader(dataset, 1, workers=server.tcp, secret_file=str(server.secret), on_error="skip", seed=5) as loader,
+        pytest.raises(WorkersLost, match=r"no data worker is left.*tcp://127\.0\.0\.1"),
+    ):
+        list(loader)
+    wait_until(lambda: server.process.poll() is not None, "the server has ended")
+    assert "executors ended within 60 s; the last one killed by SIGKILL" in server.log()

@@ -1,0 +1,148 @@
+"""Datasets that are in trouble: impure, hanging, raising, killing, slow. Feed servers import them by name."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.feed import pipeline
+
+
+class Samples:
+    """Dict samples that draw from all generators that headrace seeds; `key` is the index."""
+
+    def __init__(self, n: int = 96, delay: float = 0.0) -> None:
+        self.n, self.delay = n, delay
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(self.delay)
+        noise = [random.random(), float(np.random.rand())]
+        return {"key": index, "image": torch.rand(5), "noise": np.array(noise)}
+
+
+class Impure(Samples):
+    """Adds a field `drift` that depends on more than the plan.
+
+    Args:
+        source: ``generator`` of its own, ``counter`` of calls, or ``clock``.
+    """
+
+    def __init__(self, source: str, n: int = 96) -> None:
+        super().__init__(n, 0.002)
+        self.source, self.calls, self.rng = source, itertools.count(), None
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self.rng is None:
+            self.rng = np.random.default_rng()  # in the worker, as one does
+        drifts = {"generator": self.rng.random, "counter": lambda: float(next(self.calls)), "clock": time.monotonic}
+        return super().__getitem__(index) | {"drift": np.array([0.0, drifts[self.source]()])}
+
+
+class Nested(Impure):
+    """The drift lies deep in a sample, beside text."""
+
+    def __getitem__(self, index: int) -> Any:
+        flat = super().__getitem__(index)
+        return {"key": flat["key"], "text": f"sample {index}", "inner": [{"drift": torch.from_numpy(flat["drift"])}]}
+
+
+@pipeline
+def pure(n: int = 96, delay: float = 0.002) -> Samples:
+    return Samples(n, delay)
+
+
+@pipeline
+def impure(source: str = "generator", n: int = 96) -> Impure:
+    return Impure(source, n)
+
+
+@pipeline
+def nested(source: str = "generator") -> Nested:
+    return Nested(source)
+
+
+def listed(samples: list[Any]) -> dict[str, Any]:
+    """A collate function of the user's."""
+    return {"key": torch.tensor([sample["key"] for sample in samples]), "drift": [s["drift"] for s in samples]}
+
+
+class Capable(Samples):
+    """Samples whose last bits depend on torch's instruction set."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        values = torch.randn(1000)
+        soft = values.softmax(0)
+        return super().__getitem__(index) | {"sum": values.sum(), "exp": values.exp(), "softmax": soft}
+
+
+@pipeline
+def capable(n: int = 64) -> Capable:
+    return Capable(n, 0.002)
+
+
+@pipeline
+def threaded() -> Capable:
+    """Uses as many threads as HEADRACE_TEST_THREADS says where it is made."""
+    torch.set_num_threads(int(os.environ.get("HEADRACE_TEST_THREADS", "1")))
+    return Capable(64, 0.002)
+
+
+class Troubled(Samples):
+    """Is in trouble over some indices.
+
+    Args:
+        kind: ``sleep`` or ``spin`` for ever, ``stop`` (SIGSTOP), ``kill`` (SIGKILL), ``raise``.
+        indices: over which.
+        once: a directory that remembers: the trouble comes only the first time over an index; empty for always.
+    """
+
+    def __init__(self, kind: str, indices: list[int], once: str = "", n: int = 96, delay: float = 0.002) -> None:
+        super().__init__(n, delay)
+        self.kind, self.indices, self.once = kind, frozenset(indices), once
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index in self.indices and self._first(index):
+            self.trouble(index)
+        return super().__getitem__(index)
+
+    def _first(self, index: int) -> bool:
+        if not self.once:
+            return True
+        try:
+            Path(self.once, f"index-{index}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def trouble(self, index: int) -> None:
+        if self.kind == "raise":
+            raise ValueError(f"sample {index} is bad")
+        if self.kind in ("stop", "kill"):
+            os.kill(os.getpid(), signal.SIGSTOP if self.kind == "stop" else signal.SIGKILL)
+        elif self.kind == "sleep":
+            time.sleep(3600)
+        while self.kind == "spin":
+            pass
+
+
+@pipeline
+def troubled(kind: str, indices: list[int], once: str = "", n: int = 96, delay: float = 0.002) -> Troubled:
+    return Troubled(kind, indices, once, n, delay)
+
+
+def raise_over_thirteen(samples: list[Any]) -> Any:
+    """A collate function that cannot make the batch with index 13."""
+    if any(sample["key"] == 13 for sample in samples):
+        raise ZeroDivisionError("no batch with 13")
+    return torch.utils.data.default_collate(samples)
