@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
 SOAK_MINUTES ?= 20
-SOAK_TESTS ?= tests/proof
+SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py

@@ -1,6 +1,7 @@
 """Thousands of simulated schedules of faults: every batch once, in order, with the right bytes, and always onwards.
 
-`HEADRACE_SOAK=1` makes them many more. A failure prints its seed: `HEADRACE_SEED=n` repeats it.
+`HEADRACE_SOAK=1` makes them many more, `HEADRACE_SCHEDULES=n` so many. A failure prints its seed:
+`HEADRACE_SEED=n` repeats it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headrace.feed.plan import EpochPlan
 from headrace.feed.policy import Policy, SessionStats
 from headrace.feed.session import Session
 
-SCHEDULES = 20_000 if os.environ.get("HEADRACE_SOAK") else 250
+SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 1_000))
 COUNTERS = (
     "retries",
     "hedges",
@@ -133,7 +134,7 @@ def check(got: object, expected: object) -> None:
         assert got == expected
 
 
-@pytest.mark.timeout(3600 if os.environ.get("HEADRACE_SOAK") else 120)
+@pytest.mark.timeout(3600 if SCHEDULES > 1_000 else 120)
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(name: str) -> None:
     world = WORLDS[name]

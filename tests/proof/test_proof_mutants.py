@@ -20,6 +20,7 @@ from training import HERE
 import headrace
 
 ROOT = HERE.parent.parent
+SIMULATION = "../feed/test_feed_simulated.py"
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,30 @@ MUTANTS = [
         "part = source.outstanding.pop(next(iter(source.outstanding), 0), None) if source is not None else None",
         "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
     ),
+    Mutant(
+        "dropping what nobody waits for",
+        "feed/schedule.py",
+        "        return part if wanted else None\n",
+        "        return part\n",
+        SIMULATION,
+    ),
 ]
 if SOAK:
     MUTANTS += [
+        Mutant(
+            "keeping slabs that are still written to",
+            "feed/shelf.py",
+            "            self._retired.add(slab)\n",
+            "            self._give_back(slab)\n",
+            SIMULATION,
+        ),
+        Mutant(
+            "leaving slabs that a lost host may write to",
+            "feed/exchange.py",
+            "                shelf.taint(request)\n",
+            "                pass\n",
+            SIMULATION,
+        ),
         Mutant(
             "sums of payloads",
             "feed/chunks.py",
@@ -86,15 +108,17 @@ if SOAK:
     ]
 
 
+@pytest.mark.timeout(330)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"without {mutant.name}")
 def test_a_build_without_it_does_not_pass(mutant: Mutant, tmp_path: Path) -> None:
     environment = dict(os.environ) | {
         "PYTHONPATH": str(mutant.build(tmp_path / "mutant")),
         "PROOF_STALL_SECONDS": "5",  # what hangs on such a build need not hang for long
         "HEADRACE_SOAK": "0",
+        "HEADRACE_SCHEDULES": "4000",  # the first failure ends it
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / mutant.test)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(HERE / mutant.test)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, f"it passes, or does not run: {done.stdout}{done.stderr}"
     assert "1 failed" in done.stdout
     assert "ImportError" not in done.stdout
