@@ -42,9 +42,9 @@ def test_a_loaders_figures_are_its_stats() -> None:
         label = (("loader", "mine"),)
         assert before["headrace_feed_steps_total", label] == 0
         stats = loader.stats()
-        for name, value in stats.items():
-            suffix, _ = prometheus.LOADER_FIGURES[name]
-            assert after[f"headrace_feed_{suffix}", label] == pytest.approx(value), name
+        assert prometheus.LOADER_FIGURES.keys() | {"hosts"} == stats.keys()
+        for name, (suffix, _) in prometheus.LOADER_FIGURES.items():
+            assert after[f"headrace_feed_{suffix}", label] == pytest.approx(dict(stats)[name]), name
         assert stats["steps"] == 8
         assert types["headrace_feed_wait_seconds"] == "counter"
         assert types["headrace_feed_stall_ratio"] == "gauge"

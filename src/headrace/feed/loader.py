@@ -22,6 +22,7 @@ from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
 from headrace.feed.habits import TorchHabits, close_all, pinned
 from headrace.feed.iteration import Batches, InlineBatches, Iteration, Progress, ServedBatches
+from headrace.feed.loaderstats import LoaderStats, loader_stats
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
 from headrace.feed.numerics import NumericsPolicy
@@ -29,7 +30,9 @@ from headrace.feed.places import find
 from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint
 from headrace.feed.planner import LoaderSeeds, Planner
 from headrace.feed.policy import SessionStats, Skipped
+from headrace.feed.purity import PurityReport, check, spread
 from headrace.feed.samplers import batched, source_of, torch_samplers
+from headrace.feed.seeds import preserved_generators
 from headrace.feed.session import Session
 from headrace.feed.shards import in_own_order
 from headrace.feed.supply import LocalSupply, RemoteSupply, Supply
@@ -250,28 +253,25 @@ class DataLoader(TorchHabits):
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
             self._opening = self._make_opening()
 
-    def stats(self) -> dict[str, float]:
-        """Returns sums since the loader was made: steps, samples, bytes, seconds, retries, bytes copied."""
-        totals, feed = self._meter.totals, self._stats
-        return {
-            "steps": totals.steps,
-            "samples": totals.samples,
-            "bytes": totals.bytes,
-            "wait_seconds": totals.wait,
-            "step_seconds": totals.step,
-            "stall_fraction": totals.wait / totals.step if totals.step else 0.0,
-            "bytes_copied": feed.bytes_copied,
-            "retries": feed.retries,
-            "workers_lost": feed.workers_lost,
-            "duplicates_dropped": feed.duplicates_dropped,
-            "worker_cpu_seconds": feed.worker_cpu_seconds,
-            "hedges": feed.hedges,
-            "hedges_won": feed.hedges_won,
-            "slices_verified": feed.slices_verified,
-            "purity_failures": feed.purity_failures,
-            "slices_timed_out": feed.slices_timed_out,
-            "skipped": len(feed.skipped),
-        }
+    def stats(self) -> LoaderStats:
+        """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
+        return loader_stats(self._meter.totals, self._stats, list(self._sessions))
+
+    def check(self, samples: int = 32) -> PurityReport:
+        """Makes samples twice, here, after different ones, and says what differs and which generator moved.
+
+        Args:
+            samples: how many, spread over the dataset.
+
+        Raises:
+            PipelineError: the dataset cannot be made here, or a sample cannot travel.
+        """
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}")
+        with preserved_generators():
+            dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
+        built = Built(dataset, self.collate_fn, self._standard, self._batched)
+        return check(built, self._planner.worker_seed, spread(len(dataset), samples))
 
     @property
     def skipped(self) -> list[Skipped]:
