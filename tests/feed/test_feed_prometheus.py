@@ -52,6 +52,20 @@ def test_a_loaders_figures_are_its_stats() -> None:
         scrape(exporter.port)
 
 
+def test_every_host_has_figures_of_its_own() -> None:
+    with (
+        DataLoader(feed_data.noise(64), 8, num_workers=2, name="mine") as loader,
+        prometheus.start(loader, 0) as exporter,
+    ):
+        list(loader)
+        page, types = scrape(exporter.port)
+        for host, made in loader.stats()["hosts"].items():
+            label = (("host", host), ("loader", "mine"))
+            assert page["headrace_feed_host_rows_total", label] >= 8
+            assert page["headrace_feed_host_rows_per_second", label] == pytest.approx(made["rows_per_second"], rel=0.5)
+        assert types["headrace_feed_host_cpu_seconds"] == "counter"
+
+
 def test_several_loaders_share_a_page_of_the_users_own_registry() -> None:
     registry = prometheus_client.CollectorRegistry()
     with DataLoader(feed_data.noise(16), 8, name="a") as one, DataLoader(feed_data.noise(16), 8, name="b") as other:

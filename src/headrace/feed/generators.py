@@ -1,7 +1,8 @@
 """Random generators that a dataset holds: found by walking its attributes, and watched for whether they move.
 
 Looked into: instances' attributes, dict, list, tuple, set, partial objects, and functions' closures; of modules only
-the generators that stand at the top of the one where a class of the dataset is. The walk is bounded in depth and number.
+the generators that stand at the top of the one where a class of the dataset is. The walk is bounded in depth and
+number.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ identical, with any number of workers, wherever they are and whatever dies; see 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import BaseContext
@@ -36,6 +35,7 @@ from headrace.feed.seeds import preserved_generators
 from headrace.feed.session import Session
 from headrace.feed.shards import in_own_order
 from headrace.feed.supply import LocalSupply, RemoteSupply, Supply
+from headrace.feed.trouble import warn_user
 
 if TYPE_CHECKING:
     import torch
@@ -376,7 +376,7 @@ class DataLoader(TorchHabits):
             stall_timeout=self._stall_timeout,
             policy=self._policy,
             stats=self._stats,
-            warn=lambda text, kind: warnings.warn(text, kind, stacklevel=2),
+            warn=warn_user,
         )
 
     def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> ServedBatches:
