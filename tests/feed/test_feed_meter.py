@@ -29,6 +29,9 @@ class Clock:
     def time(self) -> float:
         return self.now + 1e9
 
+    def thread_time(self) -> float:
+        return self.now / 2
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:

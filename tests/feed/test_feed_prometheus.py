@@ -42,14 +42,28 @@ def test_a_loaders_figures_are_its_stats() -> None:
         label = (("loader", "mine"),)
         assert before["headrace_feed_steps_total", label] == 0
         stats = loader.stats()
-        for name, value in stats.items():
-            suffix, _ = prometheus.LOADER_FIGURES[name]
-            assert after[f"headrace_feed_{suffix}", label] == pytest.approx(value), name
+        assert prometheus.LOADER_FIGURES.keys() | {"hosts"} == stats.keys()
+        for name, (suffix, _) in prometheus.LOADER_FIGURES.items():
+            assert after[f"headrace_feed_{suffix}", label] == pytest.approx(dict(stats)[name]), name
         assert stats["steps"] == 8
         assert types["headrace_feed_wait_seconds"] == "counter"
         assert types["headrace_feed_stall_ratio"] == "gauge"
     with pytest.raises(urllib.error.URLError):
         scrape(exporter.port)
+
+
+def test_every_host_has_figures_of_its_own() -> None:
+    with (
+        DataLoader(feed_data.noise(64), 8, num_workers=2, name="mine") as loader,
+        prometheus.start(loader, 0) as exporter,
+    ):
+        list(loader)
+        page, types = scrape(exporter.port)
+        for host, made in loader.stats()["hosts"].items():
+            label = (("host", host), ("loader", "mine"))
+            assert page["headrace_feed_host_rows_total", label] >= 8
+            assert page["headrace_feed_host_rows_per_second", label] == pytest.approx(made["rows_per_second"], rel=0.5)
+        assert types["headrace_feed_host_cpu_seconds"] == "counter"
 
 
 def test_several_loaders_share_a_page_of_the_users_own_registry() -> None:

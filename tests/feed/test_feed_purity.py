@@ -25,6 +25,7 @@ def purity_warnings(loader: DataLoader) -> list[str]:
         keys = [key for batch in loader for key in batch["key"].reshape(-1).tolist()]
     assert keys == list(range(96))
     assert all(issubclass(warning.category, PurityWarning) for warning in caught)
+    assert all(warning.filename == __file__ for warning in caught), "it points at the loop"
     return [str(warning.message) for warning in caught]
 
 

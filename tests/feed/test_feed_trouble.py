@@ -116,7 +116,7 @@ def test_samples_that_raise_are_left_out_and_the_others_are_what_they_were(
     bad = [3, 17, 18, 95]
     with at("inline", trouble_data.pure(), batch_size=batch_size) as loader:
         expected = rows_by_key(list(loader))
-    with at(place, trouble_data.troubled("raise", bad), batch_size=batch_size, on_error="skip") as loader:
+    with at(place, trouble_data.troubled("raise", bad, delay=0.0), batch_size=batch_size, on_error="skip") as loader:
         batches = list(loader)
         got = rows_by_key(batches)
         assert list(got) == [key for key in range(96) if key not in bad]
@@ -164,7 +164,9 @@ def test_a_batch_that_collate_cannot_make_is_skipped_whole(place: str, at: Make)
 def test_a_sample_that_kills_two_workers_is_left_out(batch_size: int, place: str, at: Make) -> None:
     with at("inline", trouble_data.pure()) as loader:
         expected = rows_by_key(list(loader))
-    with at(place, trouble_data.troubled("kill", [45, 90]), batch_size=batch_size, on_error="skip") as loader:
+    with at(
+        place, trouble_data.troubled("kill", [45, 90], delay=0.0), batch_size=batch_size, on_error="skip"
+    ) as loader:
         got = rows_by_key(list(loader))
         assert list(got) == [key for key in range(96) if key not in (45, 90)]
         assert all(got[key] == expected[key] for key in got)

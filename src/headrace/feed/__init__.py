@@ -33,17 +33,22 @@ from typing import TYPE_CHECKING
 _EXPORTS = {
     "DataLoader": "headrace.feed.loader",
     "Pipeline": "headrace.feed.naming",
+    "PurityReport": "headrace.feed.purity",
+    "PurityWarning": "headrace.feed.policy",
+    "Skipped": "headrace.feed.policy",
     "channel": "headrace.feed.naming",
     "pipeline": "headrace.feed.naming",
     "track": "headrace.feed.meter",
 }
 
-__all__ = ["DataLoader", "Pipeline", "channel", "pipeline", "track"]
+__all__ = ["DataLoader", "Pipeline", "PurityReport", "PurityWarning", "Skipped", "channel", "pipeline", "track"]
 
 if TYPE_CHECKING:
     from headrace.feed.loader import DataLoader
     from headrace.feed.meter import track
     from headrace.feed.naming import Pipeline, channel, pipeline
+    from headrace.feed.policy import PurityWarning, Skipped
+    from headrace.feed.purity import PurityReport
 
 
 def __getattr__(name: str) -> object:

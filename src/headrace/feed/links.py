@@ -21,6 +21,8 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from headrace.errors import FeedError
 from headrace.feed.compute import Built
 from headrace.feed.executor import executor_main
@@ -84,6 +86,13 @@ class ReceiverLink(Link):
     def reason(self) -> str:
         """Says how the receiver ended."""
         return f"the receiver process ended with {self.process.wait()}"
+
+    def cpu_seconds(self) -> float:
+        """Returns the process's CPU time, also when it has ended and was not waited for."""
+        if self.process.returncode is not None:
+            return 0.0
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
 
     def close(self) -> None:
         """Closes the connection; the receiver ends at that."""

@@ -7,7 +7,6 @@ identical, with any number of workers, wherever they are and whatever dies; see 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import BaseContext
@@ -23,6 +22,7 @@ from headrace.feed.compute import Built
 from headrace.feed.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.habits import TorchHabits, close_all, pinned
 from headrace.feed.iteration import Batches, InlineBatches, Iteration, Progress, ServedBatches
+from headrace.feed.loaderstats import LoaderStats, loader_stats
 from headrace.feed.localsupply import LocalSupply
 from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
@@ -31,11 +31,14 @@ from headrace.feed.places import find
 from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint
 from headrace.feed.planner import LoaderSeeds, Planner
 from headrace.feed.policy import SessionStats, Skipped
+from headrace.feed.purity import PurityReport, check, spread
 from headrace.feed.remotesupply import RemoteSupply
 from headrace.feed.samplers import batched, source_of, torch_samplers
+from headrace.feed.seeds import preserved_generators
 from headrace.feed.session import Session
 from headrace.feed.shards import in_key_order
 from headrace.feed.supply import Supply
+from headrace.feed.trouble import warn_user
 
 if TYPE_CHECKING:
     import torch
@@ -257,28 +260,25 @@ class DataLoader(TorchHabits):
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
             self._opening = self._make_opening()
 
-    def stats(self) -> dict[str, float]:
-        """Returns sums since the loader was made: steps, samples, bytes, seconds, retries, bytes copied."""
-        totals, feed = self._meter.totals, self._stats
-        return {
-            "steps": totals.steps,
-            "samples": totals.samples,
-            "bytes": totals.bytes,
-            "wait_seconds": totals.wait,
-            "step_seconds": totals.step,
-            "stall_fraction": totals.wait / totals.step if totals.step else 0.0,
-            "bytes_copied": feed.bytes_copied,
-            "retries": feed.retries,
-            "workers_lost": feed.workers_lost,
-            "duplicates_dropped": feed.duplicates_dropped,
-            "worker_cpu_seconds": feed.worker_cpu_seconds,
-            "hedges": feed.hedges,
-            "hedges_won": feed.hedges_won,
-            "slices_verified": feed.slices_verified,
-            "purity_failures": feed.purity_failures,
-            "slices_timed_out": feed.slices_timed_out,
-            "skipped": len(feed.skipped),
-        }
+    def stats(self) -> LoaderStats:
+        """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
+        return loader_stats(self._meter.totals, self._stats, list(self._sessions))
+
+    def check(self, samples: int = 32) -> PurityReport:
+        """Makes samples twice, here, after different ones, and says what differs and which generator moved.
+
+        Args:
+            samples: how many, spread over the dataset.
+
+        Raises:
+            PipelineError: the dataset cannot be made here, or a sample cannot travel.
+        """
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}")
+        with preserved_generators():
+            dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
+        built = Built(dataset, self.collate_fn, self._standard, self._batched)
+        return check(built, self._planner.worker_seed, spread(len(dataset), samples))
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -383,7 +383,7 @@ class DataLoader(TorchHabits):
             stall_timeout=self._stall_timeout,
             policy=self._policy,
             stats=self._stats,
-            warn=lambda text, kind: warnings.warn(text, kind, stacklevel=2),
+            warn=warn_user,
             pinning=find_pinning(self.device, pin=self.pin_memory),
         )
 

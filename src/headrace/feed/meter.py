@@ -23,13 +23,14 @@ T = TypeVar("T")
 
 @dataclass
 class Totals:
-    """Sums since the meter was made. Seconds; `steps` counts steps that have ended."""
+    """Sums since the meter was made, of steps that have ended. Times in seconds; `cpu` is this thread's in `next()`."""
 
     steps: int = 0
     samples: int = 0
     bytes: int = 0
     wait: float = 0.0
     step: float = 0.0
+    cpu: float = 0.0
 
 
 class StepMeter:
@@ -46,6 +47,7 @@ class StepMeter:
         self._owner = os.getpid()
         self._begun = 0.0
         self._waited = 0.0
+        self._cpu_begun = self._cpu = 0.0
         self._batch = (0, 0)
         self._epoch = 0
         self._open = False  # a step is under way
@@ -66,11 +68,11 @@ class StepMeter:
         now = time.monotonic()
         if self._open:
             self._end_step(now)
-        self._begun = now
+        self._begun, self._cpu_begun = now, time.thread_time()
 
     def got(self, samples: int, size: int, epoch: int) -> None:
         """`next()` returns a batch of `samples` rows and `size` bytes."""
-        self._waited = time.monotonic() - self._begun
+        self._waited, self._cpu = time.monotonic() - self._begun, time.thread_time() - self._cpu_begun
         self._batch = (samples, size)
         if epoch != self._epoch:
             self._flush()
@@ -90,6 +92,7 @@ class StepMeter:
             sums.samples += self._batch[0]
             sums.bytes += self._batch[1]
             sums.wait += self._waited
+            sums.cpu += self._cpu
             sums.step += length
         self._shortest, self._longest = min(self._shortest, length), max(self._longest, length)
         if now - self._since >= 1.0:

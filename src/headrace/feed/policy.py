@@ -53,7 +53,12 @@ class Policy:
 
 @dataclass
 class SessionStats:
-    """Counters of a loader's sessions. `rates`: rows that each host's executors made a second of their work."""
+    """Counters of a loader's sessions.
+
+    Attributes:
+        receiver_cpu_seconds: of the receivers of sessions that have ended.
+        hosts: what each host has made: rows, seconds that its executors worked, and their CPU seconds.
+    """
 
     batches: int = 0
     bytes: int = 0
@@ -62,6 +67,7 @@ class SessionStats:
     workers_lost: int = 0
     duplicates_dropped: int = 0
     worker_cpu_seconds: float = 0.0
+    receiver_cpu_seconds: float = 0.0
     hedges: int = 0
     hedges_won: int = 0
     slices: int = 0

@@ -51,8 +51,17 @@ LOADER_FIGURES: dict[str, tuple[str, str]] = {
     "skipped": ("skipped_samples_total", "Samples left out under on_error='skip'."),
     "slices_timed_out": ("slices_timed_out_total", "Slices that took longer than slice_timeout."),
     "cpu_seconds_per_gb": ("cpu_seconds_per_gigabyte", "CPU seconds on the trainer's side for a GB of batches."),
+    "worker_cpu_seconds_per_gb": ("worker_cpu_seconds_per_gigabyte", "CPU seconds of the workers for a GB of batches."),
 }
 """Names of the figures in `DataLoader.stats()`: name for Prometheus, behind ``headrace_feed_``, and help."""
+
+HOST_FIGURES: dict[str, tuple[str, str]] = {
+    "rows": ("host_rows_total", "Rows that the host's workers made."),
+    "seconds": ("host_work_seconds_total", "Time that the host's workers worked on them."),
+    "cpu_seconds": ("host_cpu_seconds_total", "Their CPU time."),
+    "rows_per_second": ("host_rows_per_second", "Rows a second of one worker's work."),
+}
+"""The same for ``stats()["hosts"]``."""
 
 
 class LoaderCollector(Collector):
@@ -81,10 +90,15 @@ class LoaderCollector(Collector):
         """Reads every loader's `stats()`."""
         families: dict[str, Metric] = {}
         for loader in self._loaders:
-            for name, value in loader.stats().items():
-                if name in LOADER_FIGURES and isinstance(value, (int, float)):
+            stats = loader.stats()
+            for name, value in stats.items():
+                if isinstance(value, (int, float)):
                     suffix, text = LOADER_FIGURES[name]
                     _add(families, f"headrace_feed_{suffix}", text, value, {"loader": loader.name})
+            for host, made in stats["hosts"].items():
+                for name, (suffix, text) in HOST_FIGURES.items():
+                    labels = {"loader": loader.name, "host": host}
+                    _add(families, f"headrace_feed_{suffix}", text, made[name], labels)  # type: ignore[literal-required]
         yield from families.values()
 
 

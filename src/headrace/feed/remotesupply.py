@@ -7,7 +7,7 @@ import os
 from headrace.errors import WorkersLost
 from headrace.feed import messages
 from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
-from headrace.feed.links import Link, connect_unix, start_receiver
+from headrace.feed.links import Link, ReceiverLink, connect_unix, start_receiver
 from headrace.feed.places import Place, Places
 from headrace.feed.pulse import Pulse
 from headrace.feed.supply import RECOVER_SECONDS, START_SECONDS, Supply, Worker
@@ -30,7 +30,8 @@ class RemoteSupply(Supply):
         super().__init__()
         self._places = places
         self._identity = (client, rank, world_size)
-        self._receiver: Link | None = None
+        self._receiver: ReceiverLink | None = None
+        self._receiver_cpu = 0.0  # of those that have ended
         self._retry: dict[str, float] = {}
         self._delay: dict[str, float] = {}
         self._refused: set[str] = set()
@@ -115,6 +116,10 @@ class RemoteSupply(Supply):
             return
         worker.place = place
 
+    def receiver_cpu(self) -> float:
+        """Returns the CPU seconds of receivers, those that have ended included."""
+        return self._receiver_cpu + (self._receiver.cpu_seconds() if self._receiver is not None else 0.0)
+
     def handshake(self, worker: Worker, message: messages.Message) -> None:
         """Takes a step of the handshake; a receiver has already made it for the remote ones."""
         assert worker.handshake is not None
@@ -139,6 +144,7 @@ class RemoteSupply(Supply):
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """A feed server's connection, or the receiver with all of its hosts, is gone."""
         gone = [worker for worker in self._workers.values() if worker.link is link]
+        self._receiver_cpu += link.cpu_seconds() if isinstance(link, ReceiverLink) else 0.0
         why = link.reason() if link.shared else reason
         for worker in gone:
             self.down(worker, why)

@@ -94,6 +94,11 @@ class Session:
         ready = sum(len(bundle.plans) for bundle in self._schedule.bundles.values() if bundle.complete)
         return ready + (len(self._open[0].plans) - self._handed if self._open is not None else 0)
 
+    @property
+    def receiver_cpu_seconds(self) -> float:
+        """CPU time of the receiver, while the session is open; afterwards `stats` has it."""
+        return 0.0 if self.closed else self._supply.receiver_cpu()
+
     def wait_for_length(self, timeout: float | None) -> int:
         """Returns the dataset's length as the workers tell it. Raises as `wait_for`."""
         self._pump(lambda: self.length is not None, timeout, "the dataset's length")
@@ -170,6 +175,7 @@ class Session:
     def close(self) -> None:
         """Ends the session's links and processes and gives up its slabs."""
         if not self.closed:
+            self.stats.receiver_cpu_seconds += self._supply.receiver_cpu()
             self.closed = True
             self._open = None
             self._supply.close()

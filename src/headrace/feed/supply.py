@@ -169,6 +169,10 @@ class Supply(abc.ABC):
     def describe(self) -> str:
         """Says whom one waits for."""
 
+    def receiver_cpu(self) -> float:
+        """Returns the CPU seconds of receivers, those that have ended included."""
+        return 0.0
+
     @abc.abstractmethod
     def close(self) -> None:
         """Ends everything."""

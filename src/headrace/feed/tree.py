@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -283,24 +283,27 @@ def shifted(node: Node, offset: int) -> Node:
     return [*node[:-lists], *([shifted(child, offset) for child in part] for part in node[-lists:])]
 
 
-def leaf_names(node: Node, path: str = "") -> list[str]:
+def leaf_names(node: Node) -> list[str]:
     """Lists the places of a description's tensors and arrays, as the user would write them: ``[0]['image']``."""
+    return [path for path, child in terminals(node) if child[0] in ("t", "a", "s")]
+
+
+def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """Yields what is no container of a description, with its place, in the order in which it was described."""
     kind = node[0]
-    if kind in ("t", "a", "s"):
-        return [path]
-    if kind in ("v", "i"):
-        return []
-    names: list[str] = []
+    if kind in ("t", "a", "s", "v", "i"):
+        yield path, node
+        return
     if kind in ("d", "o"):
-        names = [name for key in node[1] for name in leaf_names(key, f"{path} key")]
+        for key in node[1]:
+            yield from terminals(key, f"{path} key")
         places = [f"[{key[1]!r}]" if key[0] == "v" else "[?]" for key in node[1]]
     elif kind in ("n", "c"):
         places = [f".{field}" for field in node[2]]
     else:
         places = [f"[{i}]" for i in range(len(node[1]))]
     for place, child in zip(places, node[-1], strict=True):
-        names += leaf_names(child, path + place)
-    return names
+        yield from terminals(child, path + place)
 
 
 def rows_of(tree: Any) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import sys
 import traceback
+import warnings
 from typing import NoReturn
 
 from headrace import errors
@@ -18,6 +19,14 @@ def remote_error(error: BaseException) -> RemoteError:
     kind = type(error)
     text = "".join(traceback.format_exception(kind, error, error.__traceback__))
     return RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
+
+
+def warn_user(text: str, kind: type[Warning]) -> None:
+    """Warns, with the line of the user's that called into the feed."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headrace.feed"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, kind, stacklevel=level)
 
 
 def in_short(error: RemoteError) -> str:
