@@ -169,7 +169,7 @@ class Exchange:
         return True
 
     def _may_check(self, worker: Worker) -> bool:
-        executors = worker.executors if self._sharding.places else self.schedule.executors
+        executors = worker.executors if self._sharding.places else self._supply.executors
         return self._policy.verify > 0 and executors > 1
 
     def _ask_check(self, worker: Worker, check: Check, now: float) -> None:

@@ -67,6 +67,11 @@ class LocalSupply(Supply):
         return len(self._stuck.keys() - before.keys())
 
     @property
+    def executors(self) -> int:
+        """Executors of all workers, those included that will be started."""
+        return self._size
+
+    @property
     def patience(self) -> float:
         """Seconds after which `maintain` should be called again."""
         return START_STEP if self._missing else super().patience

@@ -141,6 +141,11 @@ class Supply(abc.ABC):
         """Returns the names of those that should serve, and are not ready."""
         return []
 
+    @property
+    def executors(self) -> int:
+        """Executors of all workers, those included that will be started."""
+        return sum(worker.executors for worker in self._workers.values())
+
     def refuse(self, worker: Worker, reason: str) -> None:
         """The worker stays connected, but is not used. `reason` is told when nobody is left."""
         worker.reason, worker.unused = reason, True
