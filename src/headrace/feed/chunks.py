@@ -26,7 +26,7 @@ import numpy as np
 
 from headrace.errors import ProtocolError
 
-CHUNK = 512 << 10
+CHUNK = 2048 << 10
 AT_ONCE = 1 << 20  # bytes of chunks that go into one system call
 CHUNK_HEADER = struct.Struct("<IIQ")
 DATA, ABORT = 1, 2

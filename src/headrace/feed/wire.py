@@ -39,7 +39,7 @@ MAX_HANDSHAKE = 4096
 USER_TIMEOUT_MS = 5_000
 LIVELY_BYTES = 16 << 10
 _IOV_MAX = 512
-_EXPECT = 256 << 10  # bytes of a chunk that the receiver is woken for at once
+_EXPECT = 1024 << 10  # bytes of a chunk that the receiver is woken for at once
 
 
 class ConnectionClosed(Exception):
