@@ -326,3 +326,18 @@ def test_an_executor_that_works_on_one_part_for_too_long_is_stuck_and_an_answer_
     schedule.answered(1, request, 11.0)
     assert schedule.stuck(20.0, 10.0) == []
     assert schedule.stuck(22.0, 10.0) == [1]
+
+
+def test_two_that_end_over_a_part_at_the_same_time_say_no_more_than_one_and_the_rows_are_tried_alone() -> None:
+    schedule = a_schedule(("a", 1), ("b", 1), steps=2)
+    schedule.stackable = True
+    (one, first, head), (other, second, _) = ask_all(schedule)
+    finish(schedule, other, second)
+    again = schedule.asked(other, head, 10.0)
+    schedule.answered(one, first, 11.0)
+    assert schedule.died(head)
+    assert schedule.bundles[0, 0].parts == [head]  # the other one may still make it
+    schedule.answered(other, again, 12.0)
+    assert schedule.died(head)
+    parts = schedule.bundles[0, 0].parts
+    assert [(part.first, part.last, part.deaths) for part in parts] == [(k, k + 1, 1) for k in range(8)]

@@ -359,7 +359,7 @@ class Exchange:
     def _died(self, worker: Worker, part: Part, reason: str) -> None:
         bundle = part.bundle
         if self.schedule.died(part):
-            if len(bundle.plans) > 1:
+            if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
                 self._assembly.forget(bundle)  # each of its batches stands alone now
             return
         text = f"two workers ended over it; the last one, on {worker.name}: {reason}"

@@ -20,6 +20,7 @@ class Part:
         whole: batches are made with the collate function, not row by row.
         requests: request number to source, of those who were asked and have not answered.
         slab: where its rows lie, once it is done.
+        deaths: executors that ended over it; `twice`: whether two had it at the same time.
         asked: when it was first asked for, seconds; `expected`: how long it was expected to take from then.
         holders: the sources that hold its samples, when they hold different data; None for all.
     """
@@ -32,6 +33,7 @@ class Part:
     done: bool = False
     slab: int = 0
     deaths: int = 0
+    twice: bool = False
     asked: float = 0.0
     expected: float = 0.0
     holders: frozenset[int] | None = None

@@ -246,6 +246,7 @@ class Schedule:
         source = self.sources[number]
         if part.requests:
             self.hedges += 1
+            part.twice = True
         else:
             part.asked, part.expected = now, self._finish(source, part.rows)
         if not source.outstanding:
@@ -285,13 +286,17 @@ class Schedule:
         """
         part.deaths += 1
         bundle = part.bundle
-        if part.deaths >= MAX_DEATHS:
+        if part.requests:
+            return True  # the other one that was asked, because it was late, may still make it
+        rows = len(bundle.plans) > 1 or (self.stackable and not part.whole and part.rows > 1)
+        deaths = part.deaths - 1 if rows and part.twice else part.deaths  # two at the same time say no more than one
+        if deaths >= MAX_DEATHS:
             return False
         if len(bundle.plans) > 1:
-            self._unbundle(bundle, deaths=part.deaths)
-        elif self.stackable and not part.whole and part.rows > 1 and not part.requests:
+            self._unbundle(bundle, deaths=deaths)
+        elif rows:
             bundle.parts.remove(part)
-            self.split(bundle, part.first, part.last, MAX_SPLIT, part.deaths, part.holders)
+            self.split(bundle, part.first, part.last, MAX_SPLIT, deaths, part.holders)
             bundle.parts.sort(key=lambda own: own.first)
         return True
 
