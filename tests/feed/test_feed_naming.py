@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from headrace import feed
 from headrace.errors import FeedError, PipelineError
-from headrace.feed import Pipeline
+from headrace.feed import DataLoader, Pipeline
 from headrace.feed.naming import encoded, function_name, load_factory, load_function
 from headrace.feed.places import Places, find
 from headrace.instance.launch import FeedHost, FeedHosts, write_atomically
@@ -232,3 +233,31 @@ def test_the_workers_come_from_the_argument_then_from_the_job_else_they_are_loca
     assert find("local") is None
     path.write_bytes(json.dumps({"generation": 1, "secret_file": str(secret), "hosts": []}).encode())
     assert find(None) is None
+
+
+def test_a_pipeline_of_the_script_itself_is_refused_for_remote_workers_with_what_to_do(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("5e" * 32)
+    where = {"workers": "tcp://127.0.0.1:1", "secret_file": str(secret)}
+    with pytest.raises(PipelineError, match="defined in the script itself") as error:
+        DataLoader(Pipeline("__main__:train_set"), **where)
+    assert "a module beside the script" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seed": "x"}, "seed must be an int"),
+        ({"seed": 2**70}, "seed must lie in"),
+        ({"memory": "512MB"}, "memory is a number of bytes"),
+        ({"memory": 0}, "memory is a number of bytes"),
+        ({"stall_timeout": -1}, "stall_timeout must be more than 0"),
+        ({"slice_timeout": "x"}, "slice_timeout must be more than 0"),
+        ({"verify": "x"}, "verify is a share"),
+        ({"workers": ["h:1"]}, "workers must be a text"),
+        ({"workers": "h:1"}, 'write workers="tcp://h:1"'),
+    ],
+)
+def test_what_is_headrace_s_own_is_checked_when_the_loader_is_made(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((TypeError, ValueError, FeedError), match=re.escape(words)):
+        DataLoader([1, 2], **options)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+import socket
+from pathlib import Path
 
 import pytest
 
 from headrace.errors import WorkersLost
 from headrace.feed import messages
+from headrace.feed.links import Link
 from headrace.feed.localsupply import LocalSupply
 from headrace.feed.parts import Part
+from headrace.feed.places import Places
 from headrace.feed.plan import EpochPlan
+from headrace.feed.remotesupply import RemoteSupply
 from headrace.feed.schedule import Schedule
 from headrace.feed.sharding import Sharding
 from headrace.feed.supply import RECOVER_SECONDS, Worker
+from headrace.feed.wire import Channel
 
 HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
 SIZE = 20
@@ -113,3 +120,24 @@ def test_rows_without_a_holder_end_the_run_only_after_the_time_that_a_host_has_t
     hosts.sharding.judge(20.0)
     with pytest.raises(WorkersLost, match=r"data are lost: 40 samples of 'b', 'c' were only on host-2"):
         hosts.sharding.judge(20.1 + RECOVER_SECONDS)
+
+
+def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_absent(tmp_path: Path) -> None:
+    def write(state: str) -> None:
+        host = {"host": "h1", "group": "g", "address": "tcp://127.0.0.1:1", "executors": 1, "state": state}
+        document = {"generation": 1, "secret_file": str(tmp_path / "secret"), "hosts": [host]}
+        fresh = tmp_path / "fresh.json"
+        fresh.write_text(json.dumps(document))
+        fresh.rename(tmp_path / "feed.json")
+
+    (tmp_path / "secret").write_text("5e" * 32)
+    write("starting")
+    places = Places(str(tmp_path / "feed.json"))
+    supply = RemoteSupply(places, "test", 0, 1)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        worker = supply._add("h1", "remote", Link(Channel(ours), False, set()))
+        worker.place, worker.ready = places.current()[0], True
+        write("ready")
+        assert supply.absent() == []
+        supply.close()

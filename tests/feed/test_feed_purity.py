@@ -14,6 +14,7 @@ from feed_servers import Server
 
 from headrace.feed import DataLoader
 from headrace.feed.policy import PurityWarning
+from headrace.feed.verify import FIRST, Verifier
 
 PLACES = ["local", "unix", "two tcp"]
 SOURCES = ["generator", "counter", "clock"]
@@ -117,3 +118,11 @@ def test_the_field_is_named_however_batches_are_made(
 
 def listed(key: Any) -> list[int]:
     return key.reshape(-1).tolist() if hasattr(key, "reshape") else [key]
+
+
+def test_slices_that_turn_out_to_be_made_whole_are_counted_when_they_are_asked_for_so() -> None:
+    verifier = Verifier(0.000001)
+    for _ in range(FIRST):
+        assert verifier.wants(0, 0, 0)
+        verifier.unwanted()
+    assert [verifier.wants(0, step, 0) for step in range(FIRST + 3)] == [True] * FIRST + [False] * 3

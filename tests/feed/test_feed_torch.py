@@ -218,9 +218,7 @@ def test_persistent_workers_stay_and_others_end_with_the_epoch() -> None:
     for persistent in (True, False):
         with DataLoader(Plain(), batch_size=4, num_workers=2, persistent_workers=persistent) as loader:
             pids = []
-            for _ in range(
-                3
-            ):  # the second worker may be started late in the first pass
+            for _ in range(3):  # the second worker may be started late in the first pass
                 for _ in loader:
                     seen = worker_pids(loader)
                 pids.append(seen)

@@ -9,6 +9,7 @@ import warnings
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, NamedTuple
 
+from headrace.errors import PipelineError
 from headrace.feed.naming import Pipeline
 from headrace.feed.numerics import NumericsPolicy
 from headrace.feed.policy import Policy
@@ -91,6 +92,28 @@ def as_context(context: str | BaseContext | None) -> BaseContext | None:
     return multiprocessing.get_context(context) if isinstance(context, str) else context
 
 
+def check_own(dataset: Any, seed: object, memory: object, stall_timeout: object, *, remote: bool) -> None:
+    """Checks more of what is headrace's own.
+
+    Raises:
+        TypeError, ValueError: a value of another type, or out of range.
+        PipelineError: a pipeline that feed servers cannot import.
+    """
+    if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__")):
+        raise TypeError(f"seed must be an int or None, got {seed!r}")
+    if seed is not None and not -(2**63) <= int(seed) < 2**64:
+        raise ValueError(f"seed must lie in [-2**63, 2**64), got {seed}")
+    if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
+        raise ValueError(f"memory is a number of bytes, at least 1, got {memory!r}")
+    if not isinstance(stall_timeout, (int, float)) or stall_timeout <= 0:
+        raise ValueError(f"stall_timeout must be more than 0 seconds, got {stall_timeout!r}")
+    if remote and isinstance(dataset, Pipeline) and dataset.factory.startswith("__main__:"):
+        raise PipelineError(
+            f"the pipeline {dataset.factory} is defined in the script itself, which feed servers cannot import",
+            hint="move the function and its dataset to a module beside the script, and import it from there",
+        )
+
+
 def make_policy(
     on_error: Literal["raise", "skip"], slice_timeout: float, numerics: NumericsPolicy, verify: float, *, hedge: bool
 ) -> Policy:
@@ -99,10 +122,10 @@ def make_policy(
         raise ValueError(f'on_error must be "raise" or "skip", got {on_error!r}')
     if numerics not in ("warn", "refuse", "lowest"):
         raise ValueError(f'numerics must be "warn", "refuse" or "lowest", got {numerics!r}')
-    if not 0 <= verify <= 1:
-        raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {verify}")
-    if slice_timeout <= 0:
-        raise ValueError(f"slice_timeout must be more than 0 seconds, got {slice_timeout}")
+    if not isinstance(verify, (int, float)) or not 0 <= verify <= 1:
+        raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {verify!r}")
+    if not isinstance(slice_timeout, (int, float)) or slice_timeout <= 0:
+        raise ValueError(f"slice_timeout must be more than 0 seconds, got {slice_timeout!r}")
     return Policy(on_error, slice_timeout, numerics, verify, hedge)
 
 

@@ -278,6 +278,8 @@ class Exchange:
                 kind = self._numerics.kinds.get(source, "")
                 self._verifier.made(Check(ask, message, source, self.schedule.requests, kind))
         elif isinstance(message, messages.Unstackable):
+            if checked is not None:
+                self._verifier.unwanted()
             self._restart(part.bundle)
             self.schedule.make_whole(part.bundle)
         elif isinstance(message, messages.Failed):

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.errors import PipelineError
 from headrace.feed import messages, naming
-from headrace.feed.arguments import Shard, as_context, check_arguments, find_shard, make_policy, warn_of_pass
+from headrace.feed.arguments import Shard, as_context, check_arguments, check_own, find_shard, make_policy, warn_of_pass
 from headrace.feed.collate import standard_collate
 from headrace.feed.compute import Built
 from headrace.feed.device import DeviceBatches, find_device, find_pinning, open_device
@@ -143,6 +143,7 @@ class DataLoader(TorchHabits):
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
         self._places = find(workers, secret_file, tls_ca)
+        check_own(dataset, seed, memory, stall_timeout, remote=self._places is not None)
         self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
@@ -169,8 +170,7 @@ class DataLoader(TorchHabits):
         self.in_order = in_order
         self.name = name
         self._even = even_batches
-        self._memory = memory
-        self._stall_timeout = stall_timeout
+        self._memory, self._stall_timeout = memory, stall_timeout
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._length: int | None = None
         self._built: Built | None = None

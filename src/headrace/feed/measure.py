@@ -107,7 +107,7 @@ Stream = Iterator[object]
 
 @contextmanager
 def _shared_memory(shape: Shape) -> Iterator[Stream]:
-    with DataLoader(Copies(shape.sample_bytes), shape.batch, num_workers=shape.workers) as loader:
+    with DataLoader(Copies(shape.sample_bytes), shape.batch, num_workers=shape.workers, workers="local") as loader:
         yield iter(loader)
 
 

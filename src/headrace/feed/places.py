@@ -67,6 +67,10 @@ class Places:
     """
 
     def __init__(self, source: str, secret_file: str | None = None, tls_ca: str | None = None) -> None:
+        if not isinstance(source, str):
+            raise FeedError(
+                f"workers must be a text, got {source!r}", hint='write workers="tcp://host1:7070,host2:7070"'
+            )
         self.tls_ca = tls_ca or os.environ.get(CA_VARIABLE, "")
         if self.tls_ca:
             client_tls(self.tls_ca, "")  # here its trouble is told to the user, not in the receiver
@@ -83,6 +87,11 @@ class Places:
                 )
             self.secret = read_secret(secret_file)
             return
+        if not source.startswith(("/", ".")) and not Path(source).exists():
+            raise FeedError(
+                f"workers={source!r} is neither a list of addresses nor a file",
+                hint=f'write workers="tcp://{source if ":" in source else "host:7070"}", or workers="local"',
+            )
         self._path = Path(source)
         self.current()
         self.secret = read_secret(self._secret_file)

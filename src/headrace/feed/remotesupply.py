@@ -55,8 +55,8 @@ class RemoteSupply(Supply):
 
     def absent(self) -> list[str]:
         """Returns the hosts that are not ready, the lost ones included."""
-        ready = {worker.place for worker in self._workers.values() if worker.ready}
-        return [place.name for place in self._places.current() if place not in ready]
+        ready = {worker.place.address for worker in self._workers.values() if worker.ready and worker.place is not None}
+        return [place.name for place in self._places.current() if place.address not in ready]
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""
@@ -89,7 +89,10 @@ class RemoteSupply(Supply):
         if all(place.state == "lost" or place.address in self._refused | unused for place in places):
             allowed = ALL_LOST_SECONDS
         if now - self._alone_since > allowed:
-            raise WorkersLost(f"no data worker is left: {self.describe()}", hint="see the logs of these hosts")
+            raise WorkersLost(
+                f"no data worker is left: {self.describe()}",
+                hint="see the logs of these hosts; servers and trainer need the same secret file",
+            )
 
     def _connect(self, place: Place, now: float) -> None:
         delay = self._delay.get(place.address, RETRY_SECONDS)
@@ -189,7 +192,7 @@ class RemoteSupply(Supply):
         told = []
         for place in self._places.current():
             trouble = self._troubles.get(place.name, "")
-            told.append(f"{place.name} ({place.address}) {place.state}{f': {trouble}' if trouble else ''}")
+            told.append(f"{place.name} ({place.address}){f': {trouble}' if trouble else f' {place.state}'}")
         return "; ".join(told) or "no feed server is known"
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from headrace.feed.policy import BatchSkipped, Policy, SessionStats, Skipped
 from headrace.feed.slab import Pinning
 from headrace.feed.supply import Supply
 
+TELL_SECONDS = 10.0  # without any worker, after which the user is told
 WINDOW = 8  # bundles on their way, at least
 PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
 
@@ -62,6 +63,7 @@ class Session:
         self._schedule = self._exchange.schedule
         self._prefetch = prefetch
         self._stall_timeout = stall_timeout
+        self._warn, self._told = warn, False
         self._now = now
         self._plans: Iterator[BatchPlan] = iter(())
         self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
@@ -230,6 +232,9 @@ class Session:
                     f"{what} did not come within {self._stall_timeout:.0f} s: {awaited}",
                     hint="a sample may take that long: raise stall_timeout; or a worker hangs: see its log",
                 )
+            if now - begun > TELL_SECONDS and not self._told and not self._schedule.sources:
+                self._told = True
+                self._warn(f"still waiting for workers: {self._supply.describe()}", UserWarning)
             pause = min(0.2, deadline - now) if deadline is not None else 0.2
             self._step_or_close(max(0.0, pause))
 

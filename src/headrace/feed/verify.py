@@ -77,6 +77,10 @@ class Verifier:
         drawn = hashlib.blake2b(f"{epoch}/{step}/{first}".encode(), digest_size=8).digest()
         return int.from_bytes(drawn, "little") < self._share * 2**64
 
+    def unwanted(self) -> None:
+        """A slice that was to be checked is asked for anew, in another way: it has not been counted."""
+        self._seen -= 1
+
     def made(self, check: Check) -> None:
         """A slice that is to be checked was made for the first time."""
         self._waiting.append(check)
