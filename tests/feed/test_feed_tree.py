@@ -469,3 +469,36 @@ def test_a_small_tree_can_travel_in_a_message() -> None:
     block = np.frombuffer(bytearray(packed(leaves, size)), np.uint8)
     assert flat(rebuild(node, block)) == flat(value)
     assert packed([], 0) == b""
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"naïve {i} 本" for i in range(100)],
+        tuple(range(-50, 50)),
+        [None, True, 1, 1.0, -0.0, "x", b"x", 2**63, -(2**63), float("inf")],
+        [["a"] * 20, tuple(["b"] * 20), {"c": [1.5] * 9}],
+    ],
+)
+def test_many_plain_values_travel_in_the_block_and_keep_their_types(values: Any) -> None:
+    node, leaves, size = describe(values)
+    assert size > 0
+    block = np.zeros(size + 64, np.uint8)
+    write_leaves(leaves, block[64:])
+    got = rebuild(shifted(node, 64), block)
+    assert repr(got) == repr(values)
+
+
+@pytest.mark.parametrize("values", [["\ud800"] * 9, [2**70] * 9])
+def test_values_that_msgpack_cannot_hold_have_nodes_of_their_own(values: list[Any]) -> None:
+    assert describe(values)[0][0] == "l"
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\xff" * 8, msgspec.msgpack.encode([[1]]), msgspec.msgpack.encode({"a": 1}), b"\xdd\xff\xff\xff\xff", b""]
+)
+def test_plain_values_from_a_peer_that_are_none_are_refused(raw: bytes) -> None:
+    block = np.frombuffer(raw.ljust(64, b"\0"), np.uint8)
+    for node in (["m", "l", len(raw), 0], ["m", "l", 65, 0], ["m", "l", -1, 0], ["m", "l", "1", 0], ["m", "l"]):
+        with pytest.raises(ProtocolError):
+            rebuild(node, block)

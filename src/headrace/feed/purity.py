@@ -204,8 +204,8 @@ def _fields(sample: object) -> Fields:
     raw = iter(leaves)
     fields: Fields = {}
     for place, child in tree.terminals(node):
-        digest = hashlib.blake2b(repr(child[:-1] if child[0] in ("t", "a", "s") else child).encode())
-        if child[0] in ("t", "a", "s"):
+        digest = hashlib.blake2b(repr(child[:-1] if child[0] in tree.LEAVES else child).encode())
+        if child[0] in tree.LEAVES:
             digest.update(next(raw)[1].data)
         fields[place] = digest.digest()
     return fields

@@ -13,6 +13,7 @@ Node forms (first element is the kind):
     ["s", dtype, offset]               numpy scalar
     ["v", value]                       None, bool, int, float, str, bytes
     ["i", digits]                      an int beyond 64 bits, in base 16
+    ["m", "l" or "u", length, offset]  list or tuple of many plain values, as msgpack in the block
     ["d", [key nodes], [nodes]]        dict; mappings of other types than the next become one
     ["o", [key nodes], [nodes]]        OrderedDict
     ["l", [nodes]] / ["u", [nodes]]    list / tuple
@@ -28,6 +29,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,9 @@ MAX_NODES = 1_000_000
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+LEAVES = ("t", "a", "s", "m")  # nodes that end with an offset in the block
+MANY = 8  # plain values: so many in a list travel in the block
+_values: msgspec.msgpack.Decoder[list[Any]] = msgspec.msgpack.Decoder(list)
 
 Node = list[Any]
 Bytes = NDArray[np.uint8]
@@ -86,6 +91,10 @@ class _Describer:
             kind = "o" if type(value) is OrderedDict else "d"
             return [kind, keys, [self.node(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()]]
         if isinstance(value, (list, tuple)):
+            if len(value) >= MANY and set(map(type, value)) <= _PLAIN and not hasattr(value, "_fields"):
+                packed = self._values(value)
+                if packed is not None:
+                    return packed
             nodes = [self.node(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
             if isinstance(value, list):
                 return ["l", nodes]
@@ -101,6 +110,14 @@ class _Describer:
             f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot travel to the trainer",
             hint="return tensors, arrays, numbers, strings, bytes or None, nested in dict, list, tuple or dataclass",
         )
+
+    def _values(self, value: list[Any] | tuple[Any, ...]) -> Node | None:
+        """Packs plain values; None when one of them needs a node of its own (an int beyond 64 bits)."""
+        try:
+            raw = np.frombuffer(msgspec.msgpack.encode(value), np.uint8)
+        except (OverflowError, ValueError):
+            return None
+        return ["m", "l" if isinstance(value, list) else "u", raw.size, self.place(raw)]
 
     def _tensor(self, value: Any, path: str) -> Node:
         torch = sys.modules["torch"]
@@ -200,6 +217,8 @@ class _Rebuilder:
             return rest[0]
         if kind == "i":
             return int(rest[0], 16)
+        if kind == "m":
+            return self._values(*rest)
         if kind in ("d", "o"):
             pairs = zip(self._children(rest[0], depth), self._children(rest[1], depth), strict=True)
             return OrderedDict(pairs) if kind == "o" else dict(pairs)
@@ -222,6 +241,15 @@ class _Rebuilder:
         if not isinstance(offset, int) or offset < 0 or offset % ALIGNMENT or offset + count > self.block.size:
             raise ProtocolError(f"a batch description reaches outside its block: {offset}+{count} of {self.block.size}")
         return self.block[offset : offset + count]
+
+    def _values(self, kind: str, length: int, offset: int) -> list[Any] | tuple[Any, ...]:
+        try:
+            values = _values.decode(self._bytes(1, [length], offset).data)
+        except (msgspec.DecodeError, RecursionError, MemoryError) as error:
+            raise ProtocolError(f"plain values in a batch description that cannot be decoded: {error}") from error
+        if not set(map(type, values)) <= _PLAIN:
+            raise ProtocolError("a list of plain values in a batch description that holds others")
+        return values if kind == "l" else tuple(values)
 
     def _array(self, dtype: str, shape: Sequence[int], offset: int) -> NDArray[Any]:
         if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
@@ -275,7 +303,7 @@ def mapped(tree: Any, function: Callable[[Any], Any], *, whole: str = "pin_memor
 def shifted(node: Node, offset: int) -> Node:
     """Returns the description of a tree whose block begins at `offset` of a larger one."""
     kind = node[0]
-    if kind in ("t", "a", "s"):
+    if kind in LEAVES:
         return [*node[:-1], node[-1] + offset]
     if kind in ("v", "i"):
         return node
@@ -285,13 +313,13 @@ def shifted(node: Node, offset: int) -> Node:
 
 def leaf_names(node: Node) -> list[str]:
     """Lists the places of a description's tensors and arrays, as the user would write them: ``[0]['image']``."""
-    return [path for path, child in terminals(node) if child[0] in ("t", "a", "s")]
+    return [path for path, child in terminals(node) if child[0] in LEAVES]
 
 
 def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
     """Yields what is no container of a description, with its place, in the order in which it was described."""
     kind = node[0]
-    if kind in ("t", "a", "s", "v", "i"):
+    if kind in LEAVES or kind in ("v", "i"):
         yield path, node
         return
     if kind in ("d", "o"):
