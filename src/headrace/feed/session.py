@@ -19,7 +19,7 @@ from headrace.feed.parts import Bundle
 from headrace.feed.plan import BatchPlan
 from headrace.feed.policy import BatchSkipped, Policy, SessionStats, Skipped
 from headrace.feed.slab import Pinning
-from headrace.feed.supply import Supply
+from headrace.feed.supply import PATIENCE, Supply
 
 TELL_SECONDS = 10.0  # without any worker, after which the user is told
 WINDOW = 8  # bundles on their way, at least
@@ -235,7 +235,7 @@ class Session:
             if now - begun > TELL_SECONDS and not self._told and not self._schedule.sources:
                 self._told = True
                 self._warn(f"still waiting for workers: {self._supply.describe()}", UserWarning)
-            pause = min(0.2, deadline - now) if deadline is not None else 0.2
+            pause = min(PATIENCE, deadline - now) if deadline is not None else PATIENCE
             self._step_or_close(max(0.0, pause))
 
     def _step_or_close(self, pause: float) -> None:

@@ -24,7 +24,7 @@ from headrace.feed.wire import ConnectionClosed
 
 Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
-PATIENCE = 0.2
+PATIENCE = 0.2  # seconds that one exchange waits for something at most
 RECOVER_SECONDS = 6.0
 
 
