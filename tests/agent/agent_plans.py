@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
-from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
 
 
 def make_plan(*groups: GroupPlan, base: Path = Path("/nowhere"), prefix: str = "127.78.1", **fields) -> LaunchPlan:
-    """A plan whose hosts are those of the groups, in order."""
+    """A plan whose hosts are those of the groups, in order. `world` names the groups of a torch.distributed world."""
+    if "world" in fields:
+        fields["distributions"] = (DistributionPlan(TORCH_DISTRIBUTED, fields.pop("world")),)
     hosts = tuple(
         HostPlan(name, group.name, f"{prefix}.{name.rpartition('-')[2]}", str(base / name), str(base))
         for group in groups

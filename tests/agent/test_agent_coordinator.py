@@ -95,7 +95,7 @@ def test_a_host_that_does_not_come_is_named_with_all_others_that_are_missing():
 
 
 def test_success_needs_every_program_of_the_completion_groups():
-    play = started(ranks("dnn", "algo-1", "algo-2"), distribution_groups=("dnn",))
+    play = started(ranks("dnn", "algo-1", "algo-2"), world=("dnn",))
     for host, stream in (("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2")):
         play.exit(host, stream, 0)
     assert play.core.phase is Phase.RUNNING
@@ -130,7 +130,7 @@ def test_another_group_that_fails_fails_the_job():
 
 
 def test_the_killed_rank_is_the_cause_although_its_peer_is_heard_of_first():
-    play = started(ranks("dnn", "algo-1", "algo-2", count=1), distribution_groups=("dnn",))
+    play = started(ranks("dnn", "algo-1", "algo-2", count=1), world=("dnn",))
     play.exit("algo-2", "1", 1, lines=["RuntimeError: Connection closed by peer"])
     play.wait(0.2, alive=["algo-1", "algo-2"])
     assert play.core.phase is Phase.SETTLING
@@ -188,7 +188,7 @@ def test_a_broken_stream_within_the_limit_is_no_loss():
 
 
 def test_a_rank_that_fails_while_a_stream_is_broken_waits_for_the_lost_host_to_be_named():
-    play = started(ranks("dnn", "algo-1", "algo-2", count=1), distribution_groups=("dnn",))
+    play = started(ranks("dnn", "algo-1", "algo-2", count=1), world=("dnn",))
     play.take(play.core.disconnected("algo-2", play.now))
     play.exit("algo-1", "0", 1, lines=["Connection reset by peer"])
     play.wait(4, alive=["algo-1"])
@@ -392,7 +392,7 @@ def test_no_order_of_events_leads_from_a_failure_to_completed(seed):
     import random
 
     rng = random.Random(seed)
-    play = started(ranks("dnn", "algo-1", "algo-2"), workers("data", "algo-3"), distribution_groups=("dnn",))
+    play = started(ranks("dnn", "algo-1", "algo-2"), workers("data", "algo-3"), world=("dnn",))
     play.say("algo-3", FeedUp(2))
     streams = [("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2"), ("algo-2", "3")]
     rng.shuffle(streams)

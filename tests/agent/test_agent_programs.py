@@ -14,13 +14,13 @@ def test_a_plain_group_has_one_script():
 
 
 def test_ranks_are_numbered_over_hosts():
-    plan = make_plan(ranks("dnn", "algo-1", "algo-2"), distribution_groups=("dnn",))
+    plan = make_plan(ranks("dnn", "algo-1", "algo-2"), world=("dnn",))
     assert expected_streams(plan, "algo-1") == ("0", "1")
     assert programs_of(plan, "algo-2") == [ProgramSpec("2", 0), ProgramSpec("3", 1)]
 
 
 def test_a_group_outside_of_the_distribution_has_a_script():
-    plan = make_plan(scripts("side", "algo-1"), ranks("dnn", "algo-2"), distribution_groups=("dnn",))
+    plan = make_plan(scripts("side", "algo-1"), ranks("dnn", "algo-2"), world=("dnn",))
     assert programs_of(plan, "algo-1") == [ProgramSpec("0")]
 
 
@@ -31,7 +31,7 @@ def test_a_data_host_has_a_feed_server_and_nothing_else():
 
 
 def test_a_host_with_both_starts_the_feed_first_and_nices_it():
-    plan = make_plan(ranks("dnn", "algo-1", feed=3), distribution_groups=("dnn",))
+    plan = make_plan(ranks("dnn", "algo-1", feed=3), world=("dnn",))
     assert [spec.stream for spec in programs_of(plan, "algo-1")] == ["feed", "0", "1"]
     argv = feed_argv(plan, "algo-1", 9)
     options = dict(zip(argv[2::2], argv[3::2], strict=True))

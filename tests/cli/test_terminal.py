@@ -106,8 +106,8 @@ def test_the_plan_in_brief_has_one_line_a_group() -> None:
         run_id="j-1",
         entry_point="t.py",
         groups=(
-            GroupPlan("dnn", "ml.m5.large", ("algo-1", "algo-2"), True, 2, 1),
-            GroupPlan("data", "ml.c5.large", ("algo-3",), False, 0, 3),
+            GroupPlan("dnn", "ml.m5.large", ("algo-1", "algo-2"), processes_per_host=2, feed_executors=1),
+            GroupPlan("data", "ml.c5.large", ("algo-3",), entry_point=False, feed_executors=3),
         ),
         hosts=(host("algo-1", "dnn", 0), host("algo-2", "dnn", 0), host("algo-3", "data", 1, 2, 3)),
         leader="algo-1",
@@ -116,4 +116,4 @@ def test_the_plan_in_brief_has_one_line_a_group() -> None:
         "dnn: 2 x ml.m5.large (algo-1..algo-2), CPUs 0: 2 ranks + 1 data worker",
         "data: 1 x ml.c5.large (algo-3), CPUs 1-3: 3 data workers",
     ]
-    assert work(GroupPlan("idle", "t", (), False)) == "nothing"
+    assert work(GroupPlan("idle", "t", (), entry_point=False)) == "nothing"

@@ -54,7 +54,7 @@ def test_ranks_go_to_the_distributions_groups_only():
         distribution={"torch_distributed": {"enabled": True, "processes_per_host": 3}, "instance_groups": ["dnn"]},
     )
     assert [each.processes_per_host for each in made.groups] == [0, 3]
-    assert made.distribution_hosts == ("algo-2", "algo-3")
+    assert made.hosts_of(made.distributions[0]) == ("algo-2", "algo-3")
     assert made.completion_groups == ("dnn",)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.instance import Channel, Environment, build_tree
-from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
 
 GROUPS = (
     GroupPlan("data_group", "ml.c5.xlarge", ("algo-1", "algo-2")),
@@ -59,10 +59,11 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.fixture
 def make_plan() -> Callable[..., LaunchPlan]:
-    """Makes the launch plan of that job; keyword arguments replace its fields."""
+    """Makes the launch plan of that job; keyword arguments replace its fields, `world` the distribution's groups."""
 
     def make(**changes: object) -> LaunchPlan:
         groups = changes.get("groups", GROUPS)
+        world = changes.pop("world", ("dnn_group",))
         fields: dict[str, object] = {
             "job_name": "the-job",
             "run_id": "the-job-20240607T000000Z-abcd",
@@ -74,7 +75,7 @@ def make_plan() -> Callable[..., LaunchPlan]:
                 for host in group.hosts
             ),
             "leader": "algo-3",
-            "distribution_groups": ("dnn_group",),
+            "distributions": (DistributionPlan(TORCH_DISTRIBUTED, world),) if world else (),
             "ports": Ports(master=7799),
         }
         return LaunchPlan(**fields | changes)

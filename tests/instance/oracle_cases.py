@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.instance import Channel, build_tree
-from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def launch_plan(groups: tuple[GroupPlan, ...], hosts: list[str], distribution: t
             for host in hosts
         ),
         leader=hosts[0],
-        distribution_groups=distribution,
+        distributions=(DistributionPlan(TORCH_DISTRIBUTED, distribution),) if distribution else (),
         environment={"USER_VARIABLE": "from the job file"},
         ports=Ports(master=7799),
     )

@@ -35,7 +35,7 @@ def test_both_ways_agree_on_every_host(job, make_plan, host: str, distribution: 
     base = job.tree(
         host, code=EXAMPLE / "code", channels=channels, hyperparameters=parameters, distribution_groups=distribution
     )
-    done = run_hello(base, make_plan(distribution_groups=distribution))
+    done = run_hello(base, make_plan(world=distribution))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     group = "data_group" if host == "algo-1" else "dnn_group"

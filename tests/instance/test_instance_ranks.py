@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.instance import global_ranks, torch_distributed_variables
-from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan
+from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan
 from headrace.instance.ranks import world_size
 
 
@@ -72,16 +72,17 @@ def test_ranks_are_numbered_host_by_host_without_gaps(shape: list[tuple[int, int
         tuple(groups),
         tuple(HostPlan(host, group.name, host, "/", "/") for group in groups for host in group.hosts),
         "algo-1",
-        tuple(distribution[: shuffle.randint(1, len(distribution))]),
+        (world := DistributionPlan(TORCH_DISTRIBUTED, tuple(distribution[: shuffle.randint(1, len(distribution))])),),
     )
-    seen = [rank for host in plan.distribution_hosts for rank in global_ranks(plan, host)]
-    assert seen == list(range(world_size(plan)))
+    peers = plan.hosts_of(world)
+    seen = [rank for host in peers for rank in global_ranks(plan, host)]
+    assert seen == list(range(world_size(plan, peers[0])))
     for host in plan.hosts:
         for local_rank, rank in enumerate(global_ranks(plan, host.name)):
             variables = torch_distributed_variables(plan, host.name, local_rank, cores=4)
             assert variables["RANK"] == str(rank)
-            assert variables["WORLD_SIZE"] == str(world_size(plan))
-            assert plan.distribution_hosts[int(variables["GROUP_RANK"])] == host.name
+            assert variables["WORLD_SIZE"] == str(world_size(plan, host.name))
+            assert peers[int(variables["GROUP_RANK"])] == host.name
 
 
 PRINT_ENVIRONMENT = """

@@ -330,7 +330,7 @@ class Coordinator:
 
     def _watch(self, effects: Effects, now: float) -> None:
         plan = self._plan
-        wanted = plan.completion_groups or plan.distribution_groups
+        wanted = plan.completion_groups or tuple(name for world in plan.distributions for name in world.groups)
         complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
         if complete and not any(host.unfinished for host in complete):
             self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.agent.programs import feed_argv, programs_of
 from headrace.instance.arguments import hyperparameter_arguments
-from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
 
 if TYPE_CHECKING:
     from headrace.job import Job
@@ -41,7 +41,7 @@ class PlanView(msgspec.Struct, frozen=True):
     leader: str
     groups: tuple[GroupPlan, ...]
     hosts: tuple[HostView, ...]
-    distribution_groups: tuple[str, ...]
+    distributions: tuple[DistributionPlan, ...]
     completion_groups: tuple[str, ...]
     ports: Ports
     environment: dict[str, str]
@@ -58,7 +58,7 @@ def view(job: Job, plan: LaunchPlan) -> PlanView:
         leader=plan.leader,
         groups=plan.groups,
         hosts=tuple(_host(job, plan, host, script) for host in plan.hosts),
-        distribution_groups=plan.distribution_groups,
+        distributions=plan.distributions,
         completion_groups=plan.completion_groups,
         ports=plan.ports,
         environment=plan.environment,

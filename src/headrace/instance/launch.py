@@ -53,6 +53,8 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         base_dir: its /opt/ml.
         record_dir: run directory to which its agent appends events, metrics and logs.
         cpus: CPU ids that its processes may use; empty means all.
+        gpus: ids of the GPUs that its programs may use, as in CUDA_VISIBLE_DEVICES.
+        memory: bytes that all its processes together may use; 0 means no limit.
     """
 
     name: str
@@ -61,6 +63,21 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_dir: str
     record_dir: str
     cpus: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
+    memory: int = 0
+
+
+class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a group counts as ready, for the groups that wait for it.
+
+    Attributes:
+        port: TCP port on which every host of the group must accept connections; 0 means that its programs (and
+            feed server) run.
+        timeout: seconds within which it must be ready, else the job fails.
+    """
+
+    port: int = 0
+    timeout: float = 300.0
 
 
 class GroupPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,16 +88,61 @@ class GroupPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         instance_type: e.g. ``ml.c5.xlarge``.
         hosts: host names, in the group's order.
         entry_point: whether its hosts run the user's entry point.
-        processes_per_host: ranks a host when the group belongs to the distribution; 0 means one plain script.
+        script: its own entry point; empty means the job's.
+        environment: variables of its programs, over the job's.
+        python: interpreter of its programs; empty means the job's.
+        processes_per_host: ranks a host when the group belongs to a distribution; 0 means one plain script.
         feed_executors: data worker processes a host; 0 means no feed server.
+        depends_on: groups that must be ready before its programs start.
+        ready: when the group itself is ready.
     """
 
     name: str
     instance_type: str
     hosts: tuple[str, ...]
     entry_point: bool = True
+    script: str = ""
+    environment: dict[str, str] = {}
+    python: str = ""
     processes_per_host: int = 0
     feed_executors: int = 0
+    depends_on: tuple[str, ...] = ()
+    ready: Readiness = Readiness()
+
+
+class Elastic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """torchrun's elasticity.
+
+    Attributes:
+        min_hosts: the world may shrink to so many hosts.
+        max_restarts: how often the ranks are started again.
+    """
+
+    min_hosts: int
+    max_restarts: int = 0
+
+
+class DistributionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One world of ranks. A group belongs to one at most; ranks are numbered in the order of `groups`.
+
+    Attributes:
+        kind: ``torch_distributed``, ``mpi`` or ``multi_worker_mirrored_strategy``.
+        groups: its instance groups.
+        options: what the user adds to mpirun's command line.
+        horovod: whether the ranks get Horovod's environment too.
+        elastic: torchrun's elasticity; None means a fixed world.
+    """
+
+    kind: str
+    groups: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    horovod: bool = False
+    elastic: Elastic | None = None
+
+
+TORCH_DISTRIBUTED = "torch_distributed"
+MPI = "mpi"
+MULTI_WORKER_MIRRORED = "multi_worker_mirrored_strategy"
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,16 +151,18 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         job_name: TrainingJobName.
         run_id: id of this execution.
-        entry_point: script inside the code directory, e.g. ``train.py``.
+        entry_point: what the programs run, inside the code directory, e.g. ``train.py``.
         groups: in the job file's order.
         hosts: ordered by number: algo-1, algo-2, ...
         leader: host whose agent is the coordinator.
-        distribution_groups: groups of the torch.distributed world, ranks in this order; empty without one.
+        distributions: the worlds of ranks; empty when every program runs alone.
         completion_groups: the job succeeds when every program of these groups exits 0.
         environment: the user's variables, for every program.
         stop_grace: seconds between SIGTERM and SIGKILL.
         start_timeout: seconds within which every host must have registered.
         max_run: seconds after which the job is stopped; 0 means no limit.
+        stall_after: seconds without any output, metric or delivered batch after which it fails; 0 means no limit.
+        encrypt: whether control and feed connections are under TLS.
         python: interpreter for the user's programs; empty means the agent's own.
     """
 
@@ -108,13 +172,15 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[GroupPlan, ...]
     hosts: tuple[HostPlan, ...]
     leader: str
-    distribution_groups: tuple[str, ...] = ()
+    distributions: tuple[DistributionPlan, ...] = ()
     completion_groups: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     ports: Ports = Ports()
     stop_grace: float = 30.0
     start_timeout: float = 60.0
     max_run: float = 86400.0
+    stall_after: float = 0.0
+    encrypt: bool = False
     python: str = ""
     version: int = 1
 
@@ -132,10 +198,21 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return group
         raise KeyError(name)
 
-    @property
-    def distribution_hosts(self) -> tuple[str, ...]:
-        """Hosts of the distribution, in rank order."""
-        return tuple(host for name in self.distribution_groups for host in self.group(name).hosts)
+    def distribution_of(self, group: str) -> DistributionPlan | None:
+        """Returns the world to which a group's ranks belong; None when its programs run alone."""
+        return next((world for world in self.distributions if group in world.groups), None)
+
+    def hosts_of(self, world: DistributionPlan) -> tuple[str, ...]:
+        """Hosts of a world, in rank order."""
+        return tuple(host for name in world.groups for host in self.group(name).hosts)
+
+    def entry_point_of(self, group: str) -> str:
+        """Entry point of a group's programs."""
+        return self.group(group).script or self.entry_point
+
+    def environment_of(self, group: str) -> dict[str, str]:
+        """The user's variables of a group's programs."""
+        return self.environment | self.group(group).environment
 
 
 class FeedHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

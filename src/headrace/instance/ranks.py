@@ -1,6 +1,6 @@
 """The ranks of a torch.distributed world, and what torchrun would tell each of them.
 
-Ranks are numbered host by host in the order of `LaunchPlan.distribution_hosts`, on a host by local rank; groups may
+Ranks are numbered host by host in the order of `LaunchPlan.hosts_of`, on a host by local rank; groups may
 have different numbers of processes. The agents start the ranks themselves, so there is no torchrun and no store of
 its own: rank 0 hosts the store at MASTER_ADDR:MASTER_PORT, which torch does when TORCHELASTIC_USE_AGENT_STORE is not
 set. All other variables are those of torch/distributed/elastic/agent/server/local_elastic_agent.py.
@@ -18,9 +18,9 @@ _ROLE = "default"  # torchrun's --role; all ranks have one role, so role ranks a
 
 
 def global_ranks(plan: LaunchPlan, host: str) -> range:
-    """Returns the global ranks that run on a host: empty if it does not belong to the distribution."""
+    """Returns the global ranks that run on a host: empty if it belongs to no distribution."""
     first = 0
-    for name in plan.distribution_hosts:
+    for name in _peers(plan, host):
         processes = _processes(plan, name)
         if name == host:
             return range(first, first + processes)
@@ -28,9 +28,9 @@ def global_ranks(plan: LaunchPlan, host: str) -> range:
     return range(0)
 
 
-def world_size(plan: LaunchPlan) -> int:
-    """Returns the number of ranks of the job."""
-    return sum(_processes(plan, host) for host in plan.distribution_hosts)
+def world_size(plan: LaunchPlan, host: str) -> int:
+    """Returns the number of ranks of the world to which a host belongs; 0 if it belongs to none."""
+    return sum(_processes(plan, name) for name in _peers(plan, host))
 
 
 def torch_distributed_variables(
@@ -53,9 +53,9 @@ def torch_distributed_variables(
     ranks = global_ranks(plan, host)
     if not 0 <= local_rank < len(ranks):
         raise ValueError(f"no rank {local_rank} on {host}: it has {len(ranks)} ranks")
-    own = plan.environment if environment is None else environment
-    hosts = plan.distribution_hosts
-    rank, world = str(ranks[local_rank]), str(world_size(plan))
+    own = plan.environment_of(plan.host(host).group) if environment is None else environment
+    hosts = _peers(plan, host)
+    rank, world = str(ranks[local_rank]), str(world_size(plan, host))
     return {
         "RANK": rank,
         "LOCAL_RANK": str(local_rank),
@@ -78,3 +78,8 @@ def torch_distributed_variables(
 
 def _processes(plan: LaunchPlan, host: str) -> int:
     return plan.group(plan.host(host).group).processes_per_host
+
+
+def _peers(plan: LaunchPlan, host: str) -> tuple[str, ...]:
+    world = plan.distribution_of(plan.host(host).group)
+    return plan.hosts_of(world) if world else ()

@@ -157,6 +157,16 @@ class Distribution(Part):
     torch_distributed: TorchDistributed | None = None
     instance_groups: values.GroupNames | None = None
 
+    @property
+    def kind(self) -> str:
+        """Name of the strategy that is enabled; empty when none is."""
+        return "torch_distributed" if self.torch_distributed and self.torch_distributed.enabled else ""
+
+    @property
+    def processes_per_host(self) -> int | None:
+        """Ranks on each host, as the user gave it."""
+        return self.torch_distributed.processes_per_host if self.torch_distributed else None
+
 
 class Feed(Part):
     """headrace's data workers.

@@ -18,7 +18,7 @@ from headrace.catalog import instance_types
 from headrace.errors import JobInvalid, Problem, RunFailed
 from headrace.job import document, files, findings, rules
 from headrace.job.explain import examine
-from headrace.job.fields import InstanceGroup, JobFields, LocalOptions, TrainingInput
+from headrace.job.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TrainingInput
 from headrace.job.plain import plain
 
 
@@ -191,12 +191,22 @@ class Job(JobFields):
         }
 
     @property
+    def distributions(self) -> tuple[Distribution, ...]:
+        """The distributions that are enabled, each with its groups."""
+        enabled = (world for world in (self.distribution,) if world.kind)
+        return tuple(
+            world if world.instance_groups else world.model_copy(update={"instance_groups": self._group_names})
+            for world in enabled
+        )
+
+    def distribution_of(self, group_name: str) -> Distribution | None:
+        """Returns the distribution to which a group's programs belong; None when they run alone."""
+        return next((world for world in self.distributions if group_name in (world.instance_groups or ())), None)
+
+    @property
     def distribution_groups(self) -> tuple[str, ...]:
-        """Groups of the torch.distributed world, in rank order; empty without one."""
-        strategy = self.distribution.torch_distributed
-        if strategy is None or not strategy.enabled:
-            return ()
-        return self.distribution.instance_groups or self._group_names
+        """Groups whose programs are ranks of a distribution, in rank order; empty without one."""
+        return tuple(name for world in self.distributions for name in world.instance_groups or ())
 
     @property
     def feed_groups(self) -> tuple[str, ...]:
@@ -227,11 +237,11 @@ class Job(JobFields):
 
         By default one for each GPU of the group's instance type, and at least one.
         """
-        strategy = self.distribution.torch_distributed
-        if strategy is None or group_name not in self.distribution_groups:
+        world = self.distribution_of(group_name)
+        if world is None:
             return 0
-        if strategy.processes_per_host is not None:
-            return strategy.processes_per_host
+        if world.processes_per_host is not None:
+            return world.processes_per_host
         group = next(group for group in self.groups if group.instance_group_name == group_name)
         shape = instance_types.shape(group.instance_type)
         return max(1, shape.gpus) if shape else 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headrace.errors import EngineRefused
-from headrace.instance.launch import LaunchPlan
+from headrace.instance.launch import TORCH_DISTRIBUTED, LaunchPlan
 from headrace.runs import list_runs
 
 
@@ -38,8 +38,9 @@ def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
     for host in plan.hosts:
         if plan.group(host.group).feed_executors:
             yield "feed", host.address, plan.ports.feed
-    if plan.distribution_hosts:
-        yield "master", plan.host(plan.distribution_hosts[0]).address, plan.ports.master
+    for world in plan.distributions:
+        if world.kind == TORCH_DISTRIBUTED:
+            yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.ports.master
 
 
 def _taken(address: str, port: int) -> str:

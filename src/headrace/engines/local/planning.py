@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
 from headrace.job import Job, assign_cpus
 from headrace.runs import RunPaths
 
@@ -43,7 +43,7 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
         groups=tuple(_group(job, group.instance_group_name, cpus, len(machine)) for group in job.groups),
         hosts=hosts,
         leader=job.hosts[job.completion_groups[0]][0],
-        distribution_groups=job.distribution_groups,
+        distributions=_worlds(job),
         completion_groups=job.completion_groups,
         environment=dict(job.environment),
         ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
@@ -52,6 +52,10 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
         max_run=float(job.max_run),
         python=python,
     )
+
+
+def _worlds(job: Job) -> tuple[DistributionPlan, ...]:
+    return tuple(DistributionPlan(kind=world.kind, groups=world.instance_groups or ()) for world in job.distributions)
 
 
 def number_of(host: str) -> int:
