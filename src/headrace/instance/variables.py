@@ -18,6 +18,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from headrace.instance import toolkit
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.environment import Environment
 from headrace.instance.launch import MASTER_PORT, LaunchPlan
@@ -131,7 +132,8 @@ def program_variables(
 def _search_path(code: str, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:
     """PYTHONPATH: the code first. Inherited entries may be relative, but the program runs in the code directory."""
     there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return os.pathsep.join([code, *filter(None, [user.get("PYTHONPATH")]), *there])
+    rest = [entry for entry in there if entry != toolkit.SEARCH_PATH]
+    return os.pathsep.join([code, *filter(None, [user.get("PYTHONPATH")]), *rest, toolkit.SEARCH_PATH])
 
 
 def _cluster_variables(env: Environment, plan: LaunchPlan | None) -> dict[str, str]:
