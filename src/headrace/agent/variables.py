@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headrace.agent.programs import ProgramSpec, feed_hosts
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
+from headrace.instance.entry import entry_command
 from headrace.instance.launch import FEED_NAME, LaunchPlan, channel_dir
 from headrace.instance.lifeline import RUN_ID, SCRATCH
 
@@ -43,16 +44,21 @@ class HostVariables:
         inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
         variables = inherited | program_variables(self._environment, self._plan, inherited=inherited)
         variables[RUN_ID] = self._plan.run_id
-        if self._scratch is not None and "TMPDIR" not in self._plan.environment:
+        if self._scratch is not None and "TMPDIR" not in self._plan.environment_of(self._me.group):
             self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
         self._variables = variables
 
     def argv(self) -> list[str]:
-        """Returns the command line of the user's script."""
+        """Returns the command line of the user's program."""
         assert self._environment is not None
+        command = self._plan.command_of(self._me.group)
+        if command:
+            return list(command)
         arguments = hyperparameter_arguments(self._environment.hyperparameters)
-        return [self._plan.python or sys.executable, self._plan.entry_point, *arguments]
+        python = self._plan.python_of(self._me.group) or sys.executable
+        code = self._environment.paths().code
+        return entry_command(self._plan.entry_point_of(self._me.group), arguments, python, code)
 
     def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
         """Returns the variables of a rank or script.

@@ -42,7 +42,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             groups=plan.groups,
             code=paths.code,
             job_name=plan.job_name,
-            entry_point=plan.entry_point,
+            entry_point=plan.entry_point_of(host.group),
             hyperparameters=job.hyperparameters,
             channels={
                 name: Channel(
@@ -53,16 +53,10 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
                 )
                 for name, channel in job.channels_of(host.group).items()
             },
-            distribution_groups=_world_of(plan, host.group),
+            distributions=plan.distributions,
             network_interface_name="lo",
         )
         write_plan(plan, host.base_dir, secret)
-
-
-def _world_of(plan: LaunchPlan, group: str) -> tuple[str, ...]:
-    """Groups that a host finds named as the distribution's: those of its own world, else those of all worlds."""
-    own = plan.distribution_of(group)
-    return own.groups if own else tuple(name for world in plan.distributions for name in world.groups)
 
 
 def snapshot(source: Path, target: Path, leave_out: Path) -> None:
