@@ -34,9 +34,7 @@ def test_both_ways_agree_on_every_host(job, make_plan, host: str, distribution: 
     channels = {"training": job.channel("training")}
     parameters = {"greeting": "Hello, big world; exit 3", "times": 2}
     worlds = (DistributionPlan(TORCH_DISTRIBUTED, distribution),) if distribution else ()
-    base = job.tree(
-        host, code=EXAMPLE / "code", channels=channels, hyperparameters=parameters, distributions=worlds
-    )
+    base = job.tree(host, code=EXAMPLE / "code", channels=channels, hyperparameters=parameters, distributions=worlds)
     done = run_hello(base, make_plan(world=distribution))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()

@@ -30,9 +30,7 @@ def test_resourceconfig_is_byte_for_byte_what_the_service_writes(job) -> None:
 
 def test_a_homogeneous_job_has_one_group_named_homogeneous_cluster(job) -> None:
     groups = (GroupPlan("homogeneousCluster", "ml.c5.xlarge", ("algo-1", "algo-2")),)
-    config = json.loads(
-        TreePaths(job.tree("algo-2", groups=groups, distributions=())).resource_config.read_bytes()
-    )
+    config = json.loads(TreePaths(job.tree("algo-2", groups=groups, distributions=())).resource_config.read_bytes())
     assert config["current_group_name"] == "homogeneousCluster"
     assert [group["instance_group_name"] for group in config["instance_groups"]] == ["homogeneousCluster"]
 

@@ -33,8 +33,9 @@ from headrace.agent.messages import (
     Report,
     StopOrder,
 )
-from headrace.agent.programs import expected_streams
+from headrace.agent.programs import TORCHRUN, expected_streams, goes_on_without
 from headrace.instance.launch import FeedHost, LaunchPlan
+from headrace.processes.table import name_of_exit
 from headrace.runs.events import (
     Cause,
     DataWorkerLost,
@@ -233,7 +234,10 @@ class Coordinator:
                 effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
             case Exited():
                 host.exits[message.stream] = message
-                if message.exit_code != 0 and not message.stopped:
+                killed = message.signal is not None and not message.stopped
+                if killed and message.stream == TORCHRUN and self._goes_on_without(host):
+                    self._lose(host, f"torchrun was {name_of_exit(None, message.signal)}", effects, now)
+                elif message.exit_code != 0 and not message.stopped:
                     self._suspect(
                         exit_suspect(
                             group=host.group,
@@ -290,10 +294,13 @@ class Coordinator:
         # When its connection broke is not known better than by its last word.
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
-        if host.unfinished:
+        if host.unfinished and not self._goes_on_without(host):
             self._suspect(Suspect(Kind.SILENT, at, Cause(reason, host.group, host.name, "agent")), now)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
+
+    def _goes_on_without(self, host: _Host) -> bool:
+        return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -332,7 +339,8 @@ class Coordinator:
         plan = self._plan
         wanted = plan.completion_groups or tuple(name for world in plan.distributions for name in world.groups)
         complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
-        if complete and not any(host.unfinished for host in complete):
+        left = [host for host in complete if not (host.lost and self._goes_on_without(host))]
+        if left and not any(host.unfinished for host in left):
             self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)
         elif plan.max_run and now - self._started > plan.max_run:
             cause = Cause(f"MaxRuntimeExceeded: the job ran longer than max_run, {plan.max_run:g} s")

@@ -206,7 +206,7 @@ class HostAgent:
         metrics.parent.mkdir(parents=True, exist_ok=True)
         env = self._variables.of_program(spec, metrics)
         try:
-            running = self._launch(spec.stream, self._variables.argv(), env)
+            running = self._launch(spec.stream, self._variables.argv(spec), env)
         except OSError as error:
             reason = f"cannot start {spec.stream}: {error.strerror or error}"
             self.note(reason)

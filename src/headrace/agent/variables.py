@@ -11,8 +11,10 @@ from pathlib import Path
 from headrace.agent.programs import ProgramSpec, feed_hosts
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.entry import entry_command
-from headrace.instance.launch import FEED_NAME, LaunchPlan, channel_dir
+from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
 from headrace.instance.lifeline import RUN_ID, SCRATCH
+from headrace.instance.tfconfig import tf_config
+from headrace.instance.torchrun import torchrun_command, torchrun_variables
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
@@ -49,16 +51,26 @@ class HostVariables:
             variables["TMPDIR"] = str(self._scratch)
         self._variables = variables
 
-    def argv(self) -> list[str]:
-        """Returns the command line of the user's program."""
+    def argv(self, spec: ProgramSpec) -> list[str]:
+        """Returns the command line of a rank, script or launcher."""
+        command = self._command()
+        if spec.is_torchrun:
+            return torchrun_command(self._plan, self._me.name, command, self._python)
+        return command
+
+    @property
+    def _python(self) -> str:
+        return self._plan.python_of(self._me.group) or sys.executable
+
+    def _command(self) -> list[str]:
+        """The command line of the user's program."""
         assert self._environment is not None
         command = self._plan.command_of(self._me.group)
         if command:
             return list(command)
         arguments = hyperparameter_arguments(self._environment.hyperparameters)
-        python = self._plan.python_of(self._me.group) or sys.executable
         code = self._environment.paths().code
-        return entry_command(self._plan.entry_point_of(self._me.group), arguments, python, code)
+        return entry_command(self._plan.entry_point_of(self._me.group), arguments, self._python, code)
 
     def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
         """Returns the variables of a rank or script.
@@ -68,13 +80,22 @@ class HostVariables:
             metrics: its metric file.
         """
         variables = dict(self._variables)
-        if spec.local_rank is not None:
-            cores = len(self._me.cpus) or len(os.sched_getaffinity(0))
-            variables |= torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
+        variables |= self._of_distribution(spec)
         if feed_hosts(self._plan):
             variables[FEED_VARIABLE] = str(channel_dir(self._me.base_dir) / FEED_NAME)
         variables[METRICS_VARIABLE] = str(metrics)
         return variables
+
+    def _of_distribution(self, spec: ProgramSpec) -> dict[str, str]:
+        world = self._plan.distribution_of(self._me.group)
+        cores = len(self._me.cpus) or len(os.sched_getaffinity(0))
+        if spec.is_torchrun:
+            return torchrun_variables(self._plan, self._me.name, cores=cores)
+        if spec.local_rank is None or world is None:
+            return {}
+        if world.kind == MULTI_WORKER_MIRRORED:
+            return {"TF_CONFIG": tf_config(self._plan, self._me.name)}
+        return torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
 
     def of_feed(self) -> dict[str, str]:
         """Returns the variables of the feed server."""
