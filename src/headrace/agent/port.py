@@ -1,7 +1,7 @@
 """The agent's end of `proxy`: a Unix socket on which launchers ask for the programs that they would start.
 
-The socket is abstract: nothing of it is left in the file system, whatever is killed. A caller must be of the agent's own
-user and know the job's secret; what is not so is refused before anything of it is looked at. Time and bytes of the
+The socket is abstract: nothing of it is left in the file system, whatever is killed. A caller must be of the agent's
+own user and know the job's secret; what is not so is refused before anything of it is looked at. Time and bytes of the
 first line are bounded.
 """
 

@@ -3,9 +3,9 @@
     python -I -S proxy.py rank [RUNNER]           a rank, in the place that a launcher (mpirun) gives it
     python -I -S proxy.py daemon HOST COMMAND...  a daemon of mpirun on HOST; this is mpirun's ssh
 
-A launcher believes that this process is the program. It sends the agent what the launcher gave it (variables, CPUs, the
-command line) over a Unix socket, hands on the signals that it gets, and ends as the program ends: with its exit code, or
-by the same signal. RUNNER is a module by which Python scripts are run, e.g. ``mpi4py``.
+A launcher believes that this process is the program. It sends the agent what the launcher gave it (variables, CPUs,
+the command line) over a Unix socket, hands on the signals that it gets, and ends as the program ends: with its exit
+code, or by the same signal. RUNNER is a module by which Python scripts are run, e.g. ``mpi4py``.
 
 Both ends check that the other is of the same user, and the agent wants to see the job's secret besides.
 

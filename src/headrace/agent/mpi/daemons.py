@@ -1,7 +1,7 @@
 """Which daemon mpirun wanted on which host, and how it ended: the coordinator's part. Pure.
 
-A request is known by the host that asks and a number that the host gave it, so a report that comes again changes nothing.
-Only the first host of an MPI world may ask, only for hosts of that world, and only for a daemon of Open MPI.
+A request is known by the host that asks and a number that the host gave it, so a report that comes again changes
+nothing. Only the first host of an MPI world may ask, only for hosts of that world, and only for a daemon of Open MPI.
 """
 
 from __future__ import annotations

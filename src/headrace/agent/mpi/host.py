@@ -1,6 +1,6 @@
 """The agent's part in MPI: it runs mpirun, its daemons and the ranks of its host.
 
-Each is a program of the agent: tied to it, watched, with a log of its own (``mpirun``, ``orted``, and the rank's number).
+Each is a program of the agent: tied to it, watched, with a log of its own (``mpirun``, ``orted``, the rank's number).
 mpirun and its daemons stand at a rank through a proxy only, so a rank is ended by its agent, as every program is:
 
 * When the job stops, ranks get SIGTERM and the job's grace. mpirun and its daemons are ended after the ranks, by
@@ -17,57 +17,29 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from headrace.agent import proxy
+from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.messages import DaemonEnd, DaemonEnded, DaemonOrder, DaemonWanted, Message, Orders
 from headrace.agent.mpi import variables as names
 from headrace.agent.mpi.remote import check_daemon, daemon_name, expand, parse_daemon
 from headrace.agent.port import Caller, Port, socket_name
-from headrace.agent.programs import MPIRUN
+from headrace.agent.programs import MPIRUN, ProgramSpec, is_in_mpi_world
 from headrace.agent.running import Running
-from headrace.instance import world_size
-from headrace.instance.launch import MPI, SECRET_NAME, DistributionPlan, LaunchPlan, channel_dir
+from headrace.instance.launch import SECRET_NAME, DistributionPlan, LaunchPlan, channel_dir
+from headrace.instance.ranks import world_size
 
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
 END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Starter(Protocol):
-    """What is needed of the host's agent."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the host is being stopped."""
-
-    def host_variables(self, stream: str) -> dict[str, str]:
-        """Variables of a program of this host."""
-
-    def host_argv(self) -> list[str]:
-        """Command line of the user's program."""
-
-    def launch(
-        self,
-        stream: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cpus: Sequence[int],
-        on_end: Callable[[Running], None],
-    ) -> Running:
-        """Starts a program, which is reported when it has ended. Raises OSError."""
-
-    def report(self, message: Message) -> None:
-        """Tells the coordinator."""
-
-    def note(self, text: str) -> None:
-        """Writes a line into the agent's log."""
-
-
-def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan | None:
-    """Returns the MPI world to which a host belongs; None if it belongs to none."""
-    group = plan.group(plan.host(host).group)
-    world = plan.distribution_of(group.name)
-    return world if world is not None and world.kind == MPI and group.entry_point else None
+def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan:
+    """Returns the MPI world of a host. Raises ValueError if it is in none."""
+    world = plan.distribution_of(plan.host(host).group)
+    if world is None or not is_in_mpi_world(plan, host):
+        raise ValueError(f"{host} is in no MPI world")
+    return world
 
 
 class MpiHost:
@@ -77,20 +49,35 @@ class MpiHost:
         plan: the launch plan.
         host: name of this host, which is in an MPI world.
         secret: the job's secret.
-        agent: starts programs and reports.
+        programs: starts them.
+        report: tells the coordinator.
+        note: writes a line into the agent's log.
         scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
+
+    Attributes:
+        stopping: whether the host is being stopped; nothing is started then.
     """
 
-    def __init__(self, plan: LaunchPlan, host: str, secret: bytes, agent: Starter, scratch: str) -> None:
-        world = mpi_world(plan, host)
-        assert world is not None
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        host: str,
+        secret: bytes,
+        programs: HostPrograms,
+        report: Callable[[Message], None],
+        note: Callable[[str], None],
+        scratch: str,
+    ) -> None:
+        self.stopping = False
         self._plan = plan
         self._me = plan.host(host)
-        self._world = world
-        self._agent = agent
+        self._world = mpi_world(plan, host)
+        self._programs = programs
+        self._report = report
+        self._note = note
         self._scratch = scratch
         self._name = socket_name(plan.run_id, host)
-        self._port = Port(self._name, secret, self._serve, agent.note)
+        self._port = Port(self._name, secret, self._serve, note)
         self._wanted: dict[int, Caller] = {}
         self._number = 0
         self._started: set[tuple[str, int]] = set()
@@ -108,7 +95,7 @@ class MpiHost:
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
         argv = [sys.executable, "-m", "headrace.agent.mpi.launch", self._me.name]
-        self._agent.launch(MPIRUN, argv, self._launcher_variables(), (), lambda _: None)
+        self._programs.launch(MPIRUN, argv, self._launcher_variables())
 
     def obey(self, orders: Orders) -> None:
         """Starts the daemons that are ordered, and tells mpirun which of its own have ended."""
@@ -124,7 +111,7 @@ class MpiHost:
     # --- what proxies ask for ------------------------------------------------------------------------------------
 
     def _serve(self, request: Mapping[str, object], caller: Caller) -> None:
-        if self._agent.stopping:
+        if self.stopping:
             raise ValueError(f"{self._me.name} is being stopped")
         match request:
             case {"kind": "rank", "runner": list(runner), "variables": dict(seen), "cpus": list(cpus)}:
@@ -140,19 +127,21 @@ class MpiHost:
         before = self._ranks.get(stream)
         if before is not None and not before.ended.is_set():
             raise ValueError(f"rank {rank} runs already")
-        env = names.rank_variables(self._agent.host_variables(stream), self._launcher, seen)
+        env = names.rank_variables(self._programs.variables_of(ProgramSpec(stream)), self._launcher, seen)
         ranks = world_size(self._plan, self._me.name)
         crowded = bool(self._scratch) and ranks > (os.cpu_count() or 1)
         env = names.machine_variables(self._scratch, crowded) | env
         if self._world.horovod:
             hosts = self._plan.hosts_of(self._world)
             env |= names.horovod_variables(seen, self._me.name, hosts.index(self._me.name), len(hosts))
-        argv = self._agent.host_argv()
+        argv = self._programs.argv_of(ProgramSpec(stream))
         if runner and Path(argv[0]).name.startswith("python"):
             argv = [argv[0], "-m", *runner, *argv[1:]]
         bound = sorted(set(cpus)) != sorted(os.sched_getaffinity(0))
         try:
-            running = self._agent.launch(stream, argv, env, cpus if bound else (), lambda it: self._rank_ended(it, caller))
+            running = self._programs.launch(
+                stream, argv, env, cpus if bound else (), lambda it: self._rank_ended(it, caller)
+            )
         except OSError as error:
             raise ValueError(f"rank {rank} cannot be started: {error.strerror or error}") from None
         self._ranks[stream] = running
@@ -165,11 +154,11 @@ class MpiHost:
     def _rank_signalled(self, running: Running, number: int) -> None:
         if number not in END_REQUESTS:
             running.forward(number)
-        elif not self._agent.stopping:
+        elif not self.stopping:
             asyncio.get_running_loop().call_later(ABORT_PATIENCE, self._terminate, running)
 
     def _terminate(self, running: Running) -> None:
-        if not self._agent.stopping and not running.told:
+        if not self.stopping and not running.told:
             running.terminate()
 
     def _proxy_gone(self, running: Running) -> None:
@@ -182,7 +171,7 @@ class MpiHost:
         argv, variables = parse_daemon(command)
         self._number += 1
         self._wanted[self._number] = caller
-        self._agent.report(DaemonWanted(self._number, target, tuple(argv), variables))
+        self._report(DaemonWanted(self._number, target, tuple(argv), variables))
 
     def _answer(self, caller: Caller, end: DaemonEnd) -> None:
         if end.reason:
@@ -194,25 +183,25 @@ class MpiHost:
 
     def _start_daemon(self, order: DaemonOrder) -> None:
         def ended(running: Running) -> None:
-            self._agent.report(DaemonEnded(order.asker, order.number, running.exit_code, running.signal))
+            self._report(DaemonEnded(order.asker, order.number, running.exit_code, running.signal))
 
         try:
             check_daemon(order.argv)
-            if self._agent.stopping:
+            if self.stopping:
                 raise ValueError(f"{self._me.name} is being stopped")
             env = self._launcher_variables()
             env |= expand(order.variables, env)
             stream = daemon_name(order.argv) + (f"-{order.number}" if len(self._started) > 1 else "")
-            self._agent.launch(stream, order.argv, env, (), ended)
+            self._programs.launch(stream, order.argv, env, (), ended)
         except (ValueError, OSError) as error:
             reason = f"the daemon of mpirun cannot be started on {self._me.name}: {error}"
-            self._agent.note(reason)
-            self._agent.report(DaemonEnded(order.asker, order.number, exit_code=255, reason=reason))
+            self._note(reason)
+            self._report(DaemonEnded(order.asker, order.number, exit_code=255, reason=reason))
 
     def _launcher_variables(self) -> dict[str, str]:
         beside = Path(self._plan.python_of(self._me.group) or sys.executable).parent
         self._launcher = names.launcher_variables(
-            self._agent.host_variables(MPIRUN),
+            self._programs.variables_of(ProgramSpec(MPIRUN)),
             scratch=self._scratch,
             programs=str(beside) if (beside / "mpirun").exists() else "",
         ) | {

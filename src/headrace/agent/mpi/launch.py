@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 from headrace.agent import proxy
 from headrace.agent.mpi.command import Slots, mpirun_command, parse_version
@@ -82,7 +81,6 @@ def slots_of(plan: LaunchPlan, world: DistributionPlan, hostname: str) -> list[S
 def command(plan: LaunchPlan, host: str) -> list[str]:
     """Returns mpirun's command line for the world of a host. Raises Refused."""
     world = mpi_world(plan, host)
-    assert world is not None
     here = [sys.executable, "-I", "-S", proxy.__file__]
     python = plan.python_of(plan.host(host).group) or sys.executable
     runner = [RUNNER] if has_mpi4py(python) else []
@@ -109,8 +107,11 @@ def main() -> int:
         print(f"hint: {error.hint}", f"error: {error}", sep="\n", file=sys.stderr)
         return error.exit_code
     print(shlex.join(argv), flush=True)
-    os.chdir(Path.cwd())
-    os.execvp(argv[0], argv)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        print(f"error: mpirun cannot be started: {error.strerror}", file=sys.stderr)
+    return NOT_FOUND
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
@@ -55,7 +56,15 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
 
 
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:
-    return tuple(DistributionPlan(kind=world.kind, groups=world.instance_groups or ()) for world in job.distributions)
+    return tuple(
+        DistributionPlan(
+            kind=world.kind,
+            groups=world.instance_groups or (),
+            options=tuple(shlex.split(world.custom_mpi_options)),
+            horovod=world.is_horovod,
+        )
+        for world in job.distributions
+    )
 
 
 def number_of(host: str) -> int:
