@@ -7,7 +7,10 @@ Differences to SageMaker, and why:
 * no ``-x SM_*``: SageMaker gives every rank the first host's. Here each rank has its own host's (see `variables`).
 * no ``-x LD_PRELOAD`` of a library that makes gethostname() answer the host's name.
 * variables that are not set are not named, since mpirun warns of them.
-* no ``--tag-output``: the output of ranks does not pass through mpirun.
+* no ``--tag-output`` and ``--display-map``: the output of ranks does not pass through mpirun, and each has its log.
+* ``btl ^openib,uct,ofi`` instead of ``^openib``: the exclusion replaces the one of the system's configuration, which has
+  all three, and opening the others makes MPI_Init and MPI_Finalize a second slower.
+* a parameter that the user sets with ``-mca`` is not set a second time: mpirun would refuse it.
 
 Open MPI 5 has other names for the same: its launcher is PRRTE.
 """
@@ -22,6 +25,7 @@ from dataclasses import dataclass
 KNOWN = (4, 5)
 NCCL_DEBUG = "--NCCL_DEBUG"
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)\.(\d+)")
+_PARAMETER = re.compile(r"--?(g|prte|pmix|o)?mca")
 _FORWARDED = ("LD_LIBRARY_PATH", "PATH")
 
 
@@ -111,35 +115,46 @@ def mpirun_command(
     flags = _flags_4 if version[0] == 4 else _flags_5
     forwarded = [f"NCCL_SOCKET_IFNAME={interface}", f"NCCL_DEBUG={nccl_debug}"]
     forwarded += [name for name in _FORWARDED if environment.get(name)]
+    taken = _parameters_in(custom)
     return [
         "mpirun",
         *("--host", ",".join(map(str, hosts))),
         *("-np", str(sum(each.count for each in hosts))),
         "--allow-run-as-root",
         "--leave-session-attached",
-        *flags(interface, shlex.join(daemon_agent)),
+        *("--bind-to", "none", "--map-by", "slot"),
+        *(
+            word
+            for option, name, value in flags(interface, shlex.join(daemon_agent))
+            if name not in taken
+            for word in (option, name, value)
+        ),
         *(word for name in forwarded for word in ("-x", name)),
         *custom,
         *program,
     ]
 
 
-def _flags_4(interface: str, daemon_agent: str) -> list[str]:
+def _parameters_in(options: Sequence[str]) -> set[str]:
+    """Names of the parameters that the user sets himself."""
+    return {name for option, name in zip(options, options[1:], strict=False) if _PARAMETER.fullmatch(option)}
+
+
+def _flags_4(interface: str, daemon_agent: str) -> list[tuple[str, str, str]]:
     parameters = {
         "btl_tcp_if_include": interface,
         "oob_tcp_if_include": interface,
         "plm_rsh_agent": daemon_agent,
         "plm_rsh_no_tree_spawn": "1",
         "pml": "ob1",
-        "btl": "^openib",
+        "btl": "^openib,uct,ofi",
         "orte_abort_on_non_zero_status": "1",
         "btl_vader_single_copy_mechanism": "none",
     }
-    words = [word for name, value in parameters.items() for word in ("-mca", name, value)]
-    return ["--display-map", "-bind-to", "none", "-map-by", "slot", *words]
+    return [("-mca", name, value) for name, value in parameters.items()]
 
 
-def _flags_5(interface: str, daemon_agent: str) -> list[str]:
+def _flags_5(interface: str, daemon_agent: str) -> list[tuple[str, str, str]]:
     launcher = {
         "prte_if_include": interface,
         "plm_ssh_agent": daemon_agent,
@@ -148,8 +163,8 @@ def _flags_5(interface: str, daemon_agent: str) -> list[str]:
     library = {
         "btl_tcp_if_include": interface,
         "pml": "ob1",
+        "btl": "^uct,ofi",
         "smsc": "^cma,knem,xpmem",
     }
-    words = [word for name, value in launcher.items() for word in ("--prtemca", name, value)]
-    words += [word for name, value in library.items() for word in ("--mca", name, value)]
-    return ["--display", "map", "--bind-to", "none", "--map-by", "slot", *words]
+    words = [("--prtemca", name, value) for name, value in launcher.items()]
+    return words + [("--mca", name, value) for name, value in library.items()]
