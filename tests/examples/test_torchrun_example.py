@@ -36,8 +36,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(file: str, *overrides: str):
-    local = [f"engines.local.address_prefix={PREFIX}", "engines.local.isolation=none", "engines.local.stop_grace=3"]
-    return engines.start(load_job(EXAMPLES / "torchrun" / file, [*local, *overrides]))
+    local = {
+        "address_prefix": PREFIX,
+        "isolation": "none",
+        "stop_grace": 3,
+        "ports.master": 41_000 + os.getpid() % 5_000,  # torch takes it on all addresses
+    }
+    options = [f"engines.local.{name}={value}" for name, value in local.items()]
+    return engines.start(load_job(EXAMPLES / "torchrun" / file, [*options, *overrides]))
 
 
 def finish(handle) -> Run:
