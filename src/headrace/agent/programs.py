@@ -5,10 +5,11 @@ A host whose group runs the entry point has one of these:
 * one plain script;
 * its ranks of torch.distributed, which the agent starts itself, with the variables that torchrun would set;
 * torchrun, when its world is elastic: the ranks are torchrun's;
+* mpirun, on the first host of an MPI world: it has the agents start the ranks of all hosts (see `mpi`);
 * one worker of MultiWorkerMirroredStrategy.
 
-A host with data workers has a feed server besides. The name of a program (its stream) is its global rank, ``torchrun``
-or ``feed``; a plain script is ``0``.
+A host with data workers has a feed server besides. The name of a program (its stream) is its global rank, ``torchrun``,
+``mpirun``, ``orted`` (a daemon of mpirun) or ``feed``; a plain script is ``0``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from headrace.instance import global_ranks
-from headrace.instance.launch import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
+from headrace.instance.launch import MPI, SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 
 FEED = "feed"
 TORCHRUN = "torchrun"
+MPIRUN = "mpirun"
+MPI_DAEMONS = ("orted", "prted")
 ABSTRACT_NAME_LIMIT = 107  # bytes of a Unix socket's name, less the leading zero byte
 FEED_NICE = 10  # beside ranks, data workers take what the ranks leave
 
@@ -31,7 +34,7 @@ class ProgramSpec:
     """One program of a host.
 
     Attributes:
-        stream: its name in the run: a global rank, ``torchrun`` or ``feed``.
+        stream: its name in the run: a global rank, ``torchrun``, ``mpirun`` or ``feed``.
         local_rank: its number on the host; None unless it is a rank of a distribution.
     """
 
@@ -48,6 +51,11 @@ class ProgramSpec:
         """Whether it is torchrun, which starts the ranks of its host."""
         return self.stream == TORCHRUN
 
+    @property
+    def is_mpirun(self) -> bool:
+        """Whether it is mpirun, which has the ranks of all hosts of its world started."""
+        return self.stream == MPIRUN
+
 
 def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
     """Returns the programs of a host, the feed server first.
@@ -59,7 +67,9 @@ def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
     programs = [ProgramSpec(FEED)] if group.feed_executors else []
     ranks = global_ranks(plan, host) if group.entry_point else range(0)
     world = plan.distribution_of(group.name)
-    if ranks and world is not None and world.elastic is not None:
+    if ranks and world is not None and world.kind == MPI:
+        programs += [ProgramSpec(MPIRUN)] if plan.hosts_of(world)[0] == host else []
+    elif ranks and world is not None and world.elastic is not None:
         programs.append(ProgramSpec(TORCHRUN))
     elif ranks:
         programs += [ProgramSpec(str(rank), local) for local, rank in enumerate(ranks)]
@@ -69,8 +79,22 @@ def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
 
 
 def expected_streams(plan: LaunchPlan, host: str) -> tuple[str, ...]:
-    """Returns the streams of the user's programs on a host, without the feed server."""
+    """Returns the streams of the user's programs on a host: without the feed server, and without mpirun."""
+    if is_in_mpi_world(plan, host):
+        return tuple(str(rank) for rank in global_ranks(plan, host))
     return tuple(spec.stream for spec in programs_of(plan, host) if not spec.is_feed)
+
+
+def is_in_mpi_world(plan: LaunchPlan, host: str) -> bool:
+    """Tells whether mpirun places ranks on a host."""
+    group = plan.group(plan.host(host).group)
+    world = plan.distribution_of(group.name)
+    return world is not None and world.kind == MPI and group.entry_point
+
+
+def is_of_mpirun(stream: str) -> bool:
+    """Tells whether a program is mpirun or a daemon of it: it starts ranks and is none."""
+    return stream.partition("-")[0] in (MPIRUN, *MPI_DAEMONS)
 
 
 def goes_on_without(plan: LaunchPlan, host: str, gone: Container[str]) -> bool:

@@ -86,7 +86,7 @@ class Running:
 
     Args:
         stream: its name.
-        argv, env, cwd, pass_fds: see `spawn`.
+        argv, env, cwd, pass_fds, cpus: see `spawn`.
         log: where its output goes.
 
     Attributes:
@@ -109,6 +109,7 @@ class Running:
         cwd: str,
         log: LogWriter,
         pass_fds: Sequence[int] = (),
+        cpus: Sequence[int] = (),
     ) -> None:
         self.stream = stream
         self.argv = tuple(argv)
@@ -120,7 +121,9 @@ class Running:
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         try:
-            self._process = spawn(argv, env=env, cwd=cwd, tied=True, stdout=out_end, stderr=err_end, pass_fds=pass_fds)
+            self._process = spawn(
+                argv, env=env, cwd=cwd, tied=True, stdout=out_end, stderr=err_end, pass_fds=pass_fds, cpus=cpus
+            )
         except OSError:
             os.close(out)
             os.close(err)
@@ -133,8 +136,12 @@ class Running:
 
     def send(self, number: int) -> None:
         """Sends a signal to its main process, if that has not ended. It counts as told to stop."""
+        self.told = self.told or not self.ended.is_set()
+        self.forward(number)
+
+    def forward(self, number: int) -> None:
+        """Sends a signal that does not mean to stop."""
         if not self.ended.is_set():  # not reaped yet, so the pid is still its own
-            self.told = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 

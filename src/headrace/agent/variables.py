@@ -62,6 +62,11 @@ class HostVariables:
         return command
 
     @property
+    def scratch(self) -> str:
+        """Directory of the host's temporary files, which is removed with the host; empty if there is none."""
+        return str(self._scratch or "")
+
+    @property
     def _python(self) -> str:
         return self._plan.python_of(self._me.group) or sys.executable
 

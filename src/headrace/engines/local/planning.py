@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from headrace.errors import JobInvalid
@@ -80,7 +81,7 @@ def _worlds(job: Job) -> tuple[DistributionPlan, ...]:
         DistributionPlan(
             kind=world.kind,
             groups=world.instance_groups or (),
-            options=tuple(world.custom_mpi_options.split()),  # as SageMaker's containers do
+            options=tuple(shlex.split(world.custom_mpi_options)),
             horovod=world.is_horovod,
             elastic=Elastic(world.elastic.min_hosts, world.elastic.max_restarts) if world.elastic else None,
         )
