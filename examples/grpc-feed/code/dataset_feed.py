@@ -2,7 +2,7 @@
 
 One method, ``/feed.DatasetFeed/get_batches``: a request names batches, the answer is the stream of these batches in
 that order, and it ends after the last one. What a batch holds follows from (seed, epoch, number) alone, so every data
-host can make every batch, and one that was not received is asked for again, anywhere. Nothing is lost with a connection.
+host can make every batch, and one that was not received is asked for again, anywhere. So no connection matters.
 
 Messages are bytes: the request is JSON, a batch is two arrays in NumPy's own file format, with shape and dtype.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.agent.programs import ProgramSpec, feed_hosts
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
-from headrace.instance.entry import entry_command
+from headrace.instance.entry import entry_command, make_executable
 from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
 from headrace.instance.lifeline import RUN_ID, SCRATCH
 from headrace.instance.tfconfig import tf_config
@@ -50,6 +50,9 @@ class HostVariables:
             self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
         self._variables = variables
+        if not self._plan.command_of(self._me.group):
+            with contextlib.suppress(OSError):  # then its start says what is wrong
+                make_executable(self._plan.entry_point_of(self._me.group), self._environment.paths().code)
 
     def argv(self, spec: ProgramSpec) -> list[str]:
         """Returns the command line of a rank, script or launcher."""

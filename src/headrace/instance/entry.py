@@ -3,8 +3,9 @@
     train.py            python train.py ARGUMENTS
     train.sh            bash ./train.sh ARGUMENTS
     -m trainer.task     python -m trainer.task ARGUMENTS
-    trainer             python -m trainer ARGUMENTS, when the code is a package: it has setup.py or pyproject.toml
-    anything else       ./anything ARGUMENTS: a program in the code directory
+    trainer             python -m trainer ARGUMENTS, when the code is that package: there is setup.py, pyproject.toml,
+                        trainer/__main__.py or trainer.py
+    bin/run             ./bin/run ARGUMENTS: any other file of the code directory; it is made executable
 
 A package is run from the code directory and is not installed: that directory, and its ``src``, are on PYTHONPATH. What
 it needs stands in requirements.txt. (SageMaker's training toolkit runs `pip install .` on every host. Here the
@@ -18,12 +19,13 @@ Every command line is for exec. No shell reads a word of it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
-MODULE_OPTION = "-m "
+_OPTION = re.compile(r"-m\s+")
 _PROJECT_FILES = ("setup.py", "pyproject.toml")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -44,11 +46,11 @@ def kind_of(entry_point: str, code: Path | None = None) -> Kind:
         entry_point: as in the job file.
         code: directory with the code; None when it is not known yet, then the name alone decides.
     """
-    if entry_point.startswith(MODULE_OPTION):
+    if _OPTION.match(entry_point):
         return Kind.MODULE
     if entry_point.endswith(".sh"):
         return Kind.SHELL
-    if code is not None and is_package(code) and not (code / entry_point).is_file() and module_of(entry_point):
+    if module_of(entry_point) and _is_module(entry_point, code):
         return Kind.MODULE
     return Kind.PYTHON if entry_point.endswith(".py") else Kind.PROGRAM
 
@@ -59,14 +61,35 @@ def module_of(entry_point: str) -> str:
     >>> module_of("-m trainer.task"), module_of("trainer"), module_of("trainer.py"), module_of("bin/run")
     ('trainer.task', 'trainer', 'trainer', '')
     """
-    name = entry_point.removeprefix(MODULE_OPTION).strip() if entry_point.startswith(MODULE_OPTION) else entry_point
-    name = name if entry_point.startswith(MODULE_OPTION) else name.removesuffix(".py")
+    option = _OPTION.match(entry_point)
+    name = entry_point[option.end() :] if option else entry_point.removesuffix(".py")
     return name if _MODULE.fullmatch(name) else ""
+
+
+def _is_module(entry_point: str, code: Path | None) -> bool:
+    """Whether a name that could be a module's is one, and not that of a file."""
+    if code is None:
+        return not entry_point.endswith(".py")
+    if (code / entry_point).is_file():
+        return False
+    name = module_of(entry_point).replace(".", "/")
+    return is_package(code) or any((code / file).is_file() for file in (f"{name}.py", f"{name}/__main__.py"))
 
 
 def is_package(code: Path) -> bool:
     """Tells whether a directory of code is a package that could be installed."""
     return any((code / name).is_file() for name in _PROJECT_FILES)
+
+
+def make_executable(entry_point: str, code: Path) -> None:
+    """Makes a program in the code directory executable, as SageMaker's training toolkit does; others are left alone.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    program = code / entry_point
+    if kind_of(entry_point, code) is Kind.PROGRAM and not os.access(program, os.X_OK):
+        program.chmod(program.stat().st_mode | 0o111)
 
 
 def search_path(code: Path) -> list[str]:

@@ -24,6 +24,7 @@ There is no sagemaker_submit_directory: the code is in place already, which Sage
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from headrace.instance import launch
@@ -69,7 +70,7 @@ def distribution_parameters(
         if world.kind == launch.MPI:
             counted = group if group in world.groups else world.groups[0]
             parameters["sagemaker_mpi_num_of_processes_per_host"] = processes[counted]
-            parameters["sagemaker_mpi_custom_mpi_options"] = " ".join(world.options)
+            parameters["sagemaker_mpi_custom_mpi_options"] = shlex.join(world.options)
     if own:
         parameters[DISTRIBUTION_GROUPS] = [name for world in own for name in world.groups]
     return parameters

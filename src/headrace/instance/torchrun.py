@@ -53,7 +53,7 @@ def torchrun_command(plan: LaunchPlan, host: str, program: Sequence[str], python
         f"--max-restarts={max_restarts}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={plan.host(hosts[0]).address}:{plan.master_port_of(world)}",
-        f"--rdzv-id={plan.run_id}/{world.groups[0]}",
+        f"--rdzv-id={plan.run_id}",
         f"--rdzv-conf={','.join(f'{name}={value}' for name, value in settings.items())}",
         f"--local-addr={plan.host(host).address}",
         "--no-python",

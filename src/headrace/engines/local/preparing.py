@@ -43,7 +43,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             code=paths.code,
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
-            hyperparameters=job.hyperparameters,
+            hyperparameters=job.hyperparameters_of(host.group),
             channels={
                 name: Channel(
                     source=channel.local_path(job.base_path),
