@@ -232,9 +232,7 @@ def test_an_mpirun_of_another_kind_is_named(stage, monkeypatch, tmp_path, says, 
 
 
 def test_an_option_that_mpirun_does_not_know_is_the_cause(stage):
-    handle = start(
-        stage, "print()", distribution={"mpi": {"enabled": True, "custom_mpi_options": "--no-such-option"}}
-    )
+    handle = start(stage, "print()", distribution={"mpi": {"enabled": True, "custom_mpi_options": "--no-such-option"}})
     assert_failed(handle, time.monotonic())
     stage.assert_nothing_left(handle)
     assert str(handle.cause).startswith("dnn/algo-1[mpirun]: exited with code ")
