@@ -7,7 +7,6 @@ last one. `Layout` lies in the run as engine/isolation.json, plain JSON, because
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +22,6 @@ HOSTS_SECONDS = 30.0  # for the first process of an instance to be there
 MACHINE_ADDRESS = "169.254.77.1"  # where instances with a way out find what listens on the machine's 127.0.0.1
 MACHINE_NAME = "machine.headrace.internal"
 DNS_ADDRESS = "169.254.77.53"  # forwarded to the machine's first name server
-_RATES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class Instance(NamedTuple):
@@ -48,6 +46,7 @@ class Layout(NamedTuple):
     Attributes:
         user_namespace: whether instances are in a user namespace, that is: root is not needed.
         outward: whether there is a way out of the job's network.
+        own_resolver: whether the machine's only name servers listen on its loopback.
         gateway: address of the bridge.
         scratch: directory for the instances' /tmp; removed with the run's temporary files.
         visible: paths below /tmp that instances see all the same.
@@ -57,6 +56,7 @@ class Layout(NamedTuple):
 
     user_namespace: bool
     outward: bool
+    own_resolver: bool
     gateway: str
     scratch: str
     visible: tuple[str, ...]
@@ -135,6 +135,13 @@ def hosts_text(instances: Iterable[Instance], outward: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+def name_servers(resolver: str) -> list[str]:
+    """Returns the name servers of a resolv.conf that are not on the machine's own loopback. IPv4."""
+    rows = (line.split() for line in resolver.splitlines())
+    servers = [row[1] for row in rows if len(row) > 1 and row[0] == "nameserver"]
+    return [server for server in servers if not server.startswith("127.") and ":" not in server]
+
+
 def resolver_text(machine: str, outward: bool) -> str:
     """Returns /etc/resolv.conf of every instance.
 
@@ -144,25 +151,11 @@ def resolver_text(machine: str, outward: bool) -> str:
         machine: the machine's own.
         outward: whether there is a way out; without one no name server can be reached.
     """
-    rows = [line.split() for line in machine.splitlines()]
-    kept = [line for line, row in zip(machine.splitlines(), rows, strict=True) if row and row[0] != "nameserver"]
-    servers = [row[1] for row in rows if len(row) > 1 and row[0] == "nameserver"]
     if not outward:
         return ""
-    usable = [server for server in servers if not server.startswith("127.") and ":" not in server]
-    return "\n".join([*kept, *(f"nameserver {server}" for server in usable or [DNS_ADDRESS])]) + "\n"
-
-
-def bits_per_second(text: str) -> int:
-    """Returns a rate as `tc` writes it. Raises ValueError.
-
-    >>> bits_per_second("200mbit"), bits_per_second("1.5gbit")
-    (200000000, 1500000000)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
-    if match is None or not (rate := int(float(match[1]) * _RATES[match[2]])):
-        raise ValueError(f"{text!r} is not a rate: write for example 200mbit or 1gbit")
-    return rate
+    kept = [line for line in machine.splitlines() if not line.startswith("nameserver")]
+    servers = name_servers(machine) or [DNS_ADDRESS]
+    return "\n".join([*kept, *(f"nameserver {server}" for server in servers)]) + "\n"
 
 
 def shown_below_tmp(paths: Sequence[str]) -> tuple[str, ...]:

@@ -35,13 +35,12 @@ def main(arguments: list[str]) -> int:
     try:
         if layout.user_namespace or layout.outward:
             syscalls.become_root()
+        parent = os.pidfd_open(os.getpid())
         syscalls.unshare(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
-        parent, parent_end = os.pipe()
         pid = os.fork()
         if pid:
             caller.send(json.dumps({"keeper": pid}).encode())
             return 0
-        os.close(parent_end)
         keeper(layout, caller, parent)
     except OSError as error:
         caller.send(json.dumps({"error": str(error)}).encode())
@@ -53,29 +52,60 @@ def keeper(layout: Layout, caller: socket.socket, parent: int) -> None:
     """Makes the network, tells the caller, and stays while there is a way out. Raises OSError."""
     filesystem.keep_mounts_inside()
     filesystem.mount_proc()
-    os.read(parent, 1)  # returns when the parent has gone: the caller is the parent from here on
+    select.select([parent], [], [])  # it has gone: from here on the caller is the parent
     os.close(parent)
     syscalls.die_with_parent(signal.SIGKILL)
-    machine = os.open("/proc/self/ns/net", os.O_RDONLY)
+    opener = Opener(layout.own_resolver) if layout.outward else None
     syscalls.unshare(syscalls.CLONE_NEWNET)
     with Netlink() as net:
         net.turn(socket.if_nametoindex("lo"), on=True)
         net.add_bridge(BRIDGE)
         bridge = socket.if_nametoindex(BRIDGE)
         net.add_address(bridge, layout.gateway, BITS)
-    if layout.outward:
-        uplink.rewrite_addresses()
-        syscalls.mount("tmpfs", str(PLACE.parent), "tmpfs")
-        PLACE.touch()
-        syscalls.bind("/proc/self/ns/net", str(PLACE))
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     user = os.open("/proc/self/ns/user", os.O_RDONLY)
-    if layout.outward:
-        syscalls.setns(machine, syscalls.CLONE_NEWNET)
-        uplink.open_way(str(PLACE))
+    if opener is not None:
+        uplink.rewrite_addresses()
+        opener.open()
     socket.send_fds(caller, [json.dumps({"bridge": bridge}).encode()], [own, user])
     if layout.outward:
         wait(caller)
+
+
+class Opener:
+    """A child that stays in the machine's network, to open the way out from there. Raises OSError."""
+
+    def __init__(self, forward_names: bool) -> None:
+        syscalls.mount("tmpfs", str(PLACE.parent), "tmpfs")
+        PLACE.touch()
+        self._here, there = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._here.close()
+            self._wait_and_open(there, forward_names)
+        there.close()
+
+    @staticmethod
+    def _wait_and_open(keeper: socket.socket, forward_names: bool) -> None:
+        code = 1
+        try:
+            if keeper.recv(1):
+                uplink.open_way(str(PLACE), forward_names)
+                code = 0
+        except OSError as error:
+            keeper.send(str(error).encode())
+        finally:
+            os._exit(code)
+
+    def open(self) -> None:
+        """Opens the way out of this process's network namespace. Raises OSError."""
+        syscalls.bind("/proc/self/ns/net", str(PLACE))
+        self._here.send(b"1")
+        words = self._here.recv(1 << 16).decode(errors="replace")
+        os.waitpid(self._pid, 0)
+        self._here.close()
+        if words:
+            raise OSError(words)
 
 
 def wait(caller: socket.socket) -> None:

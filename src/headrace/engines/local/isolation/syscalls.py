@@ -55,6 +55,19 @@ def die_with_parent(number: int) -> None:
     _check(_libc.prctl(1, ctypes.c_ulong(number), 0, 0, 0), "prctl")
 
 
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose own parent dies. Raises OSError."""
+    _check(_libc.prctl(36, ctypes.c_ulong(1), 0, 0, 0), "prctl")
+
+
+def may_separate() -> bool:
+    """Whether this process may make namespaces as it is, without becoming root of a user namespace first."""
+    rows = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    capabilities = next(int(row[1], 16) for row in rows if row[0] == "CapEff:")
+    needed = (1 << 12) | (1 << 21)  # CAP_NET_ADMIN, CAP_SYS_ADMIN
+    return capabilities & needed == needed
+
+
 def become_root() -> None:
     """Puts this process into a new user namespace, as its root. Outside it stays who it is. Raises OSError."""
     uid, gid = os.geteuid(), os.getegid()

@@ -51,16 +51,18 @@ def rewrite_addresses() -> None:
     run([str(program("nft")), "-f", "-"], RULES)
 
 
-def open_way(namespace: str) -> None:
+def open_way(namespace: str, forward_names: bool) -> None:
     """Starts pasta, which stays in the background. Returns when its interface is up. Raises OSError.
 
     Args:
         namespace: file of the network namespace that gets the way out. A file in /proc will not do: pasta gives up
             the right to open it before it does.
+        forward_names: whether DNS_ADDRESS stands for the machine's name server. Only where nothing else does: old
+            versions then give that address to the name server's other answers too.
     """
     ports = [word for option in "tuTU" for word in (f"-{option}", "none")]
     address = ["-a", ADDRESS, "-n", "255.255.255.252", "-g", MACHINE_ADDRESS]
-    names = ["--dns-forward", DNS_ADDRESS]
+    names = ["--dns-forward", DNS_ADDRESS] if forward_names else []
     target = ["--netns-only", "--netns", namespace]
     run([str(program("pasta")), "-q", "-4", "--config-net", "-I", INTERFACE, *address, *names, *ports, *target])
 
