@@ -1,4 +1,4 @@
-"""Becomes the first process of an instance: `python -S -m ...isolation.enter LAYOUT HOST REPORT NET USER BRIDGE -- ARGV`.
+"""Becomes the first process of an instance: `... isolation.enter LAYOUT HOST REPORT NET USER BRIDGE -- ARGV`.
 
 It enters or makes the instance's namespaces, lays its cable to the job's bridge, makes its mounts, and starts ARGV as
 process 1 of a PID namespace: when that ends, the kernel ends every process of the instance. This process then writes
@@ -24,11 +24,7 @@ from headrace.engines.local.isolation.layout import BITS, INTERFACE, Layout
 from headrace.engines.local.isolation.netlink import Netlink
 
 SEPARATE = (
-    syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWPID
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
 )
 
 
@@ -76,7 +72,7 @@ def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Entry point. Returns 0 when process 1 was started."""
     path, host, *numbers, _ = arguments[: arguments.index("--") + 1]
-    argv = arguments[arguments.index("--") + 1 :]
+    argv = [*arguments[arguments.index("--") + 1 :]]
     report, net, user, bridge = (int(number) for number in numbers)
     folder = os.getcwd()  # noqa: PTH109
     try:
@@ -96,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _become(argv: Sequence[str], folder: str, failed: int) -> None:
+def _become(argv: list[str], folder: str, failed: int) -> None:
     """Ends in the program, or says on `failed` why not."""
     try:
         filesystem.mount_proc()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILE = "isolation.json"
+LINKS = "network.json"  # how others find the job's namespaces, see `links`
 INTERFACE = "eth0"  # of an instance, in the job's network
 BRIDGE = "bridge"
 BITS = 16

@@ -41,7 +41,7 @@ def examine() -> Findings:
     user_namespace = not syscalls.may_separate()
     connected = layout.has_default_route(_routes())
     lacking = "; ".join(uplink.missing()) if connected else "this machine has no default route"
-    outward = _try(user_namespace, outward=True) if not lacking else lacking
+    outward = lacking or _try(user_namespace, outward=True)
     namespace = _try(user_namespace, outward=False) if outward else ""
     if namespace:
         namespace = f"{namespace} ({_reason(user_namespace)})"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from headrace.engines.local.isolation.layout import FILE, HOSTS_SECONDS, Layout
+from headrace.engines.local.isolation.layout import FILE, HOSTS_SECONDS, LINKS, Layout
 from headrace.errors import HeadraceError
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.spawn import spawn
@@ -33,7 +33,6 @@ ENTER = "headrace.engines.local.isolation.enter"
 NETWORK = "headrace.engines.local.isolation.network"
 NETWORK_SECONDS = 30.0
 LOG = "network.log"
-LINKS = "network.json"  # how others find the job's namespaces, see `links`
 
 
 @dataclass

@@ -42,6 +42,8 @@ def missing() -> list[str]:
     lacking = [f"{name} is not installed ({how})" for name, how in PROGRAMS.items() if program(name) is None]
     if not Path(DEVICE).exists():
         lacking.append(f"{DEVICE} does not exist")
+    elif not os.access(DEVICE, os.R_OK | os.W_OK):
+        lacking.append(f"{DEVICE} may not be opened by this user")
     return lacking
 
 
