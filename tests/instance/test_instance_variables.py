@@ -82,7 +82,7 @@ def test_each_host_knows_itself_its_rank_and_the_master(job, make_plan, host: st
 
 
 def test_without_a_distribution_the_rank_is_the_place_among_all_hosts(job, make_plan) -> None:
-    variables = program_variables(job.environment("algo-3", distribution_groups=()), make_plan(world=()))
+    variables = program_variables(job.environment("algo-3", distributions=()), make_plan(world=()))
     assert variables["SM_CURRENT_HOST_RANK"] == "2"
     assert variables["SM_DISTRIBUTION_HOSTS"] == "[]"
     assert variables["SM_MASTER_ADDR"] == "127.0.1.1"
