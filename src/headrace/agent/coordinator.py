@@ -243,6 +243,7 @@ class Coordinator:
                             exit_code=message.exit_code,
                             number=message.signal,
                             last_lines=message.last_lines,
+                            words=message.reason,
                         ),
                         now,
                     )

@@ -69,6 +69,7 @@ def exit_suspect(
     exit_code: int | None,
     number: int | None,
     last_lines: Sequence[str] = (),
+    words: str = "",
 ) -> Suspect:
     """Returns the suspect that a program is which ended with another result than exit code 0.
 
@@ -77,6 +78,7 @@ def exit_suspect(
         at: when it ended, seconds since the epoch.
         exit_code, number: its exit code, or the signal that killed it.
         last_lines: its last output.
+        words: how it ended, when more is known than code and signal.
     """
     if number is not None and number not in _OWN_SIGNALS:
         kind = Kind.SILENT
@@ -84,7 +86,7 @@ def exit_suspect(
         kind = Kind.LOST_PEER
     else:
         kind = Kind.OWN_WORD
-    cause = Cause(name_of_exit(exit_code, number), group, host, stream, exit_code, number, tuple(last_lines))
+    cause = Cause(words or name_of_exit(exit_code, number), group, host, stream, exit_code, number, tuple(last_lines))
     return Suspect(kind, at, cause)
 
 

@@ -24,7 +24,8 @@ from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
 from headrace.agent.leader import Leader
-from headrace.agent.messages import Exited, Hello, HostEnded, Orders, ProgramsEnded, StopOrder, clip_lines
+from headrace.agent.memory import MemoryKills
+from headrace.agent.messages import Exited, Hello, HostEnded, Message, Orders, ProgramsEnded, StopOrder, clip_lines
 from headrace.agent.programs import FEED, ProgramSpec, expected_streams, feed_argv, programs_of
 from headrace.agent.running import Reaper, Running
 from headrace.agent.sweep import end_leftovers
@@ -62,6 +63,7 @@ class HostAgent:
         self._log = LogWriter(self._paths.log(self._stream("agent")))
         self._logs: dict[str, LogWriter] = {}
         self._variables = HostVariables(plan, host)
+        self._memory = MemoryKills(self.me.memory, self.note)
         self._reaper = Reaper()
         self._running: dict[str, Running] = {}
         self._feed: FeedServer | None = None
@@ -112,6 +114,7 @@ class HostAgent:
             len(self.me.cpus) or len(os.sched_getaffinity(0)),
         )
         self._task(sampler.run())
+        self._task(self._memory.watch())
         self._variables.prepare()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
@@ -196,7 +199,7 @@ class HostAgent:
         self._started = True
         for spec in programs_of(self.plan, self.me.name):
             if spec.is_feed:
-                self._feed = FeedServer(self._start_feed, self._client.report, self.note, self.plan.start_timeout)
+                self._feed = FeedServer(self._start_feed, self._report_feed, self.note, self.plan.start_timeout)
                 self._feed.start()
             else:
                 self._start_program(spec)
@@ -233,7 +236,10 @@ class HostAgent:
         self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
         return running
 
-    def _record_exit(self, running: Running) -> None:
+    def _report_feed(self, message: Message) -> None:
+        self._client.report(self._memory.explain(message))
+
+    def _record_exit(self, running: Running, reason: str = "") -> None:
         self._events.write(
             ProgramExited(
                 t=time.time(),
@@ -243,14 +249,16 @@ class HostAgent:
                 exit_code=running.exit_code,
                 signal=running.signal,
                 stopped=running.told,
+                reason=reason,
             )
         )
 
     def _program_ended(self, running: Running) -> None:
-        self._record_exit(running)
+        reason = "" if running.told else self._memory.of_program(running.exit_code, running.signal)
+        self._record_exit(running, reason)
         lines = clip_lines(list(running.tail))
         if running.exit_code != 0 and not running.told:
-            how = name_of_exit(running.exit_code, running.signal)
+            how = reason or name_of_exit(running.exit_code, running.signal)
             self._write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
         self._client.report(
             Exited(
@@ -259,6 +267,7 @@ class HostAgent:
                 exit_code=running.exit_code,
                 signal=running.signal,
                 stopped=running.told,
+                reason=reason,
                 last_lines=lines,
             )
         )

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from headrace.engines.local.limits import HostLimits, Machine, assign_limits
 from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
-from headrace.job import Job, assign_cpus
+from headrace.job import Job
 from headrace.runs import RunPaths
 
 START_TIMEOUT = 60.0
 
 
-def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) -> LaunchPlan:
+def make_plan(job: Job, paths: RunPaths, machine: Machine, python: str) -> LaunchPlan:
     """Returns the launch plan of a run.
 
     Args:
         job: the job.
         paths: the run's directory; it need not exist.
-        machine: ids of the CPUs that this process may use.
+        machine: what it has for the job.
         python: interpreter for the user's programs.
 
     Raises:
-        JobInvalid: a CPU set that this machine does not have.
+        JobInvalid: a CPU or GPU that this machine does not have.
     """
-    cpus = assign_cpus(job, tuple(machine))
+    limits = assign_limits(job, machine)
     hosts = tuple(
         HostPlan(
             name=host,
@@ -31,7 +30,10 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
             address=f"{job.local.address_prefix}.{number_of(host)}",
             base_dir=str(paths.host(host)),
             record_dir=str(paths.root),
-            cpus=cpus[host],
+            cpus=limits[host].cpus,
+            gpus=limits[host].gpus,
+            memory=limits[host].memory,
+            cpu_weight=limits[host].cpu_weight,
         )
         for group, names in job.hosts.items()
         for host in names
@@ -40,7 +42,7 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
         job_name=job.job_name,
         run_id=paths.id,
         entry_point=str(job.entry_point),
-        groups=tuple(_group(job, group.instance_group_name, cpus, len(machine)) for group in job.groups),
+        groups=tuple(_group(job, group.instance_group_name, limits, len(machine.cpus)) for group in job.groups),
         hosts=hosts,
         leader=job.hosts[job.completion_groups[0]][0],
         distributions=_worlds(job),
@@ -63,12 +65,12 @@ def number_of(host: str) -> int:
     return int(host.rpartition("-")[2])
 
 
-def _group(job: Job, name: str, cpus: dict[str, tuple[int, ...]], machine: int) -> GroupPlan:
+def _group(job: Job, name: str, limits: dict[str, HostLimits], machine: int) -> GroupPlan:
     group = next(group for group in job.groups if group.instance_group_name == name)
     hosts = job.hosts[name]
     entry_point = name in job.entry_point_groups
     ranks = job.processes_on(name) or int(entry_point)
-    cores = min(len(cpus[host]) or machine for host in hosts)
+    cores = min(len(limits[host].cpus) or machine for host in hosts)
     return GroupPlan(
         name=name,
         instance_type=group.instance_type,

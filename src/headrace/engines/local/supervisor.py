@@ -28,11 +28,13 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.engines.local.limits_cgroup import RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch, scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.bootstrap import become_subreaper
+from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
 from headrace.processes.spawn import spawn
 from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, scan, send
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
@@ -54,6 +56,8 @@ class _Agent:
     host: HostPlan
     process: subprocess.Popen[bytes]
     lifeline: int  # this end of it
+    memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
+    kills: int = 0  # when it was read last
 
 
 class Supervisor:
@@ -84,6 +88,7 @@ class Supervisor:
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
         self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
+        self._groups = RunGroups(self._plan.run_id, find_places())
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -107,6 +112,8 @@ class Supervisor:
         finally:
             self._end_everything()
             remove_scratch(self._plan.run_id)
+            for group in self._groups.remove():
+                print(f"the control group {group} could not be removed", file=sys.stderr)
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
         return status
 
@@ -114,6 +121,11 @@ class Supervisor:
         reading, writing = os.pipe()
         env = {**os.environ, BASE_VARIABLE: host.base_dir, SCRATCH: str(scratch_dir(self._plan.run_id))}
         path = self._paths.root / ENGINE_LOGS / f"{host.name}.log"
+        weight = host.cpu_weight * len(self._plan.hosts)
+        groups = self._groups.add(host.name, memory=host.memory, cpu_weight=weight)
+        events = self._groups.open_events(host.name)
+        if events is not None:
+            env[FD_VARIABLE] = str(events)
         try:
             with path.open("ab") as log:
                 process = spawn(
@@ -122,6 +134,8 @@ class Supervisor:
                     cwd=self._paths.root,
                     tied=False,
                     cpus=host.cpus,
+                    groups=groups,
+                    pass_fds=() if events is None else (events,),
                     stdin=reading,
                     stdout=log,
                     stderr=log,
@@ -129,7 +143,7 @@ class Supervisor:
         finally:
             os.close(reading)
         os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        self._agents[process.pid] = _Agent(host, process, writing)
+        self._agents[process.pid] = _Agent(host, process, writing, None if events is None else OomCounter(events))
         self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=process.pid))
 
     def _step(self) -> None:
@@ -144,6 +158,9 @@ class Supervisor:
         for pid, status in reap():
             if pid in self._agents:
                 self._agent_ended(self._agents.pop(pid), status)
+        for agent in self._agents.values():
+            if agent.memory is not None:
+                agent.kills = agent.memory.read()
         if self._adopting:
             self._end_orphans()
         if time.monotonic() > self._kill_at:
@@ -185,7 +202,7 @@ class Supervisor:
         agent.process.returncode = os.waitstatus_to_exitcode(status)
         os.close(agent.lifeline)
         self._adopting = True
-        how = f"agent {name_of_exit(*describe_exit(status))}"
+        how = f"agent {_how_it_ended(agent, status)}"
         if agent.host.name != self._plan.leader:
             self._tell(self._plan.leader, AgentGone(agent.host.name, how))
             if not self._leader_ended and len(self._agents) == 1:  # the leader alone: it must come to an end
@@ -268,6 +285,16 @@ class Supervisor:
         if verdict is not None:
             return verdict.status, verdict.cause
         return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict")
+
+
+def _how_it_ended(agent: _Agent, status: int) -> str:
+    exit_code, number = describe_exit(status)
+    if agent.memory is not None:
+        killed = agent.memory.read() > agent.kills
+        agent.memory.close()
+        if killed and number == signal.SIGKILL:
+            return oom_words(agent.host.memory)
+    return name_of_exit(exit_code, number)
 
 
 def main() -> int:
