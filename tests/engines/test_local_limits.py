@@ -17,8 +17,9 @@ from headrace.engines.local import limits, limits_machine
 from headrace.engines.local.limits_cgroup import CPU, MEMORY, available_memory, find_places
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
-from headrace.runs import Status
+from headrace.runs import Run, RunPaths, Status, runs_dir
 from headrace.runs.events import DataWorkerLost, ProgramExited
+from observer import control_groups, processes_of
 
 PLACES = find_places()
 needs_groups = pytest.mark.skipif(
@@ -51,20 +52,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
     return 200 * MIB
 
 
-def groups_of_runs() -> list[Path]:
-    """All control groups of headrace, in every hierarchy that is mounted."""
-    return [Path(top) for top, _, _ in os.walk("/sys/fs/cgroup") if "/headrace-" in top]
-
-
-def own_groups(run_id: str) -> list[Path]:
-    from hashlib import sha256
-
-    name = f"headrace-{sha256(run_id.encode()).hexdigest()[:12]}-"
-    return [path for path in groups_of_runs() if name in str(path)]
-
-
 def group_of(handle, host: str, file: str) -> Path:
-    [found] = [path / file for path in own_groups(handle.id) if path.name == host and (path / file).exists()]
+    [found] = [path / file for path in control_groups(handle.id) if path.name == host and (path / file).exists()]
     return found
 
 
@@ -112,7 +101,6 @@ def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_th
     handle.stop(now=True)
     handle.wait(20)
     stage.assert_nothing_left(handle)
-    assert own_groups(handle.id) == []
 
 
 @needs_groups
@@ -126,7 +114,6 @@ def test_a_program_that_the_kernel_kills_for_memory_is_named_as_that_with_the_li
     [end] = [event for event in handle.run.events() if isinstance(event, ProgramExited) and event.host == "algo-2"]
     assert (end.signal, end.reason) == (signal.SIGKILL, words)
     stage.assert_nothing_left(handle)
-    assert own_groups(handle.id) == []
 
 
 @needs_groups
@@ -208,9 +195,54 @@ def test_a_data_worker_that_the_kernel_kills_for_memory_is_named_in_its_event(st
 def test_limits_none_makes_no_group(stage) -> None:
     handle = stage.start(SLEEP, instance_groups=groups(dnn=2), local={"limits": "none"})
     until(lambda: text(handle).count("running") == 2)
-    assert own_groups(handle.id) == []
+    assert control_groups(handle.id) == []
     handle.stop(now=True)
     handle.wait(20)
+
+
+SMI = """#!/bin/sh
+case "$*" in
+  --list-gpus) for n in 0 1 2; do echo "GPU $n: Fake (UUID: GPU-$n)"; done;;
+  --query-gpu=index,uuid*) for n in 0 1 2; do echo "$n, GPU-$n"; done;;
+  *) exit 1;;
+esac
+"""
+
+
+def test_every_group_sees_the_gpus_that_are_its_own_and_its_figures_agree(stage, monkeypatch, tmp_path) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    script = """
+    import os
+    from headrace import Environment
+    env = os.environ
+    print(env["CUDA_VISIBLE_DEVICES"], env["SM_NUM_GPUS"], Environment().num_gpus, env.get("LOCAL_RANK"), flush=True)
+    """
+    kinds = [("data", "ml.c5.xlarge", 1), ("dnn", "ml.p3.2xlarge", 2)]
+    asked = [{"instance_group_name": name, "instance_type": kind, "instance_count": n} for name, kind, n in kinds]
+    world = {"torch_distributed": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]}
+    handle = stage.start(script, instance_groups=asked, distribution=world)
+    assert handle.wait(30) is Status.COMPLETED, text(handle)
+    assert text(handle, "data/algo-1[0]") == " 0 0 None"
+    assert [text(handle, f"dnn/algo-{2 + rank // 2}[{rank}]") for rank in range(4)] == [
+        "0 1 1 0",
+        "0 1 1 1",
+        "1 1 1 0",
+        "1 1 1 1",
+    ]
+    handle = stage.start(
+        script, name="given", instance_groups=asked, local={"gpus": {"data": "2", "dnn": "0-1"}, "limits": "none"}
+    )
+    assert handle.wait(30) is Status.COMPLETED, text(handle)
+    assert [text(handle, f"{place}[0]") for place in ("data/algo-1", "dnn/algo-2", "dnn/algo-3")] == [
+        "2 1 1 None",
+        "0 1 1 None",
+        "1 1 1 None",
+    ]
 
 
 # --- nothing is left, whatever is killed ---------------------------------------------------------------------------
@@ -246,8 +278,6 @@ def called(stage):
 
 
 def run_of(run_id: str):
-    from headrace.runs import Run, RunPaths, runs_dir
-
     return Run(RunPaths(runs_dir() / run_id))
 
 
@@ -256,8 +286,6 @@ def both_run(run_id: str) -> bool:
 
 
 def pids_of(run_id: str) -> list[int]:
-    from observer import processes_of
-
     return [pid for pid, _ in processes_of(run_id, run_of(run_id).paths.root)]
 
 
@@ -265,20 +293,20 @@ def pids_of(run_id: str) -> list[int]:
 def test_when_the_supervisor_is_killed_the_caller_removes_the_groups(stage) -> None:
     handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
     until(lambda: text(handle).count("running") == 2)
-    assert own_groups(handle.id)
+    assert control_groups(handle.id)
     kill(handle.run.header.supervisor_pid)
     assert handle.wait(30) is Status.FAILED
-    assert own_groups(handle.id) == []
+    assert control_groups(handle.id) == []
 
 
 @needs_groups
 def test_when_the_caller_is_killed_the_supervisor_removes_the_groups(stage, called) -> None:
     caller, run_id, _ = called
     until(lambda: both_run(run_id))
-    assert own_groups(run_id)
+    assert control_groups(run_id)
     caller.kill()
     until(lambda: not pids_of(run_id))
-    assert own_groups(run_id) == []
+    assert control_groups(run_id) == []
 
 
 @needs_groups
@@ -291,9 +319,9 @@ def test_when_all_are_killed_at_once_the_next_start_removes_the_groups(stage, ca
         kill(pid)
     caller.wait()
     until(lambda: not pids_of(run_id))
-    left = own_groups(run_id)
+    left = control_groups(run_id)
     handle = stage.start("print('hello')", name="next")
-    assert own_groups(run_id) == []
+    assert control_groups(run_id) == []
     assert handle.wait(20) is Status.COMPLETED
     assert left if agents_too else True
 
@@ -302,13 +330,13 @@ def test_when_all_are_killed_at_once_the_next_start_removes_the_groups(stage, ca
 def test_a_start_leaves_the_groups_of_a_run_that_lives(stage) -> None:
     first = stage.start(SLEEP, instance_groups=groups(dnn=2))
     until(lambda: text(first).count("running") == 2)
-    before = own_groups(first.id)
+    before = control_groups(first.id)
     second = stage.start("print('hello')", name="second", local={"address_prefix": f"127.60.{os.getpid() % 200}"})
     assert second.wait(20) is Status.COMPLETED
-    assert own_groups(first.id) == before
+    assert control_groups(first.id) == before
     first.stop(now=True)
     first.wait(20)
-    assert own_groups(first.id) == []
+    assert control_groups(first.id) == []
 
 
 def test_memory_of_the_machine_is_not_more_than_it_has() -> None:

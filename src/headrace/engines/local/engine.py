@@ -16,6 +16,7 @@ from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.limits_cgroup import find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
+from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
 from headrace.errors import EngineRefused
@@ -32,6 +33,11 @@ ENGINE_LOGS = "engine"  # folder of the run: what supervisor and agents write wh
 def plan(job: Job) -> LaunchPlan:
     """Returns what would run where. Raises JobInvalid for a CPU or GPU that this machine does not have."""
     return _plan(job, RunPaths(runs_dir() / job.job_name))
+
+
+def limits(job: Job) -> tuple[str, ...]:
+    """Returns what the job's instances may use of this machine, and what cannot be limited here, in sentences."""
+    return explain_limits(job, *look_at_machine(job))
 
 
 def check(job: Job) -> None:
