@@ -68,8 +68,8 @@ class Exited(_Message, frozen=True, tag="exited"):
         exit_code, signal: exactly one is set.
         at: when, seconds since the epoch on that host's clock.
         stopped: the agent had told it to stop before.
-        reason: how it ended, in words, when more is known than code and signal.
         last_lines: its last output.
+        reason: how it ended, in words, when more is known than code and signal.
     """
 
     stream: str
@@ -77,8 +77,8 @@ class Exited(_Message, frozen=True, tag="exited"):
     exit_code: int | None = None
     signal: int | None = None
     stopped: bool = False
-    reason: str = ""
     last_lines: tuple[str, ...] = ()
+    reason: str = ""
 
 
 class ProgramsEnded(_Message, frozen=True, tag="programs_ended"):
