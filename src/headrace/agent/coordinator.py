@@ -130,6 +130,7 @@ class Coordinator:
         self._outcome: tuple[Status, Cause | None] = (Status.FAILED, None)
         self._stop: StopOrder | None = None
         self._feed_generation = 1
+        self._feed: tuple[FeedHost, ...] = ()
         self._hosts: dict[str, _Host] = {}
         for host in plan.hosts:
             executors = plan.group(host.group).feed_executors
@@ -137,6 +138,7 @@ class Coordinator:
             state = _Host(host.name, host.group, host.address, streams, executors, heard=now)
             state.feed = "starting" if executors else ""
             self._hosts[host.name] = state
+        self._list_feed()
 
     # --- what the hosts shall do -------------------------------------------------------------------------------
 
@@ -150,13 +152,7 @@ class Coordinator:
             ack=host.taken,
             start=self._started > 0,
             feed_generation=self._feed_generation,
-            feed=tuple(
-                FeedHost(
-                    each.name, each.group, f"tcp://{each.address}:{self._plan.ports.feed}", each.executors, each.feed
-                )
-                for each in self._hosts.values()
-                if each.feed
-            ),
+            feed=self._feed,
             stop=stop,
             verdict=self.verdict.status if self.verdict else None,
         )
@@ -272,7 +268,17 @@ class Coordinator:
     def _feed_changed(self, host: _Host, state: str, effects: Effects) -> None:
         host.feed = state
         self._feed_generation += 1
+        self._list_feed()
         effects.wake.update(self._hosts)
+
+    def _list_feed(self) -> None:
+        """Makes the list that goes to every host, with every order: once for each generation."""
+        port = self._plan.ports.feed
+        self._feed = tuple(
+            FeedHost(each.name, each.group, f"tcp://{each.address}:{port}", each.executors, each.feed)
+            for each in self._hosts.values()
+            if each.feed
+        )
 
     def _feed_lost(self, host: _Host, reason: str, gone: bool, effects: Effects, now: float) -> None:
         host.feed_word = reason

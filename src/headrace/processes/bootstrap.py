@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import sys
+
+# The module `signal` wraps these in enums, which is half of this program's time.
+from _signal import SIG_DFL, SIGKILL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -54,7 +56,7 @@ def main(arguments: list[str]) -> int:
     """Becomes the program. Returns only when it cannot be started."""
     parent, tied, cpus, nice, groups, *argv = arguments
     if tied == "1":
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != int(parent):
         return NOT_STARTED
     if groups != "-" and not enter_groups(groups.split("\n")):
@@ -63,8 +65,8 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
     if int(nice):
         os.nice(int(nice))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
-        signal.signal(number, signal.SIG_DFL)
+    for number in (SIGPIPE, SIGXFSZ):  # Python ignores them, and that would be inherited
+        signal(number, SIG_DFL)
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

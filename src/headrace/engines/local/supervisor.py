@@ -36,7 +36,7 @@ from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
 from headrace.processes.spawn import spawn
-from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, scan, send
+from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, send
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
 from headrace.runs.events import HostLost, HostStarted, JobFinished, RunFinished
 
@@ -248,7 +248,7 @@ class Supervisor:
 
     def _end_orphans(self) -> None:
         """Ends what agents have left; helpers that end by themselves get a moment."""
-        orphans = descendants(os.getpid(), scan(), without=self._agents)
+        orphans = descendants(os.getpid(), without=self._agents)
         now = time.monotonic()
         if not orphans:
             self._orphans_since = 0.0
