@@ -7,6 +7,7 @@ a local file is made under a hidden name (`is_temporary`) and renamed. Nobody el
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -15,9 +16,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from headrace.errors import ObjectChanged, StorageError, UsageError
-from headrace.instance.files import CHUNK, Object, copy, is_temporary, list_files, look, made, opened, told
+from headrace.instance.files import (
+    CHUNK,
+    Object,
+    check_same,
+    copy,
+    is_temporary,
+    list_files,
+    look,
+    made,
+    opened,
+    told,
+    unnamed,
+)
 from headrace.instance.s3 import S3
 
 S3_SCHEME = "s3://"
@@ -223,12 +237,38 @@ class Store:
             StorageError, UsageError: it cannot be read or written.
         """
         source = self.look(str(path))
-        if is_s3(uri):
-            with told(str(path)):
-                self._s3.upload(source.uri, source.size, *split(uri))
+        if not is_s3(uri):
+            with made(local_path(uri)) as descriptor:
+                copy(source, descriptor, uri, self._cancelled.is_set)
             return
-        with made(local_path(uri)) as descriptor:
-            copy(source, descriptor, str(uri), self._cancelled.is_set)
+        bucket, key = split(uri)
+        with told(source.uri), opened(source) as descriptor:
+            self._s3.upload(descriptor, source.size, bucket, key, lambda: check_same(descriptor, source))
+
+    @contextlib.contextmanager
+    def create(self, uri: str, scratch: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+        """Opens a place for writing: it is there as a whole when the block ends, and not at all after an error.
+
+        Args:
+            uri: the place.
+            scratch: a folder of this machine with room for what goes to an object store.
+
+        Raises:
+            StorageError, UsageError: it cannot be written. Also the block's own OSError becomes a StorageError.
+        """
+        if not is_s3(uri):
+            with (
+                made(local_path(uri)) as descriptor,
+                told(uri, "written"),
+                open(descriptor, "wb", closefd=False) as file,
+            ):
+                yield file
+            return
+        bucket, key = split(uri)
+        with told(str(scratch), "written"), unnamed(Path(scratch)) as descriptor:
+            with open(descriptor, "wb", closefd=False) as file:
+                yield file
+            self._s3.upload(descriptor, os.fstat(descriptor).st_size, bucket, key, lambda: None)
 
     def upload_all(
         self,
