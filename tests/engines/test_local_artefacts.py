@@ -145,7 +145,7 @@ def test_in_a_bucket(tmp_path: Path, s3: ObjectStore) -> None:
     run = HandMade.make(tmp_path / "run", hosts=2, output=s3.uri("jobs/job/output"), remote=True)
     run.fill(1, {"model/x": b"x", "output/data/y": b"y"})
     assert run.collect() == (0, "")
-    assert s3.keys() == ["jobs/job/output/model.tar.gz", "jobs/job/output/output.tar.gz"]
+    assert s3.listed() == ["jobs/job/output/model.tar.gz", "jobs/job/output/output.tar.gz"]
     (tmp_path / "model.tar.gz").write_bytes(s3.get("jobs/job/output/model.tar.gz"))
     assert members(tmp_path / "model.tar.gz") == {"x": b"x"}
     assert run.artefacts()["model"].uri == s3.uri("jobs/job/output/model.tar.gz")
@@ -157,7 +157,7 @@ def test_without_compression_there_are_folders(tmp_path: Path, s3: ObjectStore) 
     run.fill(1, {"model/a/x": b"x", "output/data/y": b"y"})
     (run.base() / "model/latest").symlink_to("a/x")
     assert run.collect() == (0, "")
-    assert s3.keys() == ["o/data/y", "o/model/a/x", "o/model/latest"]
+    assert s3.listed() == ["o/data/y", "o/model/a/x", "o/model/latest"]
     assert s3.get("o/model/latest") == b"x"
 
 

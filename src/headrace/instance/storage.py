@@ -36,7 +36,7 @@ from headrace.instance.s3 import S3
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file://"
-__all__ = ["Object", "Store", "inside", "is_s3", "is_temporary", "join", "local_path", "split"]
+__all__ = ["Object", "Store", "inside", "is_s3", "is_temporary", "join", "local_object", "local_path", "split"]
 
 THREADS = 8  # more cost CPU time and win nothing (measured on 2 cores with 4, 8 and 16)
 
@@ -51,7 +51,17 @@ def split(uri: str) -> tuple[str, str]:
     bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
     if not is_s3(uri) or not bucket:
         raise UsageError(f"{uri!r} names no bucket", "write s3://bucket/prefix")
+    if not _is_utf8(key):
+        raise UsageError(f"{uri!r}: keys of S3 are UTF-8", "rename the file")
     return bucket, key
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
@@ -68,6 +78,11 @@ def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
     if "://" in path:
         raise UsageError(f"{uri!r}: headrace cannot read or write there", "use a path, file:// or s3://")
     return Path(base, path).absolute()
+
+
+def local_object(path: str | os.PathLike[str]) -> Object:
+    """Returns a file of this machine as it is now. Raises ObjectMissing or StorageError."""
+    return look(Path(path).absolute())
 
 
 def join(uri: str, *names: str) -> str:
@@ -229,14 +244,20 @@ class Store:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def upload(self, path: str | os.PathLike[str], uri: str) -> None:
+    def upload(self, path: str | os.PathLike[str], uri: str, version: Object | None = None) -> None:
         """Copies a local file to a place, where it is there at once and as a whole. Folders are made.
+
+        Args:
+            path: the file.
+            uri: the place.
+            version: what the file must be, as `local_object` saw it; None for what it is now.
 
         Raises:
             ObjectMissing: no such file or bucket.
+            ObjectChanged: it is another, or changes meanwhile; what was at the place stays.
             StorageError, UsageError: it cannot be read or written.
         """
-        source = self.look(str(path))
+        source = version or look(Path(path).absolute())
         if not is_s3(uri):
             with made(local_path(uri)) as descriptor:
                 copy(source, descriptor, uri, self._cancelled.is_set)

@@ -3,7 +3,7 @@
 What shows or judges a job reads this and nothing else, so it works after the job, without its engine and offline.
 """
 
-from headrace.runs.events import ArtefactsStored, Cause, Clash, Event, Status
+from headrace.runs.events import ArtefactsStored, Cause, CheckpointsRestored, Clash, Event, Status
 from headrace.runs.layout import RunPaths, Stream, runs_dir
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
 from headrace.runs.metrics import HostSecond, LoaderSecond, Metric
@@ -25,6 +25,7 @@ __all__ = [
     "LOG_CAP_BYTES",
     "ArtefactsStored",
     "Cause",
+    "CheckpointsRestored",
     "Clash",
     "Damage",
     "EndOfRun",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.engines.local.artefacts import COLLECT, FOLDER, read_plan
-from headrace.engines.local.merging import FILE, LINK, Entry, Merged, merge
+from headrace.engines.local.merging import FILE, LINK, Entry, Merged, merge, text
 from headrace.errors import HeadraceError, StorageError
 from headrace.instance import storage
 from headrace.instance.files import hint
@@ -80,15 +80,10 @@ def _event(name: str, uri: str, merged: Merged, size: int) -> ArtefactsStored:
         files=merged.files,
         bytes=merged.bytes,
         stored=size,
-        clashes=tuple(Clash(_text(each.path), each.kept, each.dropped) for each in merged.clashes[:LISTED]),
+        clashes=tuple(Clash(text(each.path), each.kept, each.dropped) for each in merged.clashes[:LISTED]),
         clash_count=len(merged.clashes),
-        left_out=tuple(_text(each) for each in merged.left_out[:LISTED]),
+        left_out=tuple(text(each) for each in merged.left_out[:LISTED]),
     )
-
-
-def _text(name: str) -> str:
-    """A file's name as text: bytes that are no UTF-8 as ``\\udc80``."""
-    return name.encode(errors="backslashreplace").decode()
 
 
 def _store_archive(store: Store, merged: Merged, uri: str, scratch: Path) -> int:

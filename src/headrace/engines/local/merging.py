@@ -101,6 +101,11 @@ def merge(folders: Sequence[tuple[str, Path, Path]]) -> Merged:
     return merged
 
 
+def text(name: str) -> str:
+    """Returns a file's name for a record: bytes that are no UTF-8 as ``\\udc80``."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def _walk(
     host: str, base: Path, folder: Path, below: str, left_out: list[str], above: tuple[tuple[int, int], ...]
 ) -> Iterator[Entry]:
