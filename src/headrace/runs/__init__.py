@@ -3,7 +3,15 @@
 What shows or judges a job reads this and nothing else, so it works after the job, without its engine and offline.
 """
 
-from headrace.runs.events import ArtefactsStored, Cause, CheckpointsRestored, Clash, Event, Status
+from headrace.runs.events import (
+    ArtefactsStored,
+    Cause,
+    CheckpointsRestored,
+    Clash,
+    Event,
+    RequirementsInstalled,
+    Status,
+)
 from headrace.runs.layout import RunPaths, Stream, runs_dir
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
 from headrace.runs.metrics import HostSecond, LoaderSecond, Metric
@@ -41,6 +49,7 @@ __all__ = [
     "MetricFollower",
     "MetricWriter",
     "Program",
+    "RequirementsInstalled",
     "Run",
     "RunHeader",
     "RunPaths",

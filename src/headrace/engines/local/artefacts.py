@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,8 +21,10 @@ from headrace.errors import EngineRefused
 from headrace.instance import storage
 from headrace.instance.launch import HostPlan, LaunchPlan, write_atomically
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
-from headrace.job import Job
 from headrace.runs import RunPaths
+
+if TYPE_CHECKING:  # the processes of a run do without it
+    from headrace.job import Job
 
 FOLDER = "engine"
 RESTORE, SYNC, COLLECT = "restore", "sync", "collect"
