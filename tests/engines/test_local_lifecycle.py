@@ -177,3 +177,34 @@ def test_the_death_of_the_supervisor_takes_such_work_with_it(stage, parts, name)
     os.kill(read_header(handle.paths).supervisor_pid, signal.SIGKILL)
     assert handle.wait(20) is Status.FAILED
     stage.assert_nothing_left(handle, within=2)
+
+
+def failing(write, code=3):
+    return f"""
+    import os, sys, time
+    failure = os.environ["SAGEMAKER_BASE_DIR"] + "/output/failure"
+    host = os.environ["SM_CURRENT_HOST"]
+    {write}
+    if host == "algo-2":
+        time.sleep(0.5)
+        sys.exit({code})
+    time.sleep(600)
+    """
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        ("open(failure, 'w').write(f'{host}: the label file is empty')", "algo-2: the label file is empty"),
+        ("host == 'algo-1' and open(failure, 'w').write('bad flag')", "bad flag"),
+        ("open(failure, 'w').write('x' * 3000)", "x" * 1024),
+        ("open(failure, 'w').write('  ')", "dnn/algo-2[0]: exited with code 3"),
+        ("os.mkfifo(failure)", "dnn/algo-2[0]: exited with code 3"),
+        ("pass", "dnn/algo-2[0]: exited with code 3"),
+    ],
+    ids=["its own host's", "another host's", "long", "blank", "a pipe", "none"],
+)
+def test_the_failure_reason_is_what_the_user_wrote_else_the_cause(stage, write, reason):
+    handle = stage.start(failing(write), instance_groups=groups(dnn=2))
+    assert handle.wait(20) is Status.FAILED
+    assert handle.run.state().failure_reason == reason

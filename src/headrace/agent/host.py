@@ -21,25 +21,38 @@ from typing import cast
 import msgspec
 
 from headrace.agent.client import Client, CoordinatorLost
+from headrace.agent.ending import end_programs
 from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
 from headrace.agent.leader import Leader
-from headrace.agent.messages import Exited, Hello, HostEnded, Orders, ProgramsEnded, StopOrder, clip_lines
+from headrace.agent.messages import (
+    Exited,
+    Heartbeat,
+    Hello,
+    HostEnded,
+    Orders,
+    ProgramsEnded,
+    Ready,
+    StopOrder,
+    clip_lines,
+)
 from headrace.agent.programs import FEED, ProgramSpec, expected_streams, feed_argv, programs_of
+from headrace.agent.readiness import is_waited_for
 from headrace.agent.running import Reaper, Running
+from headrace.agent.signs import quiet_times, until_listens
 from headrace.agent.sweep import end_leftovers
 from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
 from headrace.instance import write_failure
 from headrace.instance.launch import LaunchPlan
-from headrace.instance.lifeline import CommandReader, StopJob
+from headrace.instance.lifeline import SPENT, CommandReader, StopJob
+from headrace.instance.outcome import OWN_WORDS
 from headrace.processes.table import descendants, name_of_exit
 from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream
 from headrace.runs.events import ProgramExited, ProgramStarted
 
 ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
 FEED_GRACE = 5.0
-GONE_SECONDS = 5.0  # for a process to go after SIGKILL
 LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
 
 
@@ -78,7 +91,8 @@ class HostAgent:
         self._tasks: list[asyncio.Task[None]] = []
         self._lifeline = lifeline
         self._supervisor = os.getppid()
-        self._leader = Leader(plan, secret, self._events, self.note) if plan.leader == host else None
+        spent = float(os.environ.get(SPENT) or 0.0)
+        self._leader = Leader(plan, secret, self._events, self.note, spent) if plan.leader == host else None
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -89,6 +103,7 @@ class HostAgent:
             start_timeout=plan.start_timeout,
             obey=self.obey,
             note=self.note,
+            heartbeat=self._heartbeat,
         )
 
     def note(self, text: str) -> None:
@@ -127,7 +142,8 @@ class HostAgent:
         for log in [*self._logs.values(), self._log]:
             log.close()
         self._events.close()
-        return 0 if self._verdict is Status.COMPLETED else 1
+        released = self._stop is not None and self._stop.leave
+        return 0 if released or self._verdict is Status.COMPLETED else 1
 
     async def _until_crash(self, work: Coroutine[object, object, object]) -> None:
         """Waits for the work. Raises what any task of this agent raised."""
@@ -172,6 +188,7 @@ class HostAgent:
         if first:
             self.note(f"stopping: {order.reason}")
         self._stop = msgspec.structs.replace(order, feed=feed)
+        self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()
         if first:
             self._task(self._stop_host())
@@ -200,6 +217,20 @@ class HostAgent:
                 self._feed.start()
             else:
                 self._start_program(spec)
+        if is_waited_for(self.plan, self.group.name):
+            self._task(self._report_ready())
+
+    async def _report_ready(self) -> None:
+        if self.group.ready.port:
+            await until_listens(self.me.address, self.group.ready.port)
+        self._client.report(Ready())
+
+    def _heartbeat(self) -> Heartbeat:
+        def files(stream: str) -> list[Path]:
+            where = self._stream(stream)
+            return [self._paths.log(where), self._paths.metrics(where)]
+
+        return Heartbeat(quiet_times(self._running, files) if self.plan.stall_after else {})
 
     def _start_program(self, spec: ProgramSpec) -> None:
         metrics = self._paths.metrics(self._stream(spec.stream))
@@ -267,7 +298,7 @@ class HostAgent:
 
     def _write_failure(self, text: str) -> None:
         try:
-            write_failure(self.me.base_dir, text)
+            write_failure(self.me.base_dir, OWN_WORDS + text)
         except OSError as error:
             self.note(f"cannot write output/failure: {error}")
 
@@ -279,7 +310,7 @@ class HostAgent:
     async def _stop_host(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-        await self._end(self._entry_running(), None)
+        await self._end(self._entry_running(), float("inf"))
         if expected_streams(self.plan, self.me.name):
             self._client.report(ProgramsEnded())
         while self._stop is not None and not self._stop.feed:
@@ -295,28 +326,11 @@ class HostAgent:
         self._client.report(HostEnded())
         self._ended.set()
 
-    async def _end(self, programs: list[Running], at_most: float | None) -> None:
-        """Ends programs: SIGTERM, the time that the order gives (or less), SIGKILL."""
-        if not programs:
-            return
-        limit = float("inf") if at_most is None else time.monotonic() + at_most
-        for program in programs:
-            program.terminate()
-        ended = asyncio.ensure_future(_all_ended(programs))
-        while not ended.done():
-            self._stop_changed.clear()
-            rest = min(self._stop_at, limit) - time.monotonic()
-            if rest <= 0:
-                break
-            changed = asyncio.ensure_future(self._stop_changed.wait())
-            await asyncio.wait({ended, changed}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
-        for program in programs:
-            if not program.ended.is_set():
-                self.note(f"{program.stream} did not end in time: SIGKILL")
-                program.kill()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(ended, GONE_SECONDS)
+    async def _end(self, programs: list[Running], at_most: float) -> None:
+        limit = time.monotonic() + at_most
+        await end_programs(
+            programs, lambda: min(self._stop_at, limit) - time.monotonic(), self._stop_changed, self.note
+        )
 
     async def _clear(self) -> None:
         """Ends what the programs left running: whatever descends from this agent and is not one of its programs."""
@@ -385,8 +399,3 @@ class HostAgent:
 
     def _stream(self, name: str) -> Stream:
         return Stream(self.group.name, self.me.name, name)
-
-
-async def _all_ended(programs: list[Running]) -> None:
-    for program in programs:
-        await program.ended.wait()

@@ -11,11 +11,11 @@ from pathlib import Path
 from headrace.agent.programs import ProgramSpec, feed_hosts
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.launch import FEED_NAME, LaunchPlan, channel_dir
-from headrace.instance.lifeline import RUN_ID, SCRATCH
+from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
-_OURS = (SCRATCH, FEED_VARIABLE, METRICS_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
+_OURS = (SCRATCH, SPENT, FEED_VARIABLE, METRICS_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
 
 
 class HostVariables:

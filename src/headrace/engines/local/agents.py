@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.scratch import scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
-from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
+from headrace.instance.lifeline import OPTION, SCRATCH, SPENT, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.spawn import spawn
 from headrace.processes.table import describe_exit, name_of_exit
@@ -47,16 +47,18 @@ class Agents:
         paths: the run's directory.
         plan: the launch plan.
         events: the engine's event file.
+        spent: seconds of max_run that are used up already.
 
     Attributes:
         leader_ended: the leader's agent is gone.
     """
 
-    def __init__(self, paths: RunPaths, plan: LaunchPlan, events: EventWriter) -> None:
+    def __init__(self, paths: RunPaths, plan: LaunchPlan, events: EventWriter, spent: float) -> None:
         self.leader_ended = False
         self._paths = paths
         self._plan = plan
         self._events = events
+        self._spent = spent
         self._agents: dict[int, _Agent] = {}
         self._earlier = len(self._verdicts())  # of earlier attempts
         self._cause: Cause | None = None  # why the leader is no help any more
@@ -70,7 +72,8 @@ class Agents:
     def start(self, host: HostPlan) -> None:
         """Starts the agent of a host. Raises OSError."""
         reading, writing = os.pipe()
-        env = {**os.environ, BASE_VARIABLE: host.base_dir, SCRATCH: str(scratch_dir(self._plan.run_id))}
+        ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), SPENT: f"{self._spent:.3f}"}
+        env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
         path = self._paths.root / FOLDER / f"{host.name}.log"
         try:
             with path.open("ab") as log:
@@ -118,7 +121,7 @@ class Agents:
         patience = AFTER_VERDICT
         if self.verdict_of_coordinator() is None:
             group, host = agent.host.group, agent.host.name
-            self._cause = Cause(how, group, host, "agent", last_lines=self._last_words(host))
+            self._cause = Cause(how, group, host, "agent", last_lines=self._last_words(host), infrastructure=True)
             self._events.write(HostLost(t=time.time(), group=group, host=host, reason=how))
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
             self._tell_all(StopJob(f"the leader's {how}", failed=True, grace=grace))
@@ -143,7 +146,7 @@ class Agents:
         verdict = self.verdict_of_coordinator()
         if verdict is not None:
             return verdict.status, verdict.cause
-        return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict")
+        return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict", infrastructure=True)
 
     def _verdicts(self) -> list[JobFinished]:
         return [event for event in Run(self._paths).events() if isinstance(event, JobFinished)]

@@ -137,7 +137,13 @@ class HelperProcess:
         if self.signal is not None:
             last = name_of_exit(None, self.signal)
         reason = f"{WORK[self.name]} failed: {last}"
-        return Cause(reason, exit_code=self.exit_code, signal=self.signal, last_lines=tuple(lines))
+        return Cause(
+            reason,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            last_lines=tuple(lines),
+            infrastructure=self.signal is not None,
+        )
 
     def _complaint(self) -> list[str]:
         with contextlib.suppress(OSError), self._log.open("rb") as log:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports, Readiness, Retry
 from headrace.job import Job, assign_cpus
 from headrace.runs import RunPaths
 
@@ -50,6 +50,9 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
         stop_grace=job.local.stop_grace,
         start_timeout=START_TIMEOUT,
         max_run=float(job.max_run),
+        stall_after=job.stall_after,
+        encrypt=job.encrypt_inter_container_traffic,
+        retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
     )
 
@@ -76,6 +79,8 @@ def _group(job: Job, name: str, cpus: dict[str, tuple[int, ...]], machine: int) 
         entry_point=entry_point,
         processes_per_host=job.processes_on(name),
         feed_executors=feed_executors(job.feed_workers, cores, ranks) if name in job.feed_groups else 0,
+        depends_on=group.depends_on,
+        ready=Readiness(group.ready.port or 0, group.ready.timeout) if group.ready else Readiness(),
     )
 
 

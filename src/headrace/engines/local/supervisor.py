@@ -4,7 +4,8 @@ It leads a run through its parts, each only when there is something to do (see `
 
     Starting      installs the requirements
     Downloading   fills the channels
-    Training      one agent a host; beside them what serves channels and keeps checkpoints
+    Training      one agent a host; beside them what serves channels and keeps checkpoints; again after a failure
+                  (Restarting) when the job wants that
     Uploading     collects model and output
 
 and only watches meanwhile:
@@ -35,6 +36,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.scratch import remove_scratch
 from headrace.instance.launch import LaunchPlan
@@ -42,7 +44,7 @@ from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.table import descendants, reap, scan, send
 from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt
-from headrace.runs.events import MAX_RUN, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.events import MAX_RUN, AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 ENGINE = "engine"
 STOPPED_BY_USER = "stopped by the user"
@@ -108,7 +110,8 @@ class Supervisor:
         finally:
             self._end_everything()
             remove_scratch(self._plan.run_id)
-            self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
+            reason = failure_reason(self._plan, cause) if status is Status.FAILED else ""
+            self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
 
     # --- the parts of a run --------------------------------------------------------------------------------------
@@ -124,8 +127,7 @@ class Supervisor:
             return outcome
         if not is_wanted(self._paths.root, "stage"):
             self._instances_start()
-        self._part(SecondaryStatus.TRAINING, "Training in progress")
-        return self._after(self._attempt())
+        return self._after(self._attempts())
 
     def _part(self, status: SecondaryStatus, message: str) -> None:
         self._events.write(StatusChanged(t=time.time(), status=status, message=message))
@@ -152,13 +154,33 @@ class Supervisor:
             return Status.STOPPED, Cause(how)
         return Status.FAILED, helper.failure()
 
+    def _attempts(self) -> Outcome:
+        """Runs the programs, and once more after a failure as often as the job wants it."""
+        attempt = 1
+        while True:
+            self._part(SecondaryStatus.TRAINING, "Training in progress")
+            status, cause = self._attempt()
+            if self._wishes or not is_tried_again(self._plan.retry, attempt, status, cause):
+                return status, cause
+            if self._plan.max_run and self._spent() >= self._plan.max_run:
+                return status, cause
+            attempt += 1
+            of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
+            self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
+            remove_scratch(self._plan.run_id)
+            clear(self._plan)
+            self._events.write(AttemptStarted(t=time.time(), number=attempt))
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
+
     def _attempt(self) -> Outcome:
         """Runs the programs once."""
         if self._wishes:
             return self._wished()
         outcome = self._start_beside()
         if outcome is None:
-            agents = self._agents = Agents(self._paths, self._plan, self._events)
+            agents = self._agents = Agents(self._paths, self._plan, self._events, self._spent())
             for host in self._plan.hosts:
                 agents.start(host)
             while agents.pids or self._orphans():
@@ -166,8 +188,9 @@ class Supervisor:
             outcome = agents.verdict()
             self._agents = None
         trouble = self._end_beside()
-        if self._broken is not None and outcome[1] is not None and outcome[1].reason == self._broken.reason:
-            return Status.FAILED, self._broken  # with its last lines
+        broken, self._broken = self._broken, None
+        if broken is not None and outcome[1] is not None and outcome[1].reason == broken.reason:
+            return Status.FAILED, broken  # with its last lines
         if trouble is not None and outcome[0] is not Status.FAILED:
             return Status.FAILED, trouble
         return outcome
