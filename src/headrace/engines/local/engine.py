@@ -39,14 +39,18 @@ def check(job: Job) -> None:
     check_ports(plan(job))
 
 
-def start(job: Job) -> Handle:
-    """Starts a run. Raises JobInvalid or EngineRefused; then nothing is left."""
+def start(job: Job, detach: bool = False) -> Handle:
+    """Starts a run, which lives without this process when it is detached.
+
+    Raises:
+        JobInvalid, EngineRefused: then nothing is left.
+    """
     check(job)
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
         prepare(job, _plan(job, paths), paths)
-        return _start_supervisor(paths)
+        return _start_supervisor(paths, detach)
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):
@@ -84,20 +88,20 @@ def _name_taken(job_name: str) -> Iterator[None]:
         os.close(directory)
 
 
-def _start_supervisor(paths: RunPaths) -> Handle:
+def _start_supervisor(paths: RunPaths, detach: bool) -> Handle:
     logs = paths.root / FOLDER
     logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                [sys.executable, "-m", SUPERVISOR, str(paths.root), "0" if detach else str(os.getpid())],
                 stdin=reading,
                 stdout=log,
                 stderr=log,
                 env=supervisor_environment(paths.id),
                 cwd=paths.root,  # so that no module of the user's directory is imported in its place
-                start_new_session=True,
+                start_new_session=True,  # a signal to the caller's terminal is none to the supervisor
             )
     except BaseException:
         os.close(writing)
@@ -111,6 +115,9 @@ def _start_supervisor(paths: RunPaths) -> Handle:
         process.kill()
         process.wait()
         raise
+    if detach:
+        os.close(writing)
+        return Handle(paths, process, None)
     return Handle(paths, process, writing)
 
 

@@ -3,7 +3,7 @@
 It leads a run through its parts, each only when there is something to do (see `helper_processes`):
 
     Starting      installs the requirements
-    Downloading   fills the channels
+    Downloading   fills the channels, brings earlier checkpoints
     Training      one agent a host; beside them what serves channels and keeps checkpoints; again after a failure
                   (Restarting) when the job wants that
     Uploading     collects model and output
@@ -57,6 +57,11 @@ ORPHANED_SECONDS = 10.0  # in place of both, when the caller is gone
 END_SECONDS = 10.0  # for what is killed at the very end
 POLL = 0.5
 POLL_END = 0.02
+BEFORE = (
+    ("install", SecondaryStatus.STARTING, "Installing the requirements"),
+    ("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data"),
+    ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints"),
+)
 
 Outcome = tuple[Status, Cause | None]
 
@@ -82,6 +87,7 @@ class Supervisor:
         self._wishes: list[StopJob] = []
         self._broken: Cause | None = None  # what worked beside the agents and ended unasked
         self._began = time.monotonic()
+        self._instances_run = False
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         for end in (self._wake, wake_end):
@@ -119,23 +125,18 @@ class Supervisor:
     def _job(self) -> Outcome:
         self._part(SecondaryStatus.STARTING, "Preparing the instances for training")
         self._began = time.monotonic()
-        outcome = self._before("install", SecondaryStatus.STARTING, "Installing the requirements")
-        if outcome is None and is_wanted(self._paths.root, "stage"):
-            self._instances_start()
-            outcome = self._before("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data")
-        if outcome is not None:
-            return outcome
-        if not is_wanted(self._paths.root, "stage"):
-            self._instances_start()
+        for name, status, message in BEFORE:
+            outcome = self._before(name, status, message)
+            if outcome is not None:
+                return outcome
         return self._after(self._attempts())
 
     def _part(self, status: SecondaryStatus, message: str) -> None:
+        if status in {SecondaryStatus.DOWNLOADING, SecondaryStatus.TRAINING} and not self._instances_run:
+            self._instances_run = True
+            hosts = {group.name: group.hosts for group in self._plan.groups}
+            self._events.write(InstancesStarted(t=time.time(), hosts=hosts))
         self._events.write(StatusChanged(t=time.time(), status=status, message=message))
-
-    def _instances_start(self) -> None:
-        self._events.write(
-            InstancesStarted(t=time.time(), hosts={group.name: group.hosts for group in self._plan.groups})
-        )
 
     def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
         """Does some work before the programs start. Returns how the job ends if they shall not."""
