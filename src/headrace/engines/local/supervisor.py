@@ -19,6 +19,7 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -27,12 +28,13 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.isolation.starting import Begun, Started, Starter, open_starter
+from headrace.engines.local.isolation.starting import Start, Started, Starter, open_starter
 from headrace.engines.local.scratch import remove_scratch, scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.bootstrap import become_subreaper
+from headrace.processes.spawn import spawn
 from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, scan, send
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
 from headrace.runs.events import HostLost, HostStarted, JobFinished, RunFinished
@@ -112,31 +114,34 @@ class Supervisor:
         return status
 
     def _start_agents(self) -> None:
-        begun = [self._begin_agent(host) for host in self._plan.hosts]
-        for host, (each, lifeline) in zip(self._plan.hosts, begun, strict=True):
-            agent = _Agent(host, self._starter.agent(each), lifeline)
+        started = [(host, *self._spawn_agent(host)) for host in self._plan.hosts]
+        for host, start, process, lifeline in started:
+            agent = _Agent(host, self._starter.agent(start, process), lifeline)
             self._agents[agent.process.pid] = agent
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
 
-    def _begin_agent(self, host: HostPlan) -> tuple[Begun, int]:
+    def _spawn_agent(self, host: HostPlan) -> tuple[Start, subprocess.Popen[bytes], int]:
         reading, writing = os.pipe()
         env = {**os.environ, BASE_VARIABLE: host.base_dir, SCRATCH: str(scratch_dir(self._plan.run_id))}
         path = self._paths.root / ENGINE_LOGS / f"{host.name}.log"
+        start = self._starter.prepare(host.name, [sys.executable, "-m", "headrace.agent", OPTION])
         try:
             with path.open("ab") as log:
-                begun = self._starter.begin(
-                    [sys.executable, "-m", "headrace.agent", OPTION],
-                    host=host.name,
-                    env=env,
+                process = spawn(
+                    start.argv,
+                    env={**env, **start.variables},
                     cwd=self._paths.root,
+                    tied=False,
                     cpus=host.cpus,
                     stdin=reading,
-                    log=log,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=start.pass_fds,
                 )
         finally:
             os.close(reading)
         os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        return begun, writing
+        return start, process, writing
 
     def _step(self) -> None:
         ending = self._orphans_since > 0 or self._leader_ended
