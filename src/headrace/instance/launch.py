@@ -171,7 +171,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         job_name: TrainingJobName.
         run_id: id of this execution.
-        entry_point: what the programs run, inside the code directory, e.g. ``train.py``.
+        entry_point: what the programs run, inside the code directory, e.g. ``train.py`` (see `instance.entry`).
+        command: the whole command line of the programs, instead of an entry point; it gets no hyperparameters.
         groups: in the job file's order.
         hosts: ordered by number: algo-1, algo-2, ...
         leader: host whose agent is the coordinator.
@@ -203,6 +204,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_after: float = 0.0
     encrypt: bool = False
     python: str = ""
+    command: tuple[str, ...] = ()
     isolation: Isolation = Isolation()
     version: int = 1
 
@@ -235,6 +237,29 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def environment_of(self, group: str) -> dict[str, str]:
         """The user's variables of a group's programs."""
         return self.environment | self.group(group).environment
+
+    def command_of(self, group: str) -> tuple[str, ...]:
+        """Command line of a group's programs that replaces the entry point; empty when they run one."""
+        return () if self.group(group).script else self.command
+
+    def python_of(self, group: str) -> str:
+        """Interpreter of a group's programs; empty means the agent's own."""
+        return self.group(group).python or self.python
+
+    def master_port_of(self, world: DistributionPlan) -> int:
+        """Port on the first host of a world at which its ranks meet.
+
+        Every world has one of its own: torch takes the port on all addresses of a machine, and one machine may play
+        the hosts of all worlds.
+        """
+        port = self.ports.master
+        for each in self.distributions:
+            if each == world:
+                break
+            port += 1
+            while port in (self.ports.control, self.ports.feed):
+                port += 1
+        return port
 
 
 class FeedHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.errors import EngineRefused
 from headrace.instance.launch import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
+from headrace.instance.tfconfig import worker_ports
 from headrace.runs import list_runs
 
 
@@ -42,7 +43,9 @@ def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
             yield "feed", host.address, plan.ports.feed
     for world in plan.distributions:
         if world.kind == TORCH_DISTRIBUTED:
-            yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.ports.master
+            yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.master_port_of(world)
+    for name, port in worker_ports(plan).items():
+        yield "TensorFlow worker", plan.host(name).address, port
 
 
 def _taken(address: str, port: int) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from headrace.engines.local.isolation.layout import address_of
+from headrace.errors import JobInvalid
 from headrace.instance.launch import (
     NAMESPACE,
     DistributionPlan,
+    Elastic,
     GroupPlan,
     HostPlan,
     Isolation,
@@ -40,7 +43,7 @@ def make_plan(
         network: the first two numbers of their addresses when they are isolated.
 
     Raises:
-        JobInvalid: a CPU set that this machine does not have.
+        JobInvalid: a CPU set that this machine does not have, or a distribution that runs on SageMaker only.
     """
     cpus = assign_cpus(job, tuple(machine))
     isolation = isolation or Isolation()
@@ -61,7 +64,8 @@ def make_plan(
     return LaunchPlan(
         job_name=job.job_name,
         run_id=paths.id,
-        entry_point=str(job.entry_point),
+        entry_point=job.entry_point,
+        command=job.command,
         groups=tuple(_group(job, group.instance_group_name, cpus, len(machine)) for group in job.groups),
         hosts=hosts,
         leader=job.hosts[job.completion_groups[0]][0],
@@ -77,8 +81,36 @@ def make_plan(
     )
 
 
+# What only runs on SageMaker, and what to use in its place.
+_ELSEWHERE = {
+    "smdistributed.dataparallel": "use torch_distributed: {enabled: true} with DistributedDataParallel, or horovod",
+    "smdistributed.modelparallel": "use torch_distributed: {enabled: true} with FullyShardedDataParallel",
+    "parameter_server": "use multi_worker_mirrored_strategy: {enabled: true}, TensorFlow 2's way",
+    "pytorchddp": "use torch_distributed: {enabled: true}; the script stays the same",
+    "pytorchxla": "use torch_distributed: {enabled: true}; there are no Trainium or TPU devices here",
+}
+
+
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:
-    return tuple(DistributionPlan(kind=world.kind, groups=world.instance_groups or ()) for world in job.distributions)
+    """The job's worlds. Raises JobInvalid for a kind that this engine cannot start."""
+    problems = []
+    for index, world in enumerate(job.distributions):
+        if world.kind in _ELSEWHERE:
+            path = ("distribution", *((index,) if len(job.distributions) > 1 else ()), *world.kind.split("."))
+            message = "runs on SageMaker only; the local engine cannot start it"
+            problems.append(job.problem(path, message, hint=_ELSEWHERE[world.kind]))
+    if problems:
+        raise JobInvalid(tuple(problems))
+    return tuple(
+        DistributionPlan(
+            kind=world.kind,
+            groups=world.instance_groups or (),
+            options=tuple(shlex.split(world.custom_mpi_options)),
+            horovod=world.is_horovod,
+            elastic=Elastic(world.elastic.min_hosts, world.elastic.max_restarts) if world.elastic else None,
+        )
+        for world in job.distributions
+    )
 
 
 def number_of(host: str) -> int:
@@ -87,7 +119,7 @@ def number_of(host: str) -> int:
 
 
 def _group(job: Job, name: str, cpus: dict[str, tuple[int, ...]], machine: int) -> GroupPlan:
-    group = next(group for group in job.groups if group.instance_group_name == name)
+    group = job.group(name)
     hosts = job.hosts[name]
     entry_point = name in job.entry_point_groups
     ranks = job.processes_on(name) or int(entry_point)
@@ -97,6 +129,8 @@ def _group(job: Job, name: str, cpus: dict[str, tuple[int, ...]], machine: int) 
         instance_type=group.instance_type,
         hosts=hosts,
         entry_point=entry_point,
+        script=group.entry_point or "",
+        environment=dict(group.environment),
         processes_per_host=job.processes_on(name),
         feed_executors=feed_executors(job.feed_workers, cores, ranks) if name in job.feed_groups else 0,
     )

@@ -48,8 +48,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             groups=plan.groups,
             code=paths.code,
             job_name=plan.job_name,
-            entry_point=plan.entry_point,
-            hyperparameters=job.hyperparameters,
+            entry_point=plan.entry_point_of(host.group),
+            hyperparameters=job.hyperparameters_of(host.group),
             channels={
                 name: Channel(
                     source=channel.local_path(job.base_path),
@@ -59,16 +59,10 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
                 )
                 for name, channel in job.channels_of(host.group).items()
             },
-            distribution_groups=_world_of(plan, host.group),
+            distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
         )
         write_plan(plan, tree, secret)
-
-
-def _world_of(plan: LaunchPlan, group: str) -> tuple[str, ...]:
-    """Groups that a host finds named as the distribution's: those of its own world, else those of all worlds."""
-    own = plan.distribution_of(group)
-    return own.groups if own else tuple(name for world in plan.distributions for name in world.groups)
 
 
 def snapshot(source: Path, target: Path, leave_out: Path) -> None:

@@ -199,7 +199,10 @@ class Supervisor:
         how = f"agent {name_of_exit(*describe_exit(status))}"
         if agent.host.name != self._plan.leader:
             self._tell(self._plan.leader, AgentGone(agent.host.name, how))
-            if not self._leader_ended and len(self._agents) == 1:  # the leader alone: it must come to an end
+            # The leader alone, and others have given up waiting for its word: it must come to an end. When they were
+            # killed, or released, it goes on.
+            gave_up = agent.process.returncode > 0
+            if not self._leader_ended and len(self._agents) == 1 and gave_up:
                 self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
             return
         self._leader_ended = True
