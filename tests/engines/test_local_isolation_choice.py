@@ -54,6 +54,13 @@ def test_namespaces_that_do_not_work_are_refused_and_nothing_is_started(stage, m
     assert not runs_dir().exists()
 
 
+def test_a_bandwidth_is_never_dropped_silently(stage):
+    local = {"isolation": "none", "network": {"dnn": {"bandwidth": "40mbit"}}}
+    with pytest.raises(EngineRefused, match="with isolation by namespaces only: engines.local.isolation says so"):
+        engines.start(stage.job("", instance_groups=groups(dnn=2), local=local))
+    assert not runs_dir().exists()
+
+
 @pytest.mark.namespaces
 def test_the_machine_is_asked_and_its_answer_names_the_limit():
     """In a user namespace that may not make another, somebody without capabilities."""

@@ -64,7 +64,7 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
-    isolation, network = choose(job.local.isolation), network_here()
+    isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
     return make_plan(job, paths, sorted(os.sched_getaffinity(0)), sys.executable, isolation, network)
 
 
