@@ -77,7 +77,7 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
-    isolation, network = choose(job.local.isolation), network_here()
+    isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
     machine, _ = look_at_machine(job)
     return make_plan(job, paths, machine, sys.executable, isolation, network)
 
