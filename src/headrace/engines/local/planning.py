@@ -8,6 +8,7 @@ from headrace.job import Job
 from headrace.runs import RunPaths
 
 START_TIMEOUT = 60.0
+START_SECONDS_A_HOST = 2.0  # all hosts start on one machine, which may be small and busy
 
 
 def make_plan(job: Job, paths: RunPaths, machine: Machine, python: str) -> LaunchPlan:
@@ -50,7 +51,7 @@ def make_plan(job: Job, paths: RunPaths, machine: Machine, python: str) -> Launc
         environment=dict(job.environment),
         ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
         stop_grace=job.local.stop_grace,
-        start_timeout=START_TIMEOUT,
+        start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
         python=python,
     )
