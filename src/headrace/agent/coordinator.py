@@ -21,6 +21,8 @@ from enum import Enum
 
 from headrace.agent.firstcause import WINDOW, Kind, Suspect, exit_suspect, first_of
 from headrace.agent.messages import (
+    DaemonEnded,
+    DaemonWanted,
     ExecutorLost,
     Exited,
     FeedDown,
@@ -33,8 +35,11 @@ from headrace.agent.messages import (
     Report,
     StopOrder,
 )
-from headrace.agent.programs import expected_streams
+from headrace.agent.mpi.daemons import Daemons
+from headrace.agent.mpi.outcome import AFTER, incomplete, missing_ranks
+from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, is_launcher, is_of_mpirun
 from headrace.instance.launch import FeedHost, LaunchPlan
+from headrace.processes.table import name_of_exit
 from headrace.runs.events import (
     Cause,
     DataWorkerLost,
@@ -79,6 +84,7 @@ class _Host:
     programs_ended: bool = False
     ended: bool = False
     exits: dict[str, Exited] = field(default_factory=dict)
+    mpirun_ended: float = 0.0
     feed: str = ""  # state of its feed server: starting, ready, lost; empty without one
     feed_word: str = ""  # why it was down last
 
@@ -89,7 +95,9 @@ class _Host:
     @property
     def unfinished(self) -> bool:
         """Whether one of its programs has not ended well."""
-        return any(stream not in self.exits or self.exits[stream].exit_code != 0 for stream in self.streams)
+        ends = [end for stream, end in self.exits.items() if not is_of_mpirun(stream)]
+        # Counted, not compared by name: which ranks are on a host is mpirun's affair.
+        return len(ends) < len(self.streams) or any(end.exit_code != 0 for end in ends)
 
 
 @dataclass
@@ -130,6 +138,7 @@ class Coordinator:
         self._outcome: tuple[Status, Cause | None] = (Status.FAILED, None)
         self._stop: StopOrder | None = None
         self._feed_generation = 1
+        self._daemons = Daemons(plan)
         self._feed: tuple[FeedHost, ...] = ()
         self._hosts: dict[str, _Host] = {}
         for host in plan.hosts:
@@ -153,6 +162,8 @@ class Coordinator:
             start=self._started > 0,
             feed_generation=self._feed_generation,
             feed=self._feed,
+            daemons=self._daemons.orders_of(name),
+            daemon_ends=self._daemons.ends_of(name),
             stop=stop,
             verdict=self.verdict.status if self.verdict else None,
         )
@@ -229,7 +240,11 @@ class Coordinator:
                 effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
             case Exited():
                 host.exits[message.stream] = message
-                if message.exit_code != 0 and not message.stopped:
+                host.mpirun_ended = now if message.stream == MPIRUN else host.mpirun_ended
+                killed = message.signal is not None and not message.stopped
+                if killed and message.stream == TORCHRUN and self._goes_on_without(host):
+                    self._lose(host, f"torchrun was {name_of_exit(None, message.signal)}", effects, now)
+                elif message.exit_code != 0 and not message.stopped:
                     self._suspect(
                         exit_suspect(
                             group=host.group,
@@ -239,10 +254,15 @@ class Coordinator:
                             exit_code=message.exit_code,
                             number=message.signal,
                             last_lines=message.last_lines,
+                            launcher=is_launcher(message.stream),
                             words=message.reason,
                         ),
                         now,
                     )
+            case DaemonWanted():
+                effects.wake.add(self._daemons.wanted(host.name, message))
+            case DaemonEnded():
+                effects.wake.add(self._daemons.ended(host.name, message))
             case FeedUp():
                 host.executors = message.executors
                 self._feed_changed(host, "ready", effects)
@@ -297,10 +317,14 @@ class Coordinator:
         # When its connection broke is not known better than by its last word.
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
-        if host.unfinished:
+        if host.unfinished and not self._goes_on_without(host):
             self._suspect(Suspect(Kind.SILENT, at, Cause(reason, host.group, host.name, "agent")), now)
+        effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
+
+    def _goes_on_without(self, host: _Host) -> bool:
+        return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -339,9 +363,17 @@ class Coordinator:
         plan = self._plan
         wanted = plan.completion_groups or tuple(name for world in plan.distributions for name in world.groups)
         complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
-        if complete and not any(host.unfinished for host in complete):
+        left = [host for host in complete if not (host.lost and self._goes_on_without(host))]
+        if left and not any(host.unfinished for host in left):
             self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)
-        elif plan.max_run and now - self._started > plan.max_run:
+            return
+        for host in self._hosts.values():
+            if host.mpirun_ended and now > host.mpirun_ended + AFTER:
+                missing = missing_ranks(plan, host.name, {each.name: each.exits for each in self._hosts.values()})
+                if missing:
+                    cause = Cause(incomplete(missing), host.group, host.name, MPIRUN)
+                    self._suspect(Suspect(Kind.LAUNCHER, now, cause), now)
+        if plan.max_run and now - self._started > plan.max_run:
             cause = Cause(f"MaxRuntimeExceeded: the job ran longer than max_run, {plan.max_run:g} s")
             self._begin_stop(Status.STOPPED, cause, plan.stop_grace, effects, now)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
+from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits_cgroup import find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
@@ -72,8 +73,9 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
+    isolation, network = choose(job.local.isolation), network_here()
     machine, _ = look_at_machine(job)
-    return make_plan(job, paths, machine, sys.executable)
+    return make_plan(job, paths, machine, sys.executable, isolation, network)
 
 
 @contextlib.contextmanager
@@ -96,7 +98,7 @@ def _name_taken(job_name: str) -> Iterator[None]:
 
 def _start_supervisor(paths: RunPaths) -> Handle:
     logs = paths.root / ENGINE_LOGS
-    logs.mkdir()
+    logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:

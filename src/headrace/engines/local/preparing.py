@@ -11,8 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.engines.local.isolation.arranging import arrange
+from headrace.engines.local.isolation.layout import INTERFACE
 from headrace.instance import Channel, build_tree
-from headrace.instance.launch import LaunchPlan, write_plan
+from headrace.instance.launch import NAMESPACE, LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -35,15 +37,19 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     snapshot(job.base_path / job.source_dir, paths.code, leave_out=paths.root.parent)
     secret = secrets.token_hex(32)
+    apart = plan.isolation.level == NAMESPACE
+    if apart:
+        arrange(job, plan, paths)
     for host in plan.hosts:
+        tree = paths.host(host.name)  # host.base_dir is what the host itself sees
         build_tree(
-            host.base_dir,
+            tree,
             current_host=host.name,
             groups=plan.groups,
             code=paths.code,
             job_name=plan.job_name,
-            entry_point=plan.entry_point,
-            hyperparameters=job.hyperparameters,
+            entry_point=plan.entry_point_of(host.group),
+            hyperparameters=job.hyperparameters_of(host.group),
             channels={
                 name: Channel(
                     source=channel.local_path(job.base_path),
@@ -53,16 +59,10 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
                 )
                 for name, channel in job.channels_of(host.group).items()
             },
-            distribution_groups=_world_of(plan, host.group),
-            network_interface_name="lo",
+            distributions=plan.distributions,
+            network_interface_name=INTERFACE if apart else "lo",
         )
-        write_plan(plan, host.base_dir, secret)
-
-
-def _world_of(plan: LaunchPlan, group: str) -> tuple[str, ...]:
-    """Groups that a host finds named as the distribution's: those of its own world, else those of all worlds."""
-    own = plan.distribution_of(group)
-    return own.groups if own else tuple(name for world in plan.distributions for name in world.groups)
+        write_plan(plan, tree, secret)
 
 
 def snapshot(source: Path, target: Path, leave_out: Path) -> None:

@@ -19,7 +19,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.engines.local.isolation.starting import Begun, Started, Starter, open_starter
 from headrace.engines.local.limits_cgroup import RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch, scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
@@ -35,7 +35,6 @@ from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, Stop
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
-from headrace.processes.spawn import spawn
 from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, send
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
 from headrace.runs.events import HostLost, HostStarted, JobFinished, RunFinished
@@ -54,7 +53,7 @@ POLL_END = 0.02
 @dataclass
 class _Agent:
     host: HostPlan
-    process: subprocess.Popen[bytes]
+    process: Started
     lifeline: int  # this end of it
     memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
     kills: int = 0  # when it was read last
@@ -74,6 +73,7 @@ class Supervisor:
         self._plan = msgspec.json.decode((paths.root / "plan.json").read_bytes(), type=LaunchPlan)
         self._events = EventWriter(paths.events(ENGINE))
         self._agents: dict[int, _Agent] = {}
+        self._starter = Starter()
         self._adopting = False  # an agent has ended: there may be orphans
         self._orphans_since = 0.0
         self._stops = 0
@@ -101,8 +101,8 @@ class Supervisor:
         cause: Cause | None = Cause("the engine's supervisor was interrupted")
         try:
             adopt(self._paths)
-            for host in self._plan.hosts:
-                self._start_agent(host)
+            self._starter = open_starter(self._paths)
+            self._start_agents()
             while self._agents or self._orphans():
                 self._step()
             status, cause = self._verdict()
@@ -110,6 +110,7 @@ class Supervisor:
             traceback.print_exc()
             cause = Cause(f"the engine's supervisor failed: {error!r}")
         finally:
+            self._starter.close()
             self._end_everything()
             remove_scratch(self._plan.run_id)
             for group in self._groups.remove():
@@ -117,7 +118,14 @@ class Supervisor:
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
         return status
 
-    def _start_agent(self, host: HostPlan) -> None:
+    def _start_agents(self) -> None:
+        begun = [self._begin_agent(host) for host in self._plan.hosts]
+        for host, (each, lifeline, memory) in zip(self._plan.hosts, begun, strict=True):
+            agent = _Agent(host, self._starter.agent(each), lifeline, memory)
+            self._agents[agent.process.pid] = agent
+            self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+
+    def _begin_agent(self, host: HostPlan) -> tuple[Begun, int, OomCounter | None]:
         reading, writing = os.pipe()
         env = {**os.environ, BASE_VARIABLE: host.base_dir, SCRATCH: str(scratch_dir(self._plan.run_id))}
         path = self._paths.root / ENGINE_LOGS / f"{host.name}.log"
@@ -128,23 +136,21 @@ class Supervisor:
             env[FD_VARIABLE] = str(events)
         try:
             with path.open("ab") as log:
-                process = spawn(
+                begun = self._starter.begin(
                     [sys.executable, "-m", "headrace.agent", OPTION],
+                    host=host.name,
                     env=env,
                     cwd=self._paths.root,
-                    tied=False,
                     cpus=host.cpus,
                     groups=groups,
                     pass_fds=() if events is None else (events,),
                     stdin=reading,
-                    stdout=log,
-                    stderr=log,
+                    log=log,
                 )
         finally:
             os.close(reading)
         os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        self._agents[process.pid] = _Agent(host, process, writing, None if events is None else OomCounter(events))
-        self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=process.pid))
+        return begun, writing, None if events is None else OomCounter(events)
 
     def _step(self) -> None:
         ending = self._orphans_since > 0 or self._leader_ended
@@ -205,7 +211,10 @@ class Supervisor:
         how = f"agent {_how_it_ended(agent, status)}"
         if agent.host.name != self._plan.leader:
             self._tell(self._plan.leader, AgentGone(agent.host.name, how))
-            if not self._leader_ended and len(self._agents) == 1:  # the leader alone: it must come to an end
+            # The leader alone, and others have given up waiting for its word: it must come to an end. When they were
+            # killed, or released, it goes on.
+            gave_up = agent.process.returncode > 0
+            if not self._leader_ended and len(self._agents) == 1 and gave_up:
                 self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
             return
         self._leader_ended = True
@@ -243,12 +252,15 @@ class Supervisor:
         for agent in self._agents.values():
             self._tell(agent.host.name, command)
 
+    def _known(self) -> list[int]:
+        return [*self._agents, *self._starter.own()]
+
     def _orphans(self) -> bool:
-        return self._adopting and bool(descendants(os.getpid(), without=self._agents))
+        return self._adopting and bool(descendants(os.getpid(), without=self._known()))
 
     def _end_orphans(self) -> None:
         """Ends what agents have left; helpers that end by themselves get a moment."""
-        orphans = descendants(os.getpid(), without=self._agents)
+        orphans = descendants(os.getpid(), without=self._known())
         now = time.monotonic()
         if not orphans:
             self._orphans_since = 0.0
