@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import agent_pid, assert_failed, groups, kill, program_pid, said, text, until
+from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
 
 from headrace.engines.local import limits, limits_machine
 from headrace.engines.local.limits_cgroup import CPU, MEMORY, available_memory, find_places
@@ -105,6 +105,7 @@ def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_th
 
 
 @needs_groups
+@both_isolations
 def test_a_program_that_the_kernel_kills_for_memory_is_named_as_that_with_the_limit(stage, small) -> None:
     handle = stage.start(HOG, instance_groups=groups(data=1, dnn=1))
     assert_failed(handle, time.monotonic(), within=30)
@@ -226,7 +227,8 @@ def test_every_group_sees_the_gpus_that_are_its_own_and_its_figures_agree(stage,
     kinds = [("data", "ml.c5.xlarge", 1), ("dnn", "ml.p3.2xlarge", 2)]
     asked = [{"instance_group_name": name, "instance_type": kind, "instance_count": n} for name, kind, n in kinds]
     world = {"torch_distributed": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]}
-    handle = stage.start(script, instance_groups=asked, distribution=world)
+    both = {"instance_groups": ["data", "dnn"]}  # else the one that only helps may be stopped before it speaks
+    handle = stage.start(script, instance_groups=asked, distribution=world, completion=both)
     assert handle.wait(30) is Status.COMPLETED, text(handle)
     assert text(handle, "data/algo-1[0]") == " 0 0 None"
     assert [text(handle, f"dnn/algo-{2 + rank // 2}[{rank}]") for rank in range(4)] == [
