@@ -16,7 +16,6 @@ from headrace.runs import Status
 from headrace.runs.events import ProgramStarted
 
 pytestmark = [
-    pytest.mark.mpi,
     pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed: no mpirun"),
     pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"),
 ]
@@ -232,9 +231,7 @@ def test_an_mpirun_of_another_kind_is_named(stage, monkeypatch, tmp_path, says, 
 
 
 def test_an_option_that_mpirun_does_not_know_is_the_cause(stage):
-    handle = start(
-        stage, "print()", distribution={"mpi": {"enabled": True, "custom_mpi_options": "--no-such-option"}}
-    )
+    handle = start(stage, "print()", distribution={"mpi": {"enabled": True, "custom_mpi_options": "--no-such-option"}})
     assert_failed(handle, time.monotonic())
     stage.assert_nothing_left(handle)
     assert str(handle.cause).startswith("dnn/algo-1[mpirun]: exited with code ")
