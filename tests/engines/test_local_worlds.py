@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import time
 
 import pytest
-from stage import groups, text, until
+from stage import groups, text
 
 from headrace import engines
-from headrace.engines.local import planning
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.runs import Status
-from headrace.runs.events import ProgramStarted
 
 TORCH = {"torch_distributed": {"enabled": True, "processes_per_host": 1}}
 
@@ -171,28 +167,3 @@ def test_the_ports_of_every_world_must_be_free(stage):
     taken = (f"{stage.prefix}.2", 8890)
     with socket.create_server(taken), pytest.raises(EngineRefused, match=rf"TensorFlow worker port {taken[0]}:8890"):
         engines.start(job)
-
-
-@pytest.mark.torch
-@pytest.mark.timeout(120)
-def test_a_rendezvous_that_never_completes_ends_in_time_and_names_the_host(stage, monkeypatch):
-    monkeypatch.setattr(planning, "START_TIMEOUT", 15.0)
-    elastic = {"enabled": True, "processes_per_host": 1, "elastic": {"min_hosts": 2, "max_restarts": 1}}
-    handle = stage.start(
-        "import time; time.sleep(600)",
-        instance_groups=groups(dnn=2),
-        distribution={"torch_distributed": elastic},
-        local=none(),
-    )
-
-    def torchrun() -> int | None:
-        started = (each for each in handle.run.events() if isinstance(each, ProgramStarted) and each.host == "algo-2")
-        return next((each.pid for each in started), None)
-
-    pid = until(torchrun, what="torchrun of algo-2")
-    os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
-    assert handle.wait(60) is Status.FAILED
-    assert time.monotonic() - began < 35
-    assert "algo-2" in str(handle.cause), handle.cause
-    stage.assert_nothing_left(handle, within=5.0)

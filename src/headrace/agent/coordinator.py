@@ -37,7 +37,7 @@ from headrace.agent.messages import (
 )
 from headrace.agent.mpi.daemons import Daemons
 from headrace.agent.mpi.outcome import AFTER, incomplete, missing_ranks
-from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, is_of_mpirun
+from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, is_launcher, is_of_mpirun
 from headrace.instance.launch import FeedHost, LaunchPlan
 from headrace.processes.table import name_of_exit
 from headrace.runs.events import (
@@ -258,7 +258,7 @@ class Coordinator:
                             exit_code=message.exit_code,
                             number=message.signal,
                             last_lines=message.last_lines,
-                            launcher=is_of_mpirun(message.stream),
+                            launcher=is_launcher(message.stream),
                         ),
                         now,
                     )

@@ -84,9 +84,10 @@ def exit_suspect(
         launcher: whether it only starts ranks.
     """
     reason = name_of_exit(exit_code, number)
-    if launcher and exit_code is not None:
+    if launcher:
         said = [line for line in last_lines if line.startswith("error: ")]
         reason += f": {said[-1].removeprefix('error: ')}" if said else ""
+    if launcher and exit_code is not None:
         cause = Cause(reason, group, host, stream, exit_code, number, tuple(last_lines))
         return Suspect(Kind.LAUNCHER, at, cause)
     if number is not None and number not in _OWN_SIGNALS:

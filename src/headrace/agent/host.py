@@ -21,6 +21,7 @@ from typing import cast
 import msgspec
 
 from headrace.agent.client import Client, CoordinatorLost
+from headrace.agent.elastic import ElasticHost
 from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
 from headrace.agent.hostprograms import HostPrograms
@@ -31,8 +32,9 @@ from headrace.agent.programs import (
     FEED,
     expected_streams,
     feed_argv,
+    is_in_elastic_world,
     is_in_mpi_world,
-    is_of_mpirun,
+    is_launcher,
     programs_of,
 )
 from headrace.agent.running import Reaper, Running
@@ -46,7 +48,9 @@ from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status
 
 ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
 FEED_GRACE = 5.0
-MPIRUN_GRACE = 3.0  # for mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
+LAUNCHER_GRACE = (
+    3.0  # for torchrun, mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
+)
 GONE_SECONDS = 5.0  # for a process to go after SIGKILL
 LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
 
@@ -105,6 +109,9 @@ class HostAgent:
             self._mpi = MpiHost(
                 plan, host, secret, self._programs, self._client.report, self.note, self._variables.scratch
             )
+        self._elastic: ElasticHost | None = None
+        if is_in_elastic_world(plan, host):
+            self._elastic = ElasticHost(plan, host, secret, self._programs, self._client.report, self.note)
 
     def note(self, text: str) -> None:
         """Writes a line into the agent's own log."""
@@ -128,16 +135,18 @@ class HostAgent:
         )
         self._task(sampler.run())
         self._variables.prepare()
-        if self._mpi is not None:
-            await self._mpi.open()
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
         sampler.sample()
         if self._leader is not None:
             await self._close_leader(self._leader)
-        if self._mpi is not None:
-            await self._mpi.close()
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
             for task in self._tasks:
                 task.cancel()
@@ -192,8 +201,9 @@ class HostAgent:
         feed = order.feed or (self._stop is not None and self._stop.feed)
         if first:
             self.note(f"stopping: {order.reason}")
-            if self._mpi is not None:
-                self._mpi.stopping = True
+            for launcher in (self._mpi, self._elastic):
+                if launcher is not None:
+                    launcher.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
         self._stop_changed.set()
         if first:
@@ -223,6 +233,8 @@ class HostAgent:
                 self._feed.start()
             elif spec.is_mpirun and self._mpi is not None:
                 self._programs.start_by(spec.stream, self._mpi.start_mpirun)
+            elif spec.is_torchrun and self._elastic is not None:
+                self._programs.start_by(spec.stream, self._elastic.start_torchrun)
             else:
                 self._programs.start(spec)
 
@@ -239,16 +251,16 @@ class HostAgent:
     async def _stop_host(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-        await self._end([each for each in self._programs.entry_running() if not is_of_mpirun(each.stream)], None)
+        await self._end([each for each in self._programs.entry_running() if not is_launcher(each.stream)], None)
         if expected_streams(self.plan, self.me.name):
             self._client.report(ProgramsEnded())
         while self._stop is not None and not self._stop.feed:
             self._stop_changed.clear()
             await self._stop_changed.wait()
-        mpirun = self._programs.entry_running()
-        if mpirun:
+        launchers = self._programs.entry_running()
+        if launchers:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(_all_ended(mpirun), min(MPIRUN_GRACE, self._stop_at - time.monotonic()))
+                await asyncio.wait_for(_all_ended(launchers), min(LAUNCHER_GRACE, self._stop_at - time.monotonic()))
             await self._end(self._programs.entry_running(), 1.0)
         feed = self._programs.running.get(FEED)
         if feed is not None and not feed.ended.is_set():

@@ -86,13 +86,21 @@ class HostPrograms:
         env: Mapping[str, str],
         cpus: Sequence[int] = (),
         on_end: Callable[[Running], None] = lambda _: None,
+        report: bool = True,
     ) -> Running:
-        """Starts a program; its end is reported, then `on_end` is called. Raises OSError."""
+        """Starts a program; its end is recorded and reported, then `on_end` is called. Raises OSError.
+
+        Args:
+            stream, argv, env, cpus: see `Running`.
+            on_end: called with the program when it has ended.
+            report: whether the coordinator is told of the end.
+        """
         running = self._launch(stream, argv, env, cpus=cpus)
 
         def ended() -> None:
             self._record_exit(running)
-            self._report_exit(running)
+            if report:
+                self.report_exit(running)
             on_end(running)
             self.on_end()
 
@@ -160,7 +168,8 @@ class HostPrograms:
             )
         )
 
-    def _report_exit(self, running: Running) -> None:
+    def report_exit(self, running: Running) -> None:
+        """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
         lines = clip_lines(list(running.tail))
         if running.exit_code != 0 and not running.told:
             how = name_of_exit(running.exit_code, running.signal)

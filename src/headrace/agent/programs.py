@@ -97,6 +97,16 @@ def is_of_mpirun(stream: str) -> bool:
     return stream.partition("-")[0] in (MPIRUN, *MPI_DAEMONS)
 
 
+def is_launcher(stream: str) -> bool:
+    """Tells whether a program only starts ranks: torchrun, mpirun or a daemon of it."""
+    return stream == TORCHRUN or is_of_mpirun(stream)
+
+
+def is_in_elastic_world(plan: LaunchPlan, host: str) -> bool:
+    """Tells whether torchrun starts the ranks of a host."""
+    return any(spec.is_torchrun for spec in programs_of(plan, host))
+
+
 def goes_on_without(plan: LaunchPlan, host: str, gone: Container[str]) -> bool:
     """Tells whether the ranks of other hosts go on when a host is lost.
 

@@ -55,7 +55,7 @@ class Pump:
         except BlockingIOError:
             return False
         if data:
-            self._write(self._splitter.feed(data, time.monotonic()))
+            self.write(self._splitter.feed(data, time.monotonic()))
             return True
         self.close()
         return False
@@ -65,7 +65,7 @@ class Pump:
         for _ in range(2 * PIPE_BYTES // CHUNK):  # a descendant may go on writing
             if self._descriptor < 0 or not self._read():
                 break
-        self._write(self._splitter.end())
+        self.write(self._splitter.end())
 
     def close(self) -> None:
         """Closes the pipe."""
@@ -73,9 +73,10 @@ class Pump:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
-            self._write(self._splitter.end())
+            self.write(self._splitter.end())
 
-    def _write(self, lines: list[bytes]) -> None:
+    def write(self, lines: list[bytes]) -> None:
+        """Writes lines as if they had come out of the pipe."""
         if lines:
             self._tail.extend(line[:LAST_LINE_BYTES] for line in lines[-LAST_LINES:])
             self._log.write_line(self._letter, b"\n".join(lines) + b"\n")
@@ -152,6 +153,14 @@ class Running:
     def kill(self) -> None:
         """Ends its main process."""
         self.send(signal.SIGKILL)
+
+    def give_up(self) -> None:
+        """Ends its main process as a failure: it does not count as told to stop."""
+        self.forward(signal.SIGKILL)
+
+    def say(self, line: str) -> None:
+        """Writes a line into its log, and to its last lines."""
+        self._pumps[1].write([line.encode()])
 
     def finish(self, status: int) -> None:
         """Takes the wait status of its main process. Its output so far is in the log afterwards."""

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from headrace.agent import proxy
 from headrace.agent.programs import ProgramSpec, feed_hosts
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.entry import entry_command, make_executable
@@ -18,6 +19,7 @@ from headrace.instance.torchrun import torchrun_command, torchrun_variables
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
+PROXY_OF_RANK = (sys.executable, "-I", "-S", proxy.__file__, "rank")  # what a launcher starts in place of a rank
 _OURS = (SCRATCH, FEED_VARIABLE, METRICS_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
 
 
@@ -56,10 +58,9 @@ class HostVariables:
 
     def argv(self, spec: ProgramSpec) -> list[str]:
         """Returns the command line of a rank, script or launcher."""
-        command = self._command()
         if spec.is_torchrun:
-            return torchrun_command(self._plan, self._me.name, command, self._python)
-        return command
+            return torchrun_command(self._plan, self._me.name, PROXY_OF_RANK, self._python)
+        return self._command()
 
     @property
     def scratch(self) -> str:

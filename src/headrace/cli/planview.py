@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.agent.programs import feed_argv, programs_of
 from headrace.instance.arguments import hyperparameter_arguments
-from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, Isolation, LaunchPlan, Ports
 
 if TYPE_CHECKING:
     from headrace.job import Job
@@ -47,6 +47,7 @@ class PlanView(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     stop_grace: float
     max_run: float
+    isolation: Isolation
 
 
 def view(job: Job, plan: LaunchPlan) -> PlanView:
@@ -64,6 +65,7 @@ def view(job: Job, plan: LaunchPlan) -> PlanView:
         environment=plan.environment,
         stop_grace=plan.stop_grace,
         max_run=plan.max_run,
+        isolation=plan.isolation,
     )
 
 
@@ -78,7 +80,7 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -
 
 
 def brief(plan: LaunchPlan) -> list[str]:
-    """Returns one line a group: its hosts, their CPUs and what they run."""
+    """Returns one line a group: its hosts, their CPUs and what they run; then how hosts are kept apart."""
     lines = []
     for group in plan.groups:
         hosts = [plan.host(name) for name in group.hosts]
@@ -87,7 +89,18 @@ def brief(plan: LaunchPlan) -> list[str]:
         lines.append(
             f"{group.name}: {len(hosts)} x {group.instance_type} ({names}), CPUs {' '.join(cpus)}: {work(group)}"
         )
-    return lines
+    return [*lines, isolated(plan.isolation)]
+
+
+def isolated(isolation: Isolation) -> str:
+    """Returns in words how hosts are kept apart, why so, and what they do not reach.
+
+    >>> isolated(Isolation("none", "engines.local.isolation says so"))
+    'isolation: none (engines.local.isolation says so)'
+    """
+    why = f" ({isolation.why})" if isolation.why else ""
+    alone = "" if isolation.outward else f"; hosts reach only each other: {isolation.why_not_outward}"
+    return f"isolation: {isolation.level}{why}{alone}"
 
 
 def work(group: GroupPlan) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.planview import PlanView, cpu_set, work
+from headrace.cli.planview import PlanView, cpu_set, isolated, work
 from headrace.cli.progress import duration
 from headrace.cli.screen import ended
 from headrace.insight import Comparison, Figure, ProgramReport, Report
@@ -175,3 +175,4 @@ def show_plan(plan: PlanView) -> None:
     ports = plan.ports
     out.print()
     out.print(Text(f"ports: control {ports.control}, feed {ports.feed}, torch.distributed {ports.master}"))
+    out.print(Text(isolated(plan.isolation)))

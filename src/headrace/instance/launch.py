@@ -145,6 +145,26 @@ MPI = "mpi"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored_strategy"
 
 
+NAMESPACE = "namespace"
+NO_ISOLATION = "none"
+
+
+class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the hosts of one machine are kept apart.
+
+    Attributes:
+        level: ``none``: they share the machine's files, processes and network; ``namespace``: they do not.
+        why: why this level, in words.
+        outward: whether they reach other machines than the job's hosts.
+        why_not_outward: why not; empty if they do.
+    """
+
+    level: str = NO_ISOLATION
+    why: str = ""
+    outward: bool = True
+    why_not_outward: str = ""
+
+
 class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole job, as its agents see it.
 
@@ -165,6 +185,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         stall_after: seconds without any output, metric or delivered batch after which it fails; 0 means no limit.
         encrypt: whether control and feed connections are under TLS.
         python: interpreter for the user's programs; empty means the agent's own.
+        isolation: how hosts on one machine are kept apart.
     """
 
     job_name: str
@@ -184,6 +205,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encrypt: bool = False
     python: str = ""
     command: tuple[str, ...] = ()
+    isolation: Isolation = Isolation()
     version: int = 1
 
     def host(self, name: str) -> HostPlan:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import json
 
-from headrace.instance.launch import MULTI_WORKER_MIRRORED, DistributionPlan, LaunchPlan
+from headrace.instance.launch import MULTI_WORKER_MIRRORED, NAMESPACE, DistributionPlan, LaunchPlan
 
 WORKER_PORT = 8890
 
@@ -33,18 +33,18 @@ def worker_ports(plan: LaunchPlan) -> dict[str, int]:
     return ports
 
 
-def tf_config(plan: LaunchPlan, host: str) -> str:
-    """Returns the content of TF_CONFIG for a host.
+def tf_config(plan: LaunchPlan, current_host: str) -> str:
+    """Returns the content of TF_CONFIG for a host. Workers are named as on SageMaker where these names are known.
 
     Raises:
         ValueError: the host is no worker.
     """
-    world = _world(plan, host)
+    world = _world(plan, current_host)
     hosts, ports = plan.hosts_of(world), worker_ports(plan)
     config = {
-        "cluster": {"worker": [f"{plan.host(name).address}:{ports[name]}" for name in hosts]},
+        "cluster": {"worker": [f"{_name(plan, host)}:{ports[host]}" for host in hosts]},
         "environment": "cloud",
-        "task": {"index": hosts.index(host), "type": "worker"},
+        "task": {"index": hosts.index(current_host), "type": "worker"},
     }
     return json.dumps(config)
 
@@ -54,6 +54,10 @@ def _world(plan: LaunchPlan, host: str) -> DistributionPlan:
     if world is None or world.kind != MULTI_WORKER_MIRRORED:
         raise ValueError(f"{host} is no worker of {MULTI_WORKER_MIRRORED}")
     return world
+
+
+def _name(plan: LaunchPlan, host: str) -> str:
+    return host if plan.isolation.level == NAMESPACE else plan.host(host).address
 
 
 def _is_loopback(address: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
+from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
 from headrace.errors import EngineRefused
@@ -63,7 +64,8 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
-    return make_plan(job, paths, sorted(os.sched_getaffinity(0)), sys.executable)
+    isolation, network = choose(job.local.isolation), network_here()
+    return make_plan(job, paths, sorted(os.sched_getaffinity(0)), sys.executable, isolation, network)
 
 
 @contextlib.contextmanager
@@ -86,7 +88,7 @@ def _name_taken(job_name: str) -> Iterator[None]:
 
 def _start_supervisor(paths: RunPaths) -> Handle:
     logs = paths.root / ENGINE_LOGS
-    logs.mkdir()
+    logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:

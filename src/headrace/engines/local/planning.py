@@ -5,15 +5,33 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from headrace.engines.local.isolation.layout import address_of
 from headrace.errors import JobInvalid
-from headrace.instance.launch import DistributionPlan, Elastic, GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import (
+    NAMESPACE,
+    DistributionPlan,
+    Elastic,
+    GroupPlan,
+    HostPlan,
+    Isolation,
+    LaunchPlan,
+    Ports,
+)
+from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job, assign_cpus
 from headrace.runs import RunPaths
 
 START_TIMEOUT = 60.0
 
 
-def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) -> LaunchPlan:
+def make_plan(
+    job: Job,
+    paths: RunPaths,
+    machine: Sequence[int],
+    python: str,
+    isolation: Isolation | None = None,
+    network: str = "10.77",
+) -> LaunchPlan:
     """Returns the launch plan of a run.
 
     Args:
@@ -21,17 +39,22 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
         paths: the run's directory; it need not exist.
         machine: ids of the CPUs that this process may use.
         python: interpreter for the user's programs.
+        isolation: of its hosts; by default none.
+        network: the first two numbers of their addresses when they are isolated.
 
     Raises:
         JobInvalid: a CPU set that this machine does not have, or a distribution that runs on SageMaker only.
     """
     cpus = assign_cpus(job, tuple(machine))
+    isolation = isolation or Isolation()
+    apart = isolation.level == NAMESPACE
+    prefix = job.local.address_prefix
     hosts = tuple(
         HostPlan(
             name=host,
             group=group,
-            address=f"{job.local.address_prefix}.{number_of(host)}",
-            base_dir=str(paths.host(host)),
+            address=address_of(network, number_of(host)) if apart else f"{prefix}.{number_of(host)}",
+            base_dir=DEFAULT_BASE if apart else str(paths.host(host)),
             record_dir=str(paths.root),
             cpus=cpus[host],
         )
@@ -54,6 +77,7 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
         start_timeout=START_TIMEOUT,
         max_run=float(job.max_run),
         python=python,
+        isolation=isolation,
     )
 
 

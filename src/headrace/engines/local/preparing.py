@@ -11,8 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.engines.local.isolation.arranging import arrange
+from headrace.engines.local.isolation.layout import INTERFACE
 from headrace.instance import Channel, build_tree
-from headrace.instance.launch import LaunchPlan, write_plan
+from headrace.instance.launch import NAMESPACE, LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -35,9 +37,13 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     snapshot(job.base_path / job.source_dir, paths.code, leave_out=paths.root.parent)
     secret = secrets.token_hex(32)
+    apart = plan.isolation.level == NAMESPACE
+    if apart:
+        arrange(job, plan, paths)
     for host in plan.hosts:
+        tree = paths.host(host.name)  # host.base_dir is what the host itself sees
         build_tree(
-            host.base_dir,
+            tree,
             current_host=host.name,
             groups=plan.groups,
             code=paths.code,
@@ -54,9 +60,9 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
                 for name, channel in job.channels_of(host.group).items()
             },
             distributions=plan.distributions,
-            network_interface_name="lo",
+            network_interface_name=INTERFACE if apart else "lo",
         )
-        write_plan(plan, host.base_dir, secret)
+        write_plan(plan, tree, secret)
 
 
 def snapshot(source: Path, target: Path, leave_out: Path) -> None:

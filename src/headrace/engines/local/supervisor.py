@@ -19,7 +19,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -28,12 +27,12 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.engines.local.isolation.starting import Begun, Started, Starter, open_starter
 from headrace.engines.local.scratch import remove_scratch, scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.spawn import spawn
 from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, scan, send
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
 from headrace.runs.events import HostLost, HostStarted, JobFinished, RunFinished
@@ -52,7 +51,7 @@ POLL_END = 0.02
 @dataclass
 class _Agent:
     host: HostPlan
-    process: subprocess.Popen[bytes]
+    process: Started
     lifeline: int  # this end of it
 
 
@@ -70,6 +69,7 @@ class Supervisor:
         self._plan = msgspec.json.decode((paths.root / "plan.json").read_bytes(), type=LaunchPlan)
         self._events = EventWriter(paths.events(ENGINE))
         self._agents: dict[int, _Agent] = {}
+        self._starter = Starter()
         self._adopting = False  # an agent has ended: there may be orphans
         self._orphans_since = 0.0
         self._stops = 0
@@ -96,8 +96,8 @@ class Supervisor:
         cause: Cause | None = Cause("the engine's supervisor was interrupted")
         try:
             adopt(self._paths)
-            for host in self._plan.hosts:
-                self._start_agent(host)
+            self._starter = open_starter(self._paths)
+            self._start_agents()
             while self._agents or self._orphans():
                 self._step()
             status, cause = self._verdict()
@@ -105,32 +105,38 @@ class Supervisor:
             traceback.print_exc()
             cause = Cause(f"the engine's supervisor failed: {error!r}")
         finally:
+            self._starter.close()
             self._end_everything()
             remove_scratch(self._plan.run_id)
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
         return status
 
-    def _start_agent(self, host: HostPlan) -> None:
+    def _start_agents(self) -> None:
+        begun = [self._begin_agent(host) for host in self._plan.hosts]
+        for host, (each, lifeline) in zip(self._plan.hosts, begun, strict=True):
+            agent = _Agent(host, self._starter.agent(each), lifeline)
+            self._agents[agent.process.pid] = agent
+            self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+
+    def _begin_agent(self, host: HostPlan) -> tuple[Begun, int]:
         reading, writing = os.pipe()
         env = {**os.environ, BASE_VARIABLE: host.base_dir, SCRATCH: str(scratch_dir(self._plan.run_id))}
         path = self._paths.root / ENGINE_LOGS / f"{host.name}.log"
         try:
             with path.open("ab") as log:
-                process = spawn(
+                begun = self._starter.begin(
                     [sys.executable, "-m", "headrace.agent", OPTION],
+                    host=host.name,
                     env=env,
                     cwd=self._paths.root,
-                    tied=False,
                     cpus=host.cpus,
                     stdin=reading,
-                    stdout=log,
-                    stderr=log,
+                    log=log,
                 )
         finally:
             os.close(reading)
         os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        self._agents[process.pid] = _Agent(host, process, writing)
-        self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=process.pid))
+        return begun, writing
 
     def _step(self) -> None:
         ending = self._orphans_since > 0 or self._leader_ended
@@ -188,7 +194,10 @@ class Supervisor:
         how = f"agent {name_of_exit(*describe_exit(status))}"
         if agent.host.name != self._plan.leader:
             self._tell(self._plan.leader, AgentGone(agent.host.name, how))
-            if not self._leader_ended and len(self._agents) == 1:  # the leader alone: it must come to an end
+            # The leader alone, and others have given up waiting for its word: it must come to an end. When they were
+            # killed, or released, it goes on.
+            gave_up = agent.process.returncode > 0
+            if not self._leader_ended and len(self._agents) == 1 and gave_up:
                 self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
             return
         self._leader_ended = True
@@ -226,12 +235,15 @@ class Supervisor:
         for agent in self._agents.values():
             self._tell(agent.host.name, command)
 
+    def _known(self) -> list[int]:
+        return [*self._agents, *self._starter.own()]
+
     def _orphans(self) -> bool:
-        return self._adopting and bool(descendants(os.getpid(), without=self._agents))
+        return self._adopting and bool(descendants(os.getpid(), without=self._known()))
 
     def _end_orphans(self) -> None:
         """Ends what agents have left; helpers that end by themselves get a moment."""
-        orphans = descendants(os.getpid(), scan(), without=self._agents)
+        orphans = descendants(os.getpid(), scan(), without=self._known())
         now = time.monotonic()
         if not orphans:
             self._orphans_since = 0.0
