@@ -26,11 +26,11 @@ python proxy.py rank mpi4py
 """
 
 
-def command(version=(4, 1, 4), hosts=HOSTS, options=(), environment=None):
+def command(version=(4, 1, 4), hosts=HOSTS, options=(), environment=None, interface="eth0"):
     return mpirun_command(
         version,
         hosts,
-        interface="eth0",
+        interface=interface,
         daemon_agent=["python", "proxy.py", "daemon"],
         program=["python", "proxy.py", "rank", "mpi4py"],
         environment={"PATH": "/bin", "LD_LIBRARY_PATH": "/lib"} if environment is None else environment,
@@ -47,6 +47,12 @@ def test_the_whole_command_line(version, golden):
 def test_other_versions_are_refused_with_those_that_are_known(version):
     with pytest.raises(ValueError, match="is not known here; known are 4 and 5"):
         command(version)
+
+
+def test_version_5_is_refused_where_hosts_share_the_loopback_interface():
+    with pytest.raises(ValueError, match="use Open MPI 4, or `isolation: namespace`"):
+        command((5, 0, 11), interface="lo")
+    assert "lo" in command(interface="lo")
 
 
 def test_a_host_with_one_rank_has_no_number():
