@@ -21,6 +21,7 @@ from oracle_cases import CASES, EVERY_TYPE, build, build_sdk_local_mode, random_
 from headrace.instance import Environment, hyperparameter_arguments, program_variables
 from headrace.instance.arguments import decode, encode
 from headrace.instance.launch import LaunchPlan
+from headrace.instance.toolkit import SEARCH_PATH
 from headrace.instance.variables import format_name, format_value
 
 pytestmark = pytest.mark.oracle
@@ -124,8 +125,9 @@ DIFFERENCES = (
     Difference(
         "variable",
         "PYTHONPATH",
-        "theirs is the whole sys.path of the toolkit's interpreter; ours is the code directory and what is inherited",
-        lambda seen, theirs, ours: str(theirs).split(":")[0] == ours,
+        "theirs is the whole sys.path of the toolkit's interpreter; ours is the code directory, what is inherited, and "
+        "headrace's stand-in for the toolkit",
+        lambda seen, theirs, ours: str(ours).split(":") == [str(theirs).split(":")[0], SEARCH_PATH],
     ),
     Difference(
         "variable",

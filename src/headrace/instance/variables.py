@@ -19,10 +19,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from headrace.instance import toolkit
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.entry import search_path
 from headrace.instance.environment import Environment
 from headrace.instance.launch import MASTER_PORT, LaunchPlan
+from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
 
 LEFT_OUT = "HEADRACE_LEFT_OUT"
@@ -114,9 +116,8 @@ def program_variables(
     """
     inherited = os.environ if inherited is None else inherited
     user = plan.environment_of(env.current_instance_group) if plan else {}
-    cpus = len(plan.host(env.current_host).cpus) if plan else 0
     job_name = plan.job_name if plan else env.job_name
-    variables = toolkit_variables(env, num_cpus=cpus or env.num_cpus, job_name=job_name)
+    variables = toolkit_variables(env, job_name=job_name, **(_machine(plan, env.current_host) if plan else {}))
     variables |= _cluster_variables(env, plan)
     variables |= _sdk3_variables(env)
     variables |= {
@@ -129,6 +130,9 @@ def program_variables(
         "PYTHONPATH": _search_path(env.paths().code, user, inherited),
         "PYTHONUNBUFFERED": user.get("PYTHONUNBUFFERED", "1"),
     }
+    gpus = plan.host(env.current_host).gpus if plan else None
+    if gpus is not None and VISIBLE_GPUS not in user:
+        variables[VISIBLE_GPUS] = ",".join(map(str, gpus))
     return _possible(user | variables)
 
 
@@ -139,10 +143,21 @@ def _programs_path(python: str, user: Mapping[str, str], inherited: Mapping[str,
     return path if path.split(os.pathsep)[0] == own else os.pathsep.join([own, path])
 
 
+def _machine(plan: LaunchPlan, host: str) -> dict[str, object]:
+    """CPUs and GPUs of a host, as far as the plan gives it its own."""
+    me = plan.host(host)
+    own: dict[str, object] = {"num_cpus": len(me.cpus)} if me.cpus else {}
+    if me.gpus is not None and VISIBLE_GPUS not in plan.environment_of(me.group):
+        own["num_gpus"] = len(me.gpus)
+    return own
+
+
 def _search_path(code: Path, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:
     """PYTHONPATH: the code first. Inherited entries may be relative, but the program runs in the code directory."""
     there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return os.pathsep.join([*search_path(code), *filter(None, [user.get("PYTHONPATH")]), *there])
+    rest = [entry for entry in there if entry != toolkit.SEARCH_PATH]
+    own = [*search_path(code), *filter(None, [user.get("PYTHONPATH")])]
+    return os.pathsep.join([*own, *rest, toolkit.SEARCH_PATH])
 
 
 def _cluster_variables(env: Environment, plan: LaunchPlan | None) -> dict[str, str]:

@@ -19,6 +19,8 @@ from headrace.job.cpus import parse_cpu_set
 from headrace.job.findings import broken, nearest, show
 
 RESERVED_HYPERPARAMETERS = "sagemaker_"
+THIS_MACHINE = ("local", "local_gpu")
+"""What SageMaker's local mode calls the instance type; not for jobs that run elsewhere."""
 RESERVED_CHANNEL = "headrace"
 MAX_RUN_LIMIT = 28 * 24 * 3600
 MAX_RUN_DEFAULT = 24 * 3600
@@ -136,12 +138,9 @@ def _variable_value(value: object) -> str:
 
 def _instance_type(value: object) -> str:
     text = text_of(value)
-    if text in instance_types.KNOWN:
+    if text in instance_types.KNOWN or text in THIS_MACHINE:
         return text
     rule = "must be an instance type of SageMaker training"
-    if text in ("local", "local_gpu"):
-        hint = "name the type that the job is meant for, e.g. 'ml.c5.xlarge'; it runs on this machine all the same"
-        raise broken(rule, hint=hint)
     near = f"ml.{text}" if f"ml.{text}" in instance_types.KNOWN else nearest(text, instance_types.KNOWN)
     raise broken(f"{rule}; did you mean {near!r}?" if near else f"{rule}, e.g. 'ml.c5.xlarge'")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.runs.events import (
+    ArtefactsStored,
     Cause,
     DataWorkerLost,
     Event,
@@ -62,6 +63,7 @@ class RunState:
         ended: when the run ended (`run_finished`, or the last event of a killed engine); None while it goes on.
         programs: in the order of their start.
         lost: the events of lost hosts and data workers.
+        artefacts: what was stored where, the last word about each name (``model``, ``output`` ...).
     """
 
     status: Status = Status.IN_PROGRESS
@@ -72,12 +74,14 @@ class RunState:
     ended: float | None = None
     programs: tuple[Program, ...] = ()
     lost: tuple[HostLost | DataWorkerLost, ...] = ()
+    artefacts: tuple[ArtefactsStored, ...] = ()
 
 
 @dataclass
 class _Fold:
     programs: list[Program] = field(default_factory=list)
     lost: list[HostLost | DataWorkerLost] = field(default_factory=list)
+    artefacts: dict[str, ArtefactsStored] = field(default_factory=dict)
     started: float | None = None
     last: float | None = None
     stopping: bool = False
@@ -123,6 +127,8 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
             fold.exited(event)
         elif isinstance(event, HostLost | DataWorkerLost):
             fold.lost.append(event)
+        elif isinstance(event, ArtefactsStored):
+            fold.artefacts[event.name] = event
         elif isinstance(event, JobStarted):
             fold.started = event.t
         elif isinstance(event, JobStopping):
@@ -141,6 +147,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         ended=ended,
         programs=tuple(fold.programs),
         lost=tuple(fold.lost),
+        artefacts=tuple(fold.artefacts.values()),
     )
 
 
