@@ -1,6 +1,7 @@
 """A launch plan as people read it."""
 
 from headrace.cli import planview
+from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import make_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -24,7 +25,7 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
             {"mpi": {"enabled": True, "custom_mpi_options": "-verbose"}, "instance_groups": ["old"]},
         ],
     )
-    plan = make_plan(job, RunPaths(tmp_path / "run"), (0, 1), "py")
+    plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
     shown = {host.group: host.programs[0] for host in planview.view(job, plan).hosts}
     assert shown["data"].argv == ("bash", "./data.sh", "--epochs", "3", "--note", "a b")
     assert shown["dnn"].stream == "torchrun"
