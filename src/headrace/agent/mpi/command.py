@@ -8,8 +8,8 @@ Differences to SageMaker, and why:
 * no ``-x LD_PRELOAD`` of a library that makes gethostname() answer the host's name.
 * variables that are not set are not named, since mpirun warns of them.
 * no ``--tag-output`` and ``--display-map``: the output of ranks does not pass through mpirun, and each has its log.
-* ``btl ^openib,uct,ofi`` instead of ``^openib``: the exclusion replaces the one of the system's configuration, which has
-  all three, and opening the others makes MPI_Init and MPI_Finalize a second slower.
+* ``btl ^openib,uct,ofi`` instead of ``^openib``: the exclusion replaces the one of the system's configuration, which
+  has all three, and opening the others makes MPI_Init and MPI_Finalize a second slower.
 * a parameter that the user sets with ``-mca`` is not set a second time: mpirun would refuse it.
 
 Open MPI 5 has other names for the same: its launcher is PRRTE.
@@ -17,6 +17,7 @@ Open MPI 5 has other names for the same: its launcher is PRRTE.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -137,7 +138,7 @@ def mpirun_command(
 
 def _parameters_in(options: Sequence[str]) -> set[str]:
     """Names of the parameters that the user sets himself."""
-    return {name for option, name in zip(options, options[1:], strict=False) if _PARAMETER.fullmatch(option)}
+    return {name for option, name in itertools.pairwise(options) if _PARAMETER.fullmatch(option)}
 
 
 def _flags_4(interface: str, daemon_agent: str) -> list[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
+from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits_cgroup import find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
@@ -28,7 +29,6 @@ from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
 
 SUPERVISOR = "headrace.engines.local.supervisor"
 SUPERVISOR_SECONDS = 30.0
-ENGINE_LOGS = "engine"  # folder of the run: what supervisor and agents write when something is wrong with them
 
 
 def plan(job: Job) -> LaunchPlan:
@@ -48,15 +48,19 @@ def check(job: Job) -> None:
     check_ports(plan(job))
 
 
-def start(job: Job) -> Handle:
-    """Starts a run. Raises JobInvalid or EngineRefused; then nothing is left."""
+def start(job: Job, detach: bool = False) -> Handle:
+    """Starts a run, which lives without this process when it is detached.
+
+    Raises:
+        JobInvalid, EngineRefused: then nothing is left.
+    """
     check(job)
     sweep(find_places())  # of runs whose supervisor and caller were killed together
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
         prepare(job, _plan(job, paths), paths)
-        return _start_supervisor(paths)
+        return _start_supervisor(paths, detach)
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):
@@ -96,20 +100,20 @@ def _name_taken(job_name: str) -> Iterator[None]:
         os.close(directory)
 
 
-def _start_supervisor(paths: RunPaths) -> Handle:
-    logs = paths.root / ENGINE_LOGS
+def _start_supervisor(paths: RunPaths, detach: bool) -> Handle:
+    logs = paths.root / FOLDER
     logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                [sys.executable, "-m", SUPERVISOR, str(paths.root), "0" if detach else str(os.getpid())],
                 stdin=reading,
                 stdout=log,
                 stderr=log,
                 env=supervisor_environment(paths.id),
                 cwd=paths.root,  # so that no module of the user's directory is imported in its place
-                start_new_session=True,
+                start_new_session=True,  # a signal to the caller's terminal is none to the supervisor
             )
     except BaseException:
         os.close(writing)
@@ -123,6 +127,9 @@ def _start_supervisor(paths: RunPaths) -> Handle:
         process.kill()
         process.wait()
         raise
+    if detach:
+        os.close(writing)
+        return Handle(paths, process, None)
     return Handle(paths, process, writing)
 
 
@@ -131,7 +138,7 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
     deadline = time.monotonic() + SUPERVISOR_SECONDS
     while read_header(paths).supervisor_pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
-            words = (paths.root / ENGINE_LOGS / "supervisor.log").read_text(errors="replace").strip()
+            words = (paths.root / FOLDER / "supervisor.log").read_text(errors="replace").strip()
             raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
         time.sleep(0.005)
 
