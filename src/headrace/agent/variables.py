@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from headrace.agent import proxy
-from headrace.agent.programs import ProgramSpec, feed_hosts
+from headrace.agent.programs import ProgramSpec, feed_hosts, program_argv
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
-from headrace.instance.entry import entry_command, make_executable
+from headrace.instance.entry import make_executable
 from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
 from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
 from headrace.instance.tfconfig import tf_config
@@ -75,12 +75,8 @@ class HostVariables:
     def _command(self) -> list[str]:
         """The command line of the user's program."""
         assert self._environment is not None
-        command = self._plan.command_of(self._me.group)
-        if command:
-            return list(command)
         arguments = hyperparameter_arguments(self._environment.hyperparameters)
-        code = self._environment.paths().code
-        return entry_command(self._plan.entry_point_of(self._me.group), arguments, self._python, code)
+        return program_argv(self._plan, self._me.group, arguments, self._python, self._environment.paths().code)
 
     def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
         """Returns the variables of a rank or script.
