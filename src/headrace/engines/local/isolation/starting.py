@@ -74,6 +74,8 @@ class Starter:
         env: Mapping[str, str],
         cwd: Path,
         cpus: Sequence[int],
+        groups: Sequence[Path] = (),
+        pass_fds: Sequence[int] = (),
         stdin: int,
         log: IO[bytes],
     ) -> Begun:
@@ -85,10 +87,24 @@ class Starter:
             env: its variables.
             cwd: its directory.
             cpus: CPUs of the host.
+            groups: control groups that it enters.
+            pass_fds: descriptors that it gets besides.
             stdin: its lifeline.
             log: its output.
         """
-        return Begun(host, spawn(argv, env=env, cwd=cwd, tied=False, cpus=cpus, stdin=stdin, stdout=log, stderr=log))
+        process = spawn(
+            argv,
+            env=env,
+            cwd=cwd,
+            tied=False,
+            cpus=cpus,
+            groups=groups,
+            stdin=stdin,
+            stdout=log,
+            stderr=log,
+            pass_fds=pass_fds,
+        )
+        return Begun(host, process)
 
     def agent(self, begun: Begun) -> Started:
         """Returns the agent. Raises HeadraceError when it could not be started."""
@@ -156,6 +172,8 @@ class NamespaceStarter(Starter):
         env: Mapping[str, str],
         cwd: Path,
         cpus: Sequence[int],
+        groups: Sequence[Path] = (),
+        pass_fds: Sequence[int] = (),
         stdin: int,
         log: IO[bytes],
     ) -> Begun:
@@ -170,10 +188,11 @@ class NamespaceStarter(Starter):
                 cwd=cwd,
                 tied=False,
                 cpus=cpus,
+                groups=groups,
                 stdin=stdin,
                 stdout=log,
                 stderr=log,
-                pass_fds=[number for number in (writing, self._net, user) if number >= 0],
+                pass_fds=[*pass_fds, *(number for number in (writing, self._net, user) if number >= 0)],
             )
         except BaseException:
             os.close(reading)
