@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.engines.local.artefacts import check_artefacts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.helper_processes import FOLDER
@@ -21,8 +22,8 @@ from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
-from headrace.errors import EngineRefused
-from headrace.instance.launch import LaunchPlan
+from headrace.errors import EngineRefused, StorageError
+from headrace.instance.launch import NAMESPACE, LaunchPlan
 from headrace.instance.lifeline import RUN_ID
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
@@ -45,7 +46,9 @@ def check(job: Job) -> None:
     """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
     job.check_files()
     check_name(job.job_name)
-    check_ports(plan(job))
+    planned = plan(job)
+    check_ports(planned)
+    check_artefacts(job, planned.isolation.level == NAMESPACE)
 
 
 def start(job: Job, detach: bool = False) -> Handle:
@@ -68,6 +71,8 @@ def start(job: Job, detach: bool = False) -> Handle:
                 f"the run cannot be prepared in {paths.root}: {error}",
                 hint="is the disk full, or $HEADRACE_HOME wrong?",
             ) from error
+        if isinstance(error, StorageError):
+            raise EngineRefused(error.message, error.hint) from error
         raise
 
 
