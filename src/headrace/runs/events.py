@@ -116,6 +116,16 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
     recovered: bool = False
 
 
+class ChannelProgress(_Event, frozen=True, tag="channel_progress"):
+    """How much of an input channel is on this machine; the last one of a channel says that all of it is."""
+
+    channel: str
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
+
+
 class JobStarted(_Event, frozen=True, tag="job_started"):
     """All hosts have registered and were told to start their programs."""
 
@@ -148,6 +158,7 @@ Event = (
     | ProgramExited
     | FeedReady
     | DataWorkerLost
+    | ChannelProgress
     | JobStarted
     | JobStopping
     | JobFinished

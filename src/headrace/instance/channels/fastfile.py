@@ -10,7 +10,7 @@ Invariants:
 * a program reads what was listed or gets an error: the objects are asked for by their ETag;
 * an error that is not the program's own is told to whoever serves, because the job cannot go on with it.
 
-Needs the library `mfusepy` (extra ``headrace[fastfile]``) and Debian's `libfuse3-3`; see `why_not`.
+Needs the library `mfusepy` (extra ``headrace[fastfile]``) and libfuse; see `mounts.why_not`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ import mfusepy
 from headrace.errors import HeadraceError
 from headrace.instance.channels.blocks import Blocks
 from headrace.instance.channels.listing import Item
+from headrace.instance.channels.mounts import KIND
 from headrace.instance.storage import Object
-
-TYPE = "headrace"
-"""File system type of the mount, after ``fuse.``."""
 
 _CACHED = 3600.0  # seconds for which the kernel need not ask again; nothing changes
 _READ_ONLY = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
@@ -194,7 +192,7 @@ def mount(system: FileSystem, path: Path, name: str) -> None:
         auto_unmount=True,  # a process of libfuse's own unmounts when this one was killed
         default_permissions=True,
         fsname=name,
-        subtype=TYPE,
+        subtype=KIND,
         kernel_cache=True,
         attr_timeout=_CACHED,
         entry_timeout=_CACHED,

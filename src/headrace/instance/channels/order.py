@@ -1,7 +1,8 @@
 """What an engine wants staged and served: the file that it leaves for the processes that do it.
 
-The engine writes `<run>/engine/stage.json`. `engines.local.stage` reads it and fills every `File` channel before the
-programs start; `engines.local.serve_channels` serves `Pipe` and `FastFile` channels while they run.
+`engines.local.stage` reads `<run>/engine/stage.json` and fills every `File` channel before the programs start.
+`engines.local.serve_channels` reads `serve_channels.json` there, which says the same of the channels that it serves
+while they run, and is there only if there are any.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ GZIP = "Gzip"
 RECORD_IO = "RecordIO"
 NONE = "None"
 
-NAME = "stage.json"
+STAGE = "stage"
+SERVE = "serve_channels"
 
 
 class ChannelOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +60,16 @@ class ChannelOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.uri.startswith("s3://")
 
     @property
+    def is_piped(self) -> bool:
+        """Whether the programs read FIFOs."""
+        return self.input_mode == PIPE
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether it takes a mount: FastFile on data that are not on this machine."""
+        return self.input_mode == FAST_FILE and self.is_s3
+
+    @property
     def is_link(self) -> bool:
         """Whether the channel is no more than a link to a folder of this machine."""
         plain = self.data_type == S3_PREFIX and self.distribution == REPLICATED and self.input_mode != PIPE
@@ -78,7 +90,7 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         run_id: the run.
-        folder: where data are kept: the run's stage area.
+        folder: the run's stage area: ``data/<channel>``, and the mount of FastFile channels.
         bases: host name to its /opt/ml.
         channels: the channels.
         version: of this record.
@@ -92,31 +104,34 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def area(self, channel: str) -> Path:
         """Where the data of a channel are kept."""
-        return Path(self.folder) / channel
+        return Path(self.folder) / "data" / channel
+
+    @property
+    def mount(self) -> Path:
+        """Where FastFile channels are mounted."""
+        return Path(self.folder) / "mount"
 
     @property
     def served(self) -> tuple[ChannelOrder, ...]:
         """Channels that are served while the job runs."""
-        return tuple(each for each in self.channels if each.input_mode == PIPE or is_mounted(each))
+        return tuple(each for each in self.channels if each.is_piped or each.is_mounted)
 
 
-def is_mounted(channel: ChannelOrder) -> bool:
-    """Whether a channel needs a mount: FastFile on data that are not on this machine."""
-    return channel.input_mode == FAST_FILE and channel.is_s3
+def order_path(run: Path, name: str) -> Path:
+    """Returns where the order for one process of a run lies; `name` is `STAGE` or `SERVE`."""
+    return run / "engine" / f"{name}.json"
 
 
-def order_path(run: Path) -> Path:
-    """Returns where the order of a run lies."""
-    return run / "engine" / NAME
+def read_order(run: Path, name: str) -> StageOrder:
+    """Reads an order. Raises OSError or msgspec.ValidationError."""
+    return msgspec.json.decode(order_path(run, name).read_bytes(), type=StageOrder)
 
 
-def read_order(run: Path) -> StageOrder:
-    """Reads the order of a run. Raises OSError or msgspec.ValidationError."""
-    return msgspec.json.decode(order_path(run).read_bytes(), type=StageOrder)
-
-
-def write_order(order: StageOrder, run: Path) -> None:
-    """Writes the order of a run. Raises OSError."""
-    path = order_path(run)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(order)) + b"\n")
+def write_orders(order: StageOrder, run: Path) -> None:
+    """Writes the orders of a run. Raises OSError."""
+    served = msgspec.structs.replace(order, channels=order.served)
+    for name, each in ((STAGE, order), (SERVE, served)):
+        if each.channels:
+            path = order_path(run, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(each)) + b"\n")
