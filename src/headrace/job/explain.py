@@ -11,7 +11,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from headrace.job.findings import RULE, Finding, Path, show, suggestion
-from headrace.job.later import NOT_YET, later_key
+from headrace.job.later import elsewhere
 
 UNKNOWN = "unknown key"
 _MESSAGES = {
@@ -67,9 +67,9 @@ def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -
 
 
 def _unknown_key(path: Path, model: type[BaseModel] | None) -> Finding:
-    today = later_key(path)
-    if today is not None:
-        return Finding(path, NOT_YET, hint=today)
+    known_of = elsewhere(path[:1] + path[2:] if path[0] == "distribution" and isinstance(path[1], int) else path)
+    if known_of is not None:
+        return Finding(path, known_of[0], hint=known_of[1])
     known = known_keys(path[:-1], model) if model else {}
     name = str(path[-1])
     if name in known:
@@ -85,15 +85,17 @@ def known_keys(path: Path, model: type[BaseModel]) -> dict[str, str]:
         model: of the whole job.
     """
     current: type[BaseModel] | None = model
-    steps = iter(path)
-    for step in steps:
+    steps = iter(enumerate(path))
+    for position, step in steps:
         names = _names(current) if current else {}
         if not isinstance(step, str) or step not in names or current is None:
             return {}
         annotation = current.model_fields[names[step]].annotation
         current = _model_in(annotation)
-        if get_origin(annotation) in (dict, tuple):
-            next(steps, None)  # the channel's name or the group's index
+        if get_origin(annotation) is dict:
+            next(steps, None)  # the channel's name
+        elif get_origin(annotation) is tuple and position + 1 < len(path) and isinstance(path[position + 1], int):
+            next(steps, None)  # the group's index; one distribution has none
     return _names(current) if current else {}
 
 
@@ -113,7 +115,13 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def _cut(path: Path, data: object) -> Path:
-    """Ends a path at the value that it passes through when that value is no mapping or list."""
+    """Makes a path of pydantic's one of the user's.
+
+    It ends at the value that it passes through when that value is no mapping or list. An item of what the user wrote as
+    one mapping, and not as a list, has no index.
+    """
+    if isinstance(data, Mapping) and path[:2] == ("distribution", 0) and isinstance(data.get("distribution"), Mapping):
+        path = path[:1] + path[2:]
     for length, step in enumerate(path):
         if isinstance(data, Mapping):
             data = data.get(step)

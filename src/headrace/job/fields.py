@@ -1,171 +1,37 @@
 """The shape of a job: its keys and the type of each. Rules between keys are in `rules`.
 
-Models are frozen and refuse keys that they do not know. `JobFields` is the whole job as data; `headrace.job.Job` adds
-what follows from it. In a file, a group's `name`, `type` and `count` and a channel's `path` and
-`instance_group_names` are other names of SageMaker's own.
+`JobFields` is the whole job as data; `headrace.job.Job` adds what follows from it. Larger parts have modules of their
+own: `groups`, `channels`, `distribution`, `local`, and `service` for what only the service acts on.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field
 
-from headrace.errors import JobInvalid
-from headrace.job import values
-from headrace.job.explain import explain
-from headrace.job.findings import Finding, Source
+from headrace.job import places, service, values
+from headrace.job.channels import ShuffleConfig, TrainingInput
+from headrace.job.distribution import Distribution
+from headrace.job.groups import InstanceGroup, Readiness
+from headrace.job.local import Engines, LocalOptions
+from headrace.job.parts import Part
 
-CONTROL_PORT = 7071  # the defaults of headrace.instance.launch, which this room does not import
-FEED_PORT = 7070
-MASTER_PORT = 7777
-
-
-class PartInvalid(JobInvalid, ValueError):
-    """A group or channel that breaks a rule by itself. As a ValueError, pydantic collects it inside a whole job."""
-
-    def __init__(self, error: ValidationError, model: type[BaseModel]) -> None:
-        self.findings: tuple[Finding, ...] = tuple(explain(error))
-        super().__init__(Source().problems(explain(error, model)))
-
-
-class Part(BaseModel):
-    """Base of all parts of a job: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class InstanceGroup(Part):
-    """Machines of one type that do the same work.
-
-    >>> InstanceGroup("data_group", "ml.c5.18xlarge", 2).instance_count
-    2
-
-    Attributes:
-        instance_group_name: 1 to 64 characters, unique in the job.
-        instance_type: e.g. ``ml.c5.xlarge``.
-        instance_count: hosts, at least 1.
-
-    Raises:
-        JobInvalid: a value that breaks a rule.
-    """
-
-    instance_group_name: values.GroupName = Field(validation_alias=AliasChoices("instance_group_name", "name"))
-    instance_type: values.InstanceType = Field(validation_alias=AliasChoices("instance_type", "type"))
-    instance_count: values.InstanceCount = Field(validation_alias=AliasChoices("instance_count", "count"))
-
-    def __init__(
-        self,
-        /,
-        instance_group_name: str | None = None,
-        instance_type: str | None = None,
-        instance_count: int | None = None,
-        **others: object,
-    ) -> None:
-        given = {
-            "instance_group_name": instance_group_name,
-            "instance_type": instance_type,
-            "instance_count": instance_count,
-        }
-        try:
-            super().__init__(**_given(given), **others)
-        except ValidationError as error:
-            raise PartInvalid(error, type(self)) from None
-
-
-class TrainingInput(Part):
-    """One input channel: a folder that the programs find under ``/opt/ml/input/data/<channel>``.
-
-    Attributes:
-        s3_data: the folder: a path, relative to the job's `base_path`, or a ``file://`` URI. Also spelt `path`.
-        distribution: ``FullyReplicated``: every host sees the whole folder.
-        content_type: MIME type, for the program's information.
-        input_mode: ``File``.
-        instance_groups: groups that get the channel; None means all. Also spelt `instance_group_names`.
-
-    Raises:
-        JobInvalid: a value that breaks a rule.
-    """
-
-    s3_data: values.ChannelPath = Field(validation_alias=AliasChoices("s3_data", "path"))
-    distribution: values.DataDistribution = "FullyReplicated"
-    content_type: values.ContentType | None = None
-    input_mode: values.InputMode = "File"
-    instance_groups: values.GroupNames | None = Field(
-        default=None, validation_alias=AliasChoices("instance_groups", "instance_group_names")
-    )
-
-    def __init__(
-        self,
-        /,
-        s3_data: str | os.PathLike[str] | None = None,
-        distribution: str | None = None,
-        content_type: str | None = None,
-        input_mode: str | None = None,
-        instance_groups: Sequence[str] | None = None,
-        **others: object,
-    ) -> None:
-        given = {
-            "s3_data": s3_data,
-            "distribution": distribution,
-            "content_type": content_type,
-            "input_mode": input_mode,
-            "instance_groups": instance_groups,
-        }
-        try:
-            super().__init__(**_given(given), **others)
-        except ValidationError as error:
-            raise PartInvalid(error, type(self)) from None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bare_path(cls, value: object) -> object:
-        return {"s3_data": value} if isinstance(value, (str, os.PathLike)) else value
-
-    def local_path(self, base: Path) -> Path:
-        """Returns the channel's folder on this machine.
-
-        Args:
-            base: what a relative path is relative to. ``file://data/val`` is relative, ``file:///data`` is not.
-        """
-        return base / self.s3_data.removeprefix("file://")
-
-
-class TorchDistributed(Part):
-    """PyTorch's launcher on every host of the distribution's groups.
-
-    Attributes:
-        enabled: whether it is used.
-        processes_per_host: ranks a host; None means one for each GPU of the instance type, at least one.
-    """
-
-    enabled: values.Flag
-    processes_per_host: values.Processes | None = None
-
-
-class Distribution(Part):
-    """How the entry point is started when its ranks belong together.
-
-    Attributes:
-        torch_distributed: the one way of starting that there is.
-        instance_groups: groups that the ranks span, in this order; may be left out when the job has one group.
-    """
-
-    torch_distributed: TorchDistributed | None = None
-    instance_groups: values.GroupNames | None = None
-
-    @property
-    def kind(self) -> str:
-        """Name of the strategy that is enabled; empty when none is."""
-        return "torch_distributed" if self.torch_distributed and self.torch_distributed.enabled else ""
-
-    @property
-    def processes_per_host(self) -> int | None:
-        """Ranks on each host, as the user gave it."""
-        return self.torch_distributed.processes_per_host if self.torch_distributed else None
+__all__ = [
+    "Completion",
+    "DataService",
+    "Distribution",
+    "Feed",
+    "InstanceGroup",
+    "JobFields",
+    "LocalOptions",
+    "Readiness",
+    "Retry",
+    "ShuffleConfig",
+    "StoppingCondition",
+    "TrainingInput",
+]
 
 
 class Feed(Part):
@@ -193,75 +59,138 @@ class DataService(Part):
 
 
 class Completion(Part):
-    """What makes the job a success.
+    """What makes the job a success, and when it is given up.
 
     Attributes:
-        instance_groups: groups whose programs must all exit 0. They run the entry point.
+        instance_groups: groups whose programs must all exit 0. They run the entry point. None means the
+            distributions' groups, else all groups that run the entry point.
+        stall_after: seconds without any output, metric or delivered batch after which the job fails; None means never.
     """
 
-    instance_groups: values.GroupNames
+    instance_groups: values.GroupNames | None = None
+    stall_after: values.Seconds | None = None
 
 
 class StoppingCondition(Part):
     """When the job is stopped.
 
     Attributes:
-        max_run: seconds, 1 to 28 days.
+        max_run: seconds that it may run, 1 to 28 days.
+        max_wait: seconds to wait for spot capacity and run, at least `max_run`; on SageMaker only.
+        max_pending_time: seconds to wait for capacity, 30 minutes to 28 days; on SageMaker only.
     """
 
     max_run: values.MaxRun = values.MAX_RUN_DEFAULT
+    max_wait: values.MaxWait | None = None
+    max_pending_time: values.MaxPending | None = None
 
 
-class LocalPorts(Part):
-    """TCP ports of the local engine, the same on every host: coordinator, feed server, torch.distributed."""
-
-    control: values.Port = CONTROL_PORT
-    feed: values.Port = FEED_PORT
-    master: values.Port = MASTER_PORT
-
-
-class LocalOptions(Part):
-    """How this machine plays all hosts.
+class Retry(Part):
+    """What happens after a failure.
 
     Attributes:
-        cpu_sets: CPU ids of a group, e.g. ``0-3,5``.
-        cpu_shares: weight of a group; the machine's CPUs are divided in proportion.
-        stop_grace: seconds between SIGTERM and SIGKILL.
-        address_prefix: host algo-n has the address ``<address_prefix>.n``.
-        ports: TCP ports.
+        attempts: how often the job is started again, with its checkpoints; 1 to 30.
     """
 
-    cpu_sets: Annotated[dict[str, values.CpuSet], values.AsMapping] = {}
-    cpu_shares: Annotated[dict[str, values.CpuShare], values.AsMapping] = {}
-    stop_grace: values.StopGrace = 30.0
-    address_prefix: values.AddressPrefix = "127.0.1"
-    ports: LocalPorts = LocalPorts()
+    attempts: values.Attempts
 
 
-class Engines(Part):
-    """Options of each engine; the rest of the job is the same everywhere."""
-
-    local: LocalOptions = LocalOptions()
+def _one_or_more(value: object) -> object:
+    """One distribution is written as itself, several as a list."""
+    return (
+        (value,)
+        if isinstance(value, (Mapping, Distribution))
+        else values.as_tuple(value, "a mapping, or a list of them")
+    )
 
 
 class JobFields(Part):
-    """A job as data, in the order of the job file. See `headrace.job.Job`."""
+    """A job as data, in the order of the job file. See `headrace.job.Job`.
+
+    Attributes:
+        job_name: name of the training job.
+        source_dir: folder or archive with the code.
+        entry_point: script inside `source_dir`, ``-m`` and a module, or name of the package that `source_dir` is.
+        command: program and arguments, instead of `entry_point`.
+        dependencies: files and folders that are put beside the code.
+        requirements: file of packages inside `source_dir`; by default its ``requirements.txt``, if there.
+        hyperparameters: become the program's arguments.
+        environment: variables of every program.
+        instance_groups: groups of machines.
+        instance_type: the one type of machine of a job without groups.
+        instance_count: how many machines, in a job without groups.
+        input_mode: of the channels that have none of their own.
+        inputs: channels; a path is short for a channel that is nothing else.
+        distribution: how ranks are started, and on which groups; one mapping, or a list of them.
+        data_service: which groups prepare batches.
+        completion: which groups decide that the job has succeeded.
+        stopping_condition: time limits.
+        retry: whether a failed job is started again.
+        checkpoint_s3_uri: where checkpoints are kept: ``s3://`` URI, ``file://`` URI or path.
+        checkpoint_local_path: folder inside the instance that is kept there.
+        output_path: where model and output go: ``s3://`` URI, ``file://`` URI or path; by default the run's folder.
+        encrypt_inter_container_traffic: whether connections between hosts are under TLS.
+        engines: options of the engines.
+        image_uri: container image.
+        role: ARN of the role under which the job runs.
+        framework_version: version of the framework in the image.
+        py_version: Python version in the image.
+        volume_size: gigabytes of each instance's volume.
+        volume_kms_key: key of the volumes.
+        output_kms_key: key of the output.
+        code_location: where the code is uploaded.
+        subnets: subnets of the instances.
+        security_group_ids: security groups of the instances.
+        enable_network_isolation: whether instances reach nothing but each other.
+        use_spot_instances: whether spare capacity is used.
+        keep_alive_period_in_seconds: how long instances are kept for a next job.
+        training_plan: ARN of reserved capacity.
+        metric_definitions: figures that the service finds in the logs.
+        tags: labels of the job.
+        request_extras: members of a CreateTrainingJob request that no other key holds; they go back into the request.
+    """
 
     job_name: values.JobName
-    source_dir: values.SourceDir
-    entry_point: values.EntryPoint
-    hyperparameters: Annotated[dict[values.HyperparameterKey, values.HyperparameterValue], values.AsMapping] = {}
-    environment: Annotated[dict[values.VariableName, values.VariableValue], values.AsMapping] = {}
+    source_dir: places.SourceDir = ""
+    entry_point: places.EntryPoint = ""
+    command: values.Command = ()
+    dependencies: places.Dependencies = ()
+    requirements: places.Requirements | None = None
+    hyperparameters: Annotated[dict[values.HyperparameterKey, values.HyperparameterValue], values.AsMapping] = Field(
+        default_factory=dict
+    )
+    environment: Annotated[dict[values.VariableName, values.VariableValue], values.AsMapping] = Field(
+        default_factory=dict
+    )
     instance_groups: Annotated[tuple[InstanceGroup, ...], values.AsList] = ()
     instance_type: values.InstanceType | None = None
     instance_count: values.InstanceCount | None = None
-    inputs: Annotated[dict[values.ChannelName, TrainingInput], values.AsMapping] = {}
-    distribution: Distribution = Distribution()
+    input_mode: values.InputMode = "File"
+    inputs: Annotated[dict[values.ChannelName, TrainingInput], values.AsMapping] = Field(default_factory=dict)
+    distribution: Annotated[tuple[Distribution, ...], BeforeValidator(_one_or_more)] = ()
     data_service: DataService = DataService()
     completion: Completion | None = None
     stopping_condition: StoppingCondition = StoppingCondition()
+    retry: Retry | None = None
+    checkpoint_s3_uri: places.OutputPath | None = None
+    checkpoint_local_path: places.InstanceFolder = places.CHECKPOINT_FOLDER
+    output_path: places.OutputPath | None = None
+    encrypt_inter_container_traffic: values.Flag = False
     engines: Engines = Engines()
-
-
-def _given(values_by_name: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values_by_name.items() if value is not None}
+    image_uri: service.Image | None = None
+    role: service.Role | None = None
+    framework_version: service.Version | None = None
+    py_version: service.Version | None = None
+    volume_size: service.Gigabytes | None = None
+    volume_kms_key: service.KmsKey | None = None
+    output_kms_key: service.KmsKey | None = None
+    code_location: places.OutputPath | None = None
+    subnets: service.Subnets = ()
+    security_group_ids: service.SecurityGroups = ()
+    enable_network_isolation: values.Flag = False
+    use_spot_instances: values.Flag = False
+    keep_alive_period_in_seconds: service.KeepAlive | None = None
+    training_plan: service.TrainingPlan | None = None
+    metric_definitions: service.MetricDefinitions = ()
+    tags: service.Tags = ()
+    request_extras: service.Extras = Field(default_factory=dict)

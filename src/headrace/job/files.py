@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path as FilePath
 
-from headrace.job.fields import TrainingInput
-from headrace.job.findings import Finding
+from headrace.job import places
+from headrace.job.findings import Finding, Path
 
 
-def missing(data: Mapping[str, object], base: Path, broken: frozenset[tuple[str | int, ...]]) -> Iterator[Finding]:
+def missing(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
     """Yields what a job names and is not there.
 
     Args:
@@ -23,28 +23,73 @@ def missing(data: Mapping[str, object], base: Path, broken: frozenset[tuple[str 
         key = next((key for key in ("s3_data", "path") if isinstance(channel, Mapping) and channel.get(key)), None)
         path = ("inputs", name) if key is None else ("inputs", name, key)
         text = channel if key is None else channel[key]
-        if isinstance(text, str) and path not in broken:
-            yield from _folder(path, text, TrainingInput(text).local_path(base))
+        if isinstance(text, str) and path not in broken and not places.is_remote(text):
+            manifest = isinstance(channel, Mapping) and channel.get("s3_data_type", "S3Prefix") != "S3Prefix"
+            yield from (_file if manifest else _folder)(path, text, base / places.local_form(text))
 
 
-def _code(data: Mapping[str, object], base: Path, broken: frozenset[tuple[str | int, ...]]) -> Iterator[Finding]:
-    source_dir, entry_point = data.get("source_dir"), data.get("entry_point")
-    if not isinstance(source_dir, str) or ("source_dir",) in broken:
+def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
+    source_dir = data.get("source_dir")
+    dependencies = data.get("dependencies")
+    for index, text in enumerate(dependencies if isinstance(dependencies, (list, tuple)) else ()):
+        path: Path = ("dependencies", index)
+        if isinstance(text, str) and path not in broken and not (base / text).exists():
+            yield Finding(path, f"must be a file or folder; {base / text} does not exist", repr(text))
+    if not isinstance(source_dir, str) or ("source_dir",) in broken or places.is_remote(source_dir):
+        return
+    if places.is_archive(source_dir):
+        yield from _file(("source_dir",), source_dir, base / source_dir)
         return
     problems = list(_folder(("source_dir",), source_dir, base / source_dir))
     yield from problems
-    if problems or not isinstance(entry_point, str) or ("entry_point",) in broken:
+    for path, text in () if problems else _programs(data):
+        if path not in broken:
+            yield from _program(path, text, base / source_dir)
+
+
+def _programs(data: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
+    """Yields every key that names a file of the code, of the job and of its groups."""
+    groups = data.get("instance_groups")
+    owners: list[tuple[Path, Mapping[str, object]]] = [((), data)]
+    for index, group in enumerate(groups if isinstance(groups, (list, tuple)) else ()):
+        if isinstance(group, Mapping):
+            owners.append((("instance_groups", index), group))
+    for path, owner in owners:
+        for key in ("entry_point", "requirements"):
+            text = owner.get(key)
+            if isinstance(text, str) and text:
+                yield (*path, key), text
+
+
+def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
+    if path[-1] == "entry_point" and places.module_of(text):
+        return  # it may be installed
+    if path[-1] == "entry_point" and places.is_package(text):
+        if not any(
+            (folder / name).is_file() for name in ("setup.py", "pyproject.toml", f"{text}.py", f"{text}/__main__.py")
+        ):
+            hint = "add a pyproject.toml, or name a script such as train.py"
+            message = f"must be a package that source_dir installs; there is no setup.py or pyproject.toml in {folder}"
+            yield Finding(path, message, repr(text), hint)
         return
-    script = base / source_dir / entry_point
-    if not script.is_file():
-        near = sorted(path.name for path in (base / source_dir).glob("*.py"))
-        hint = f"scripts there: {', '.join(near[:8])}" if near else "there is no Python script in that folder"
-        yield Finding(("entry_point",), f"must be a file in source_dir; {script} is none", repr(entry_point), hint)
+    if (folder / text).is_file():
+        return
+    near = sorted(there.name for there in folder.glob("*.txt" if path[-1] == "requirements" else "*.py"))
+    kind = "file of requirements" if path[-1] == "requirements" else "Python script"
+    hint = f"there: {', '.join(near[:8])}" if near else f"there is no {kind} in that folder"
+    yield Finding(path, f"must be a file in source_dir; {folder / text} is none", repr(text), hint)
 
 
-def _folder(path: tuple[str | int, ...], text: str, folder: Path) -> Iterator[Finding]:
+def _folder(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
     if folder.is_dir():
         return
     wrong = "is a file" if folder.is_file() else "does not exist"
     hint = "name the folder that holds it" if folder.is_file() else ""
     yield Finding(path, f"must be a folder; {folder} {wrong}", repr(text), hint)
+
+
+def _file(path: Path, text: str, file: FilePath) -> Iterator[Finding]:
+    if file.is_file():
+        return
+    wrong = "is a folder" if file.is_dir() else "does not exist"
+    yield Finding(path, f"must be a file; {file} {wrong}", repr(text))

@@ -12,14 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from pydantic import PrivateAttr
+from pydantic import JsonValue, PrivateAttr
 
 from headrace.catalog import instance_types
 from headrace.errors import JobInvalid, Problem, RunFailed
-from headrace.job import document, files, findings, rules
+from headrace.job import document, files, findings, rules, values
 from headrace.job.explain import examine
 from headrace.job.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TrainingInput
-from headrace.job.plain import plain
+from headrace.job.plain import dump, plain
+from headrace.job.reading import HOMOGENEOUS
+
+RANKS_A_GPU = ("torch_distributed", "mpi")  # the others start one process a host
 
 
 class RunStatus(Protocol):
@@ -60,20 +63,21 @@ class Job(JobFields):
 
     Args:
         job_name: 1 to 63 letters, digits and hyphens.
-        source_dir: folder with the code, relative to `base_path`.
-        entry_point: Python script inside `source_dir`.
+        source_dir: folder with the code, relative to `base_path`, or an archive.
+        entry_point: script inside `source_dir`, ``-m module``, or the package's name.
         hyperparameters: become the program's arguments.
         environment: variables of every program.
         instance_groups: 1 to 5 groups of machines; or else:
         instance_type: the one type of machine, with
         instance_count: how many of it.
         inputs: channels: a path, a `TrainingInput` or a mapping each.
-        distribution: how ranks are started, and on which groups.
+        distribution: how ranks are started, and on which groups; one mapping or a list.
         data_service: which groups run data workers.
         completion: which groups decide that the job has succeeded.
         stopping_condition: time limit.
         engines: options of the engines.
         base_path: what relative paths are relative to; by default the current directory.
+        **others: every other key of a job file; see `JobFields`.
 
     Raises:
         JobInvalid: with every problem of the job.
@@ -94,13 +98,13 @@ class Job(JobFields):
         instance_type: str | None = None,
         instance_count: int | None = None,
         inputs: Mapping[str, TrainingInput | str | os.PathLike[str] | Mapping[str, object]] | None = None,
-        distribution: Mapping[str, object] | None = None,
+        distribution: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
         data_service: Mapping[str, object] | None = None,
         completion: Mapping[str, object] | None = None,
         stopping_condition: Mapping[str, object] | None = None,
         engines: Mapping[str, object] | None = None,
         base_path: str | os.PathLike[str] | None = None,
-        **unknown: object,
+        **others: object,
     ) -> None:
         given: dict[str, object] = {
             "job_name": job_name,
@@ -117,7 +121,7 @@ class Job(JobFields):
             "completion": completion,
             "stopping_condition": stopping_condition,
             "engines": engines,
-            **unknown,
+            **others,
         }
         data, wrong = plain(given)
         wrong += find_problems(data)
@@ -169,7 +173,34 @@ class Job(JobFields):
     @property
     def groups(self) -> tuple[InstanceGroup, ...]:
         """The instance groups, at least one. Without groups there is one, named ``homogeneousCluster``."""
-        return self.instance_groups or (InstanceGroup(rules.HOMOGENEOUS, self.instance_type, self.instance_count),)
+        return self.instance_groups or (InstanceGroup(HOMOGENEOUS, self.instance_type, self.instance_count),)
+
+    def group(self, name: str) -> InstanceGroup:
+        """Returns the group of that name. Raises KeyError."""
+        for group in self.groups:
+            if group.instance_group_name == name:
+                return group
+        raise KeyError(name)
+
+    def entry_point_of(self, group_name: str) -> str:
+        """Returns the entry point of a group: its own, else the job's; empty when the job has a command instead."""
+        return self.group(group_name).entry_point or self.entry_point
+
+    def environment_of(self, group_name: str) -> dict[str, str]:
+        """Returns the variables of a group's programs: the job's, and over them its own."""
+        return {**self.environment, **self.group(group_name).environment}
+
+    def hyperparameters_of(self, group_name: str) -> dict[str, JsonValue]:
+        """Returns the hyperparameters of a group: the job's in their order, and over them its own."""
+        return {**self.hyperparameters, **self.group(group_name).hyperparameters}
+
+    def requirements_of(self, group_name: str) -> str:
+        """Returns a group's file of requirements, inside `source_dir`; empty when none is named."""
+        return self.group(group_name).requirements or self.requirements or ""
+
+    def input_mode_of(self, channel: str) -> values.InputMode:
+        """Returns how a channel's data reaches its hosts: its own mode, else the job's."""
+        return self.inputs[channel].input_mode or self.input_mode
 
     @property
     def hosts(self) -> dict[str, tuple[str, ...]]:
@@ -193,7 +224,7 @@ class Job(JobFields):
     @property
     def distributions(self) -> tuple[Distribution, ...]:
         """The distributions that are enabled, each with its groups."""
-        enabled = (world for world in (self.distribution,) if world.kind)
+        enabled = (world for world in self.distribution if world.kind)
         return tuple(
             world if world.instance_groups else world.model_copy(update={"instance_groups": self._group_names})
             for world in enabled
@@ -235,15 +266,17 @@ class Job(JobFields):
     def processes_on(self, group_name: str) -> int:
         """Returns the ranks on each host of a group, 0 when it is not in the distribution.
 
-        By default one for each GPU of the group's instance type, and at least one.
+        By default one for each GPU of the group's instance type, and at least one; with
+        `multi_worker_mirrored_strategy` one process uses all GPUs.
         """
         world = self.distribution_of(group_name)
         if world is None:
             return 0
         if world.processes_per_host is not None:
             return world.processes_per_host
-        group = next(group for group in self.groups if group.instance_group_name == group_name)
-        shape = instance_types.shape(group.instance_type)
+        if world.kind not in RANKS_A_GPU:
+            return 1
+        shape = instance_types.shape(self.group(group_name).instance_type)
         return max(1, shape.gpus) if shape else 1
 
     @property
@@ -257,6 +290,16 @@ class Job(JobFields):
         """Data worker processes on each host of `feed_groups`: ``auto`` or a number."""
         feed = self.data_service.feed
         return "auto" if feed is None else feed.workers_per_host
+
+    @property
+    def attempts(self) -> int:
+        """How often a failed job is started again."""
+        return self.retry.attempts if self.retry else 0
+
+    @property
+    def stall_after(self) -> float:
+        """Seconds without a sign of life after which the job fails; 0 means no limit."""
+        return (self.completion.stall_after or 0.0) if self.completion else 0.0
 
     @property
     def max_run(self) -> int:
@@ -293,9 +336,7 @@ class Job(JobFields):
 
     def to_data(self) -> dict[str, object]:
         """Returns the job as plain data, with its defaults."""
-        data = self.model_dump(mode="json", exclude_none=True, exclude={"hyperparameters"})
-        data["hyperparameters"] = self.hyperparameters  # None is a value there
-        return {name: data[name] for name in JobFields.model_fields if data.get(name)}
+        return dump(self, JobFields)
 
     def to_yaml(self) -> str:
         """Returns a job file for this job. Relative paths stay as they are."""
@@ -335,7 +376,7 @@ class Job(JobFields):
 
     @property
     def _completion_named(self) -> tuple[str, ...]:
-        return self.completion.instance_groups if self.completion else ()
+        return (self.completion.instance_groups or ()) if self.completion else ()
 
 
 def find_problems(data: Mapping[str, object]) -> list[findings.Finding]:

@@ -39,3 +39,30 @@ def _plain(value: object, path: Path, findings: list[Finding]) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(item, (*path, index), findings) for index, item in enumerate(value)]
     return value
+
+
+def dump(part: BaseModel, model: type[BaseModel]) -> dict[str, object]:
+    """Makes plain data of a part of a job, in its order. What is empty is left out, except in free-form mappings.
+
+    Args:
+        part: the part.
+        model: the class whose fields are written.
+    """
+    result: dict[str, object] = {}
+    for name, field in model.model_fields.items():
+        value = getattr(part, name)
+        empty = value is None or value in ((), {}, "") or (value is False and field.default is False)
+        if not empty:
+            result[name] = _dumped(name, value)
+    return result
+
+
+def _dumped(name: str, value: object) -> object:
+    if isinstance(value, BaseModel):
+        return dump(value, type(value))
+    if isinstance(value, tuple):
+        items = [_dumped("", item) for item in value]
+        return items[0] if name == "distribution" and len(items) == 1 else items
+    if isinstance(value, Mapping):
+        return {key: _dumped("", item) for key, item in value.items()}
+    return value

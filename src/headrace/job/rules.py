@@ -9,21 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from headrace.job.fields import CONTROL_PORT, FEED_PORT, MASTER_PORT
 from headrace.job.findings import Finding, Path, nearest, show
-
-HOMOGENEOUS = "homogeneousCluster"
-"""Name of the one group of a job that is given with instance_type and instance_count; SageMaker's own."""
+from headrace.job.local import CONTROL_PORT, FEED_PORT, MASTER_PORT
+from headrace.job.reading import (
+    Data,
+    as_names,
+    group_entries,
+    group_names,
+    groups_of_channel,
+    mapping,
+    pick,
+    quoted,
+    worlds,
+)
+from headrace.job.rules_channels import channels, modes
+from headrace.job.rules_distribution import distribution, one_world_a_group
+from headrace.job.values import MAX_RUN_DEFAULT
 
 MAX_HOSTS = 254
 
-Data = Mapping[str, object]
 Rule = Callable[[Data], Iterator[Finding]]
 
 
 def check(data: Data) -> list[Finding]:
     """Returns what is broken between the keys of a job."""
     return list(chain.from_iterable(rule(data) for rule in RULES))
+
+
+def program(data: Data) -> Iterator[Finding]:
+    """There is something to run, in one form, and code where it is needed."""
+    entry_point, command, image = (data.get(key) for key in ("entry_point", "command", "image_uri"))
+    own = [group for group in _groups(data) if isinstance(group, Mapping) and group.get("entry_point")]
+    if command and entry_point:
+        yield Finding(("command",), "cannot be used together with entry_point", hint="keep one of the two")
+    elif not (command or entry_point or image) and (not own or len(own) < len(_groups(data))):
+        yield Finding(("entry_point",), "is required", hint="name a script in source_dir, or give a command")
+    needs_code = entry_point or own or not (command or image)
+    if needs_code and data.get("source_dir") is None:
+        yield Finding(("source_dir",), "is required")
 
 
 def instances(data: Data) -> Iterator[Finding]:
@@ -50,12 +73,27 @@ def sizes(data: Data) -> Iterator[Finding]:
         ("environment", 0, 100, "variables"),
         ("instance_groups", 1, 5, "instance groups"),
         ("inputs", 1, 20, "channels"),
+        ("subnets", 1, 16, "subnets"),
+        ("security_group_ids", 1, 5, "security groups"),
+        ("metric_definitions", 0, 40, "metrics"),
+        ("tags", 0, 50, "tags"),
     ):
         value = data.get(key)
         if isinstance(value, (Mapping, list, tuple)) and not low <= len(value) <= high:
             hint = "leave inputs out when the job has no channel" if key == "inputs" and not value else ""
             allowed = f"{low} to {high}" if low else f"at most {high}"
             yield Finding((key,), f"must have {allowed} {what}", f"{len(value)}", hint)
+
+
+def group_sizes(data: Data) -> Iterator[Finding]:
+    """A group's own values and the job's together obey the limits of a job."""
+    for key, what in (("hyperparameters", "hyperparameters"), ("environment", "variables")):
+        for index, group in enumerate(_groups(data)):
+            own = mapping(group, key) if isinstance(group, Mapping) else {}
+            total = len({*own, *mapping(data, key)})
+            if own and total > 100:
+                message = f"a group must have at most 100 {what}, the job's included"
+                yield Finding(("instance_groups", index, key), message, f"{total}")
 
 
 def unique_groups(data: Data) -> Iterator[Finding]:
@@ -75,7 +113,7 @@ def hosts(data: Data) -> Iterator[Finding]:
     counts: list[object] = [data.get("instance_count")]
     groups = data.get("instance_groups")
     if isinstance(groups, (list, tuple)):
-        counts = [_pick(group, "instance_count", "count")[1] for group in groups]
+        counts = [pick(group, "instance_count", "count")[1] for group in groups]
     total = sum(count for count in counts if isinstance(count, int) and not isinstance(count, bool) and count > 0)
     if total > MAX_HOSTS:
         key = "instance_count" if groups is None else "instance_groups"
@@ -95,43 +133,73 @@ def references(data: Data) -> Iterator[Finding]:
             if name in names[:index]:
                 yield Finding((*path, index), "names a group twice", repr(name))
             yield from _known((*path, index), name, known)
-    for option in ("cpu_sets", "cpu_shares"):
-        for name in _mapping(data, "engines", "local", option):
+    for option in ("cpu_sets", "cpu_shares", "network", "gpus"):
+        for name in mapping(data, "engines", "local", option):
             yield from _known(("engines", "local", option, name), name, known)
 
 
-def channels(data: Data) -> Iterator[Finding]:
-    """All channels name groups, or none does; no two have one variable SM_CHANNEL_*."""
-    with_groups: list[str] = []
-    without: list[str] = []
-    variables: dict[str, str] = {}
-    for name, channel in _mapping(data, "inputs").items():
-        if isinstance(channel, (str, Mapping)):
-            (with_groups if _groups_of_channel(channel)[1] is not None else without).append(name)
-        variable = f"SM_CHANNEL_{name.upper()}"
-        if variable in variables:
-            message = f"has the same variable {variable} as the channel {variables[variable]!r}"
-            yield Finding(("inputs", name), message, hint="choose names that differ in more than case")
-        variables.setdefault(variable, name)
-    if with_groups and without:
-        message = (
-            f"Some channels have assigned instance groups: [{', '.join(with_groups)}] "
-            f"while others not: [{', '.join(without)}]"
-        )
-        yield Finding(("inputs", without[0]), message, hint="give instance_groups to all channels, or to none")
+def order(data: Data) -> Iterator[Finding]:
+    """Groups that wait for each other do so in an order that ends."""
+    waits: dict[str, tuple[Path, list[str]]] = {}
+    for path, name in group_entries(data):
+        group = _groups(data)[int(path[1])]
+        waits.setdefault(name, ((*path[:2], "depends_on"), as_names(pick(group, "depends_on")[1])))
+    for name, (path, _) in waits.items():
+        chain_of_names = _cycle(name, {key: names for key, (_, names) in waits.items()})
+        if chain_of_names:
+            message = f"the group would wait for itself: {' -> '.join(chain_of_names)}"
+            yield Finding(path, message, hint="leave one of these groups out of depends_on")
 
 
-def distribution(data: Data) -> Iterator[Finding]:
-    """A distribution that spans groups is enabled, and one that is enabled says which groups it spans."""
-    section = _mapping(data, "distribution")
-    today = "write torch_distributed: {enabled: true}, or leave distribution out"
-    message = "Don't set training instance groups while no distribution strategies enabled!"
-    yield from _groups_and_switch(data, section, ("distribution", "torch_distributed"), message, today)
+def _cycle(start: str, waits: Mapping[str, list[str]]) -> list[str]:
+    """Returns the names from `start` back to it; empty when no way leads back."""
+    ways = [[start]]
+    seen = set()
+    while ways:
+        way = ways.pop()
+        for name in waits.get(way[-1], []):
+            if name == start:
+                return [*way, name]
+            if name not in seen:
+                seen.add(name)
+                ways.append([*way, name])
+    return []
+
+
+def completion(data: Data) -> Iterator[Finding]:
+    """A completion says something."""
+    if isinstance(data.get("completion"), Mapping) and not data["completion"]:
+        hint = "name the groups that must succeed; or leave completion out"
+        yield Finding(("completion", "instance_groups"), "is required", hint=hint)
+
+
+def waiting(data: Data) -> Iterator[Finding]:
+    """Who waits for capacity and runs, waits at least as long as he may run."""
+    section = mapping(data, "stopping_condition")
+    longest, run = section.get("max_wait"), section.get("max_run", MAX_RUN_DEFAULT)
+    if isinstance(longest, int) and isinstance(run, int) and longest < run:
+        message = f"must be at least max_run, which is {run}"
+        yield Finding(("stopping_condition", "max_wait"), message, show(longest))
+
+
+def service(data: Data) -> Iterator[Finding]:
+    """What the service wants together comes together; labels differ."""
+    network = [key for key in ("subnets", "security_group_ids") if data.get(key)]
+    if len(network) == 1:
+        other = "security_group_ids" if network == ["subnets"] else "subnets"
+        yield Finding((other,), f"is required together with {network[0]}")
+    seen: set[object] = set()
+    tags = data.get("tags")
+    for index, tag in enumerate(tags if isinstance(tags, (list, tuple)) else ()):
+        key, name = pick(tag, "key", "Key")
+        if isinstance(name, str) and name in seen:
+            yield Finding(("tags", index, key), "names a tag twice", repr(name))
+        seen.add(name if isinstance(name, str) else None)
 
 
 def data_service(data: Data) -> Iterator[Finding]:
     """A data service that has groups is enabled, and one that is enabled has groups."""
-    section = _mapping(data, "data_service")
+    section = mapping(data, "data_service")
     today = "write feed: {enabled: true}, or leave data_service out"
     message = "names groups while no data service is enabled"
     yield from _groups_and_switch(data, section, ("data_service", "feed"), message, today)
@@ -139,11 +207,11 @@ def data_service(data: Data) -> Iterator[Finding]:
 
 def cpus(data: Data) -> Iterator[Finding]:
     """CPU sets and CPU shares exclude each other; shares are for all groups."""
-    local = _mapping(data, "engines", "local")
+    local = mapping(data, "engines", "local")
     if local.get("cpu_sets") and local.get("cpu_shares"):
         message = "cpu_sets and cpu_shares cannot be used together"
         yield Finding(("engines", "local", "cpu_shares"), message, hint="keep one of the two")
-    shares = _mapping(data, "engines", "local", "cpu_shares")
+    shares = mapping(data, "engines", "local", "cpu_shares")
     missing = [name for name in group_names(data) if name not in shares]
     if shares and missing:
         message = f"must give a weight to every group; missing: {', '.join(missing)}"
@@ -152,7 +220,7 @@ def cpus(data: Data) -> Iterator[Finding]:
 
 def ports(data: Data) -> Iterator[Finding]:
     """Every service has a port of its own."""
-    given = _mapping(data, "engines", "local", "ports")
+    given = mapping(data, "engines", "local", "ports")
     defaults = {"control": CONTROL_PORT, "feed": FEED_PORT, "master": MASTER_PORT}
     taken = {port: name for name, port in defaults.items() if name not in given}
     for name, port in given.items():
@@ -165,33 +233,25 @@ def ports(data: Data) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
+    program,
     instances,
     sizes,
+    group_sizes,
     unique_groups,
     hosts,
     references,
+    order,
     channels,
+    modes,
     distribution,
+    one_world_a_group,
     data_service,
+    completion,
+    waiting,
+    service,
     cpus,
     ports,
 )
-
-
-def group_entries(data: Data) -> Iterator[tuple[Path, str]]:
-    """Yields path and name of every group that has a name."""
-    groups = data.get("instance_groups")
-    for index, group in enumerate(groups if isinstance(groups, (list, tuple)) else ()):
-        key, name = _pick(group, "instance_group_name", "name")
-        if isinstance(name, str):
-            yield ("instance_groups", index, key), name
-
-
-def group_names(data: Data) -> list[str]:
-    """Returns the names of the job's groups, each once."""
-    if data.get("instance_groups") is None:
-        return [HOMOGENEOUS]
-    return list(dict.fromkeys(name for _, name in group_entries(data)))
 
 
 def _groups_and_switch(data: Data, section: Data, path: Path, message: str, hint: str) -> Iterator[Finding]:
@@ -204,46 +264,35 @@ def _groups_and_switch(data: Data, section: Data, path: Path, message: str, hint
     if names is not None and not others and (enabled is False or switch is None):
         yield Finding(where, message, show(names), hint)
     elif enabled is True and names is None and len(group_names(data)) > 1:
-        yield Finding(where, f"is required in a job with several groups; they are {_list(group_names(data))}")
+        yield Finding(where, f"is required in a job with several groups; they are {quoted(group_names(data))}")
 
 
 def _references(data: Data) -> Iterator[tuple[Path, Sequence[object]]]:
-    for name, channel in _mapping(data, "inputs").items():
-        key, names = _groups_of_channel(channel)
+    for name, channel in mapping(data, "inputs").items():
+        key, names = groups_of_channel(channel)
         if isinstance(names, (list, tuple)):
             yield ("inputs", name, key), names
-    for section in ("distribution", "data_service", "completion"):
-        names = _mapping(data, section).get("instance_groups")
+    for section in ("data_service", "completion"):
+        names = mapping(data, section).get("instance_groups")
         if isinstance(names, (list, tuple)):
             yield (section, "instance_groups"), names
+    for path, world in worlds(data):
+        names = world.get("instance_groups")
+        if isinstance(names, (list, tuple)):
+            yield (*path, "instance_groups"), names
+    for index, group in enumerate(_groups(data)):
+        names = pick(group, "depends_on")[1]
+        if isinstance(names, (list, tuple)) and names:
+            yield ("instance_groups", index, "depends_on"), names
 
 
-def _groups_of_channel(channel: object) -> tuple[str, object]:
-    return _pick(channel, "instance_groups", "instance_group_names")
+def _groups(data: Data) -> Sequence[object]:
+    groups = data.get("instance_groups")
+    return groups if isinstance(groups, (list, tuple)) else ()
 
 
 def _known(path: Path, name: str, known: Sequence[str]) -> Iterator[Finding]:
     if name not in known:
         near = nearest(name, known)
         hint = f"did you mean {near!r}?" if near else ""
-        yield Finding(path, f"must be the name of an instance group: {_list(known)}", repr(name), hint)
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names) or "none is given"
-
-
-def _pick(value: object, *keys: str) -> tuple[str, object]:
-    """Returns the spelling that is used and its value."""
-    if isinstance(value, Mapping):
-        for key in keys:
-            if value.get(key) is not None:
-                return key, value[key]
-    return keys[0], None
-
-
-def _mapping(data: Data, *path: str) -> Mapping[str, object]:
-    value: object = data
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
+        yield Finding(path, f"must be the name of an instance group: {quoted(known)}", repr(name), hint)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, JsonValue
@@ -19,7 +17,6 @@ from pydantic import BeforeValidator, JsonValue
 from headrace.catalog import instance_types
 from headrace.job.cpus import parse_cpu_set
 from headrace.job.findings import broken, nearest, show
-from headrace.job.later import NOT_YET, later_value
 
 RESERVED_HYPERPARAMETERS = "sagemaker_"
 RESERVED_CHANNEL = "headrace"
@@ -29,7 +26,7 @@ MAX_RUN_DEFAULT = 24 * 3600
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*)://")
+_BANDWIDTH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([kmg])bit")
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
 _PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
 
@@ -61,40 +58,43 @@ def _refuse_non_json(value: object) -> None:
         raise ValueError("text must not hold a NUL character")
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Returns text as it is, and refuses anything else."""
     if isinstance(value, str):
         return value
     hint = f'write it in quotes: "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
     raise broken("must be a string", hint=hint)
 
 
-def _sized(value: object, low: int, high: int) -> str:
-    text = _text(value)
+def sized(value: object, low: int, high: int) -> str:
+    """Returns text of `low` to `high` characters."""
+    text = text_of(value)
     if not low <= len(text) <= high:
         raise broken(f"must have {low} to {high} characters", seen=f"{len(text)} characters")
     return text
 
 
-def _one_line(value: object, low: int, high: int) -> str:
-    text = _sized(value, low, high)
+def one_line(value: object, low: int, high: int) -> str:
+    """Returns text of `low` to `high` characters without a line break."""
+    text = sized(value, low, high)
     if "\n" in text or "\0" in text:
         raise broken("must be one line, without NUL characters")
     return text
 
 
 def _job_name(value: object) -> str:
-    text = _text(value)
+    text = text_of(value)
     if not _JOB_NAME.fullmatch(text) or len(text) > 63:
         raise broken("must be 1 to 63 letters, digits and hyphens, and start and end with a letter or digit")
     return text
 
 
 def _group_name(value: object) -> str:
-    return _one_line(value, 1, 64)
+    return one_line(value, 1, 64)
 
 
 def _channel_name(value: object) -> str:
-    text = _sized(value, 1, 64)
+    text = sized(value, 1, 64)
     if not _CHANNEL_NAME.fullmatch(text):
         raise broken("a channel name must be letters, digits, dots, hyphens and underscores")
     if text in (".", ".."):
@@ -105,7 +105,7 @@ def _channel_name(value: object) -> str:
 
 
 def _hyperparameter_key(value: object) -> str:
-    text = _one_line(value, 1, 256)
+    text = one_line(value, 1, 256)
     if text.startswith(RESERVED_HYPERPARAMETERS):
         raise broken(f"names that start with {RESERVED_HYPERPARAMETERS!r} are reserved", hint="choose another name")
     return text
@@ -124,21 +124,18 @@ def _hyperparameter_value(value: object) -> object:
 
 
 def _variable_name(value: object) -> str:
-    text = _sized(value, 1, 512)
+    text = sized(value, 1, 512)
     if not _VARIABLE.fullmatch(text):
         raise broken("a variable name must be letters, digits and underscores, and not start with a digit")
     return text
 
 
 def _variable_value(value: object) -> str:
-    text = _sized(value, 0, 512)
-    if "\0" in text:
-        raise broken("must not hold a NUL character")
-    return text
+    return without_nul(sized(value, 0, 512))
 
 
 def _instance_type(value: object) -> str:
-    text = _text(value)
+    text = text_of(value)
     if text in instance_types.KNOWN:
         return text
     rule = "must be an instance type of SageMaker training"
@@ -147,42 +144,6 @@ def _instance_type(value: object) -> str:
         raise broken(rule, hint=hint)
     near = f"ml.{text}" if f"ml.{text}" in instance_types.KNOWN else nearest(text, instance_types.KNOWN)
     raise broken(f"{rule}; did you mean {near!r}?" if near else f"{rule}, e.g. 'ml.c5.xlarge'")
-
-
-def _path(value: object) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    text = _text(value)
-    if not text or "\0" in text:
-        raise broken("must be the path of a folder")
-    scheme = _SCHEME.match(text)
-    if scheme and scheme[1] != "file":
-        today = later_value("scheme", scheme[1])
-        if today is not None:
-            raise broken(f"{scheme[1]}:// {NOT_YET}", hint=today)
-        raise broken("must be a local path or a file:// URI")
-    if text == "file://":
-        raise broken("must name a folder after file://")
-    return text
-
-
-def _source_dir(value: object) -> str:
-    text = _path(value)
-    if text.startswith("file://"):
-        raise broken("must be the path of a folder, without file://")
-    return text
-
-
-def _entry_point(value: object) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    text = _text(value)
-    path = PurePosixPath(text)
-    if path.suffix != ".py" or "\0" in text:
-        raise broken("must be a Python script, with a name that ends in .py")
-    if path.is_absolute() or ".." in path.parts:
-        raise broken("must lie inside source_dir", hint="give its path relative to source_dir")
-    return str(path)
 
 
 def whole(low: int, high: int | None = None, unit: str = "") -> Callable[[object], int]:
@@ -207,6 +168,55 @@ def _stop_grace(value: object) -> float:
     return float(value)
 
 
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise broken("must be a number of seconds")
+    if not 0 < value <= MAX_RUN_LIMIT:
+        raise broken(f"must be above 0 and at most {MAX_RUN_LIMIT} seconds (28 days)")
+    return float(value)
+
+
+def without_nul(text: str) -> str:
+    """Returns text that a program can be given."""
+    if "\0" in text:
+        raise broken("must not hold a NUL character")
+    return text
+
+
+def _command(value: object) -> object:
+    items = _sequence(value)
+    if not 1 <= len(items) <= 200:
+        raise broken("must be a list of 1 to 200 texts: the program and its arguments", seen="")
+    if not items[0]:
+        raise broken("must begin with a program")
+    return items
+
+
+def parse_bandwidth(text: str) -> int:
+    """Returns bits per second.
+
+    >>> parse_bandwidth("200mbit"), parse_bandwidth("1.5gbit")
+    (200000000, 1500000000)
+
+    Raises:
+        ValueError: not a number and ``kbit``, ``mbit`` or ``gbit``, or below 8 kbit.
+    """
+    match = _BANDWIDTH.fullmatch(text)
+    bits = round(float(match[1]) * {"k": 10**3, "m": 10**6, "g": 10**9}[match[2]]) if match else 0
+    if not 8000 <= bits <= 10**13:
+        raise ValueError(f"no bandwidth: {text!r}")
+    return bits
+
+
+def _bandwidth(value: object) -> str:
+    text = text_of(value)
+    try:
+        parse_bandwidth(text)
+    except ValueError:
+        raise broken("must be a bandwidth such as '200mbit': a number and kbit, mbit or gbit, at least 8kbit") from None
+    return text
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise broken("must be true or false")
@@ -221,16 +231,19 @@ def _workers(value: object) -> object:
     return value
 
 
-def _cpu_set(value: object) -> str:
-    # YAML reads one CPU as a number.
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    try:
-        if not isinstance(text, str):
-            raise ValueError
-        parse_cpu_set(text)
-    except ValueError:
-        raise broken("must be CPU ids and ranges, such as '0-3,5'") from None
-    return text
+def _id_set(what: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        # YAML reads one id as a number.
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        try:
+            if not isinstance(text, str):
+                raise ValueError
+            parse_cpu_set(text)
+        except ValueError:
+            raise broken(f"must be {what} ids and ranges, such as '0-3,5'") from None
+        return text
+
+    return check
 
 
 def _cpu_share(value: object) -> float:
@@ -241,21 +254,22 @@ def _cpu_share(value: object) -> float:
 
 
 def _address_prefix(value: object) -> str:
-    text = _text(value)
+    text = text_of(value)
     if not _PREFIX.fullmatch(text):
         raise broken("must be the first three octets of a loopback address, such as '127.0.1'")
     return text
 
 
-def _only(field: str, allowed: str) -> Callable[[object], str]:
+def one_of(*allowed: str) -> Callable[[object], str]:
+    """Makes the check of a text that must be one of a few."""
+
     def check(value: object) -> str:
-        text = _text(value)
-        if text == allowed:
-            return text
-        today = later_value(field, text)
-        if today is not None:
-            raise broken(f"{text} {NOT_YET}", seen="", hint=today)
-        raise broken(f"must be {allowed!r}")
+        text = text_of(value)
+        if text not in allowed:
+            near = nearest(text, allowed)
+            rule = f"must be {allowed[0]!r}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
+            raise broken(rule, hint=f"did you mean {near!r}?" if near else "")
+        return text
 
     return check
 
@@ -266,9 +280,14 @@ def _mapping(value: object) -> object:
     return dict(value)
 
 
-def _sequence(value: object) -> object:
+def _sequence(value: object) -> tuple[object, ...]:
+    return as_tuple(value, "a list")
+
+
+def as_tuple(value: object, what: str) -> tuple[object, ...]:
+    """Returns the items of a list; anything else must be `what`, as the message says."""
     if not isinstance(value, (list, tuple)):
-        raise broken("must be a list")
+        raise broken(f"must be {what}")
     return tuple(value)
 
 
@@ -284,18 +303,40 @@ HyperparameterValue = Annotated[JsonValue, BeforeValidator(_hyperparameter_value
 VariableName = Annotated[str, BeforeValidator(_variable_name)]
 VariableValue = Annotated[str, BeforeValidator(_variable_value)]
 ChannelName = Annotated[str, BeforeValidator(_channel_name)]
-ChannelPath = Annotated[str, BeforeValidator(_path)]
-ContentType = Annotated[str, BeforeValidator(lambda value: _one_line(value, 0, 256))]
-DataDistribution = Annotated[Literal["FullyReplicated"], BeforeValidator(_only("distribution", "FullyReplicated"))]
-InputMode = Annotated[Literal["File"], BeforeValidator(_only("input_mode", "File"))]
-SourceDir = Annotated[str, BeforeValidator(_source_dir)]
-EntryPoint = Annotated[str, BeforeValidator(_entry_point)]
+ContentType = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 256))]
+AttributeNames = Annotated[tuple[Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 256))], ...], AsList]
+DataDistribution = Annotated[
+    Literal["FullyReplicated", "ShardedByS3Key"], BeforeValidator(one_of("FullyReplicated", "ShardedByS3Key"))
+]
+DataType = Annotated[
+    Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"],
+    BeforeValidator(one_of("S3Prefix", "ManifestFile", "AugmentedManifestFile")),
+]
+InputMode = Annotated[Literal["File", "FastFile", "Pipe"], BeforeValidator(one_of("File", "FastFile", "Pipe"))]
+Compression = Annotated[Literal["None", "Gzip"], BeforeValidator(one_of("None", "Gzip"))]
+RecordWrapping = Annotated[Literal["None", "RecordIO"], BeforeValidator(one_of("None", "RecordIO"))]
+Seed = Annotated[int, BeforeValidator(whole(-(2**63), 2**63 - 1))]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Processes = Annotated[int, BeforeValidator(whole(1))]
 Workers = Annotated[int | Literal["auto"], BeforeValidator(_workers)]
+Command = Annotated[
+    tuple[Annotated[str, BeforeValidator(lambda value: without_nul(sized(value, 0, 256)))], ...],
+    BeforeValidator(_command),
+]
+MpiOptions = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 2500))]
+Attempts = Annotated[int, BeforeValidator(whole(1, 30))]
+Restarts = Annotated[int, BeforeValidator(whole(0, 1000))]
+Hosts = Annotated[int, BeforeValidator(whole(1, 254))]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+MaxWait = Annotated[int, BeforeValidator(whole(1))]
+MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds"))]
 MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
 StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
-CpuSet = Annotated[str, BeforeValidator(_cpu_set)]
+CpuSet = Annotated[str, BeforeValidator(_id_set("CPU"))]
+GpuSet = Annotated[str, BeforeValidator(_id_set("GPU"))]
 CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
+Isolation = Annotated[Literal["auto", "none", "namespace"], BeforeValidator(one_of("auto", "none", "namespace"))]
+Limits = Annotated[Literal["auto", "none"], BeforeValidator(one_of("auto", "none"))]
+Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]
 AddressPrefix = Annotated[str, BeforeValidator(_address_prefix)]
 Port = Annotated[int, BeforeValidator(whole(1, 65535))]

@@ -48,7 +48,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
                 name: Channel(
                     source=channel.local_path(job.base_path),
                     content_type=channel.content_type,
-                    input_mode=channel.input_mode,
+                    input_mode=job.input_mode_of(name),
                     distribution=channel.distribution,
                 )
                 for name, channel in job.channels_of(host.group).items()
