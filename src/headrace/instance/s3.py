@@ -21,6 +21,7 @@ CHUNK = 1 << 18
 LARGE = 64 << 20  # bytes from which an upload goes in parts
 PART = 16 << 20
 CONNECT_SECONDS = 10.0
+ATTEMPTS = 3  # botocore's default in its standard mode
 INSTALL = "pip install 'headrace[s3]'"
 
 _MISSING = {"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "404", "NotFound"}
@@ -55,12 +56,12 @@ class S3:
             self._errors.ReadTimeoutError,
             self._errors.IncompleteReadError,
         )
-        self._attempts = attempts
         retries: dict[str, object] = {"mode": "standard"}
         if attempts:
             retries["total_max_attempts"] = attempts
         with self._told("s3://"):
-            self._client = session.get_session().create_client(
+            found = session.get_session()
+            self._client = found.create_client(
                 "s3",
                 config=config.Config(
                     connect_timeout=min(CONNECT_SECONDS, timeout),
@@ -70,7 +71,8 @@ class S3:
                 ),
             )
         self.endpoint: str = self._client.meta.endpoint_url
-        self._attempts = self._client.meta.config.retries["total_max_attempts"]
+        # Not every version of botocore tells the client's own number.
+        self._attempts = attempts or int(found.get_config_variable("max_attempts") or ATTEMPTS)
 
     def close(self) -> None:
         """Closes all connections."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.instance import Channel, build_tree
+from headrace.engines.local.channels import prepare_channels, tree_channels
+from headrace.instance import build_tree
 from headrace.instance.launch import LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -44,19 +45,12 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             job_name=plan.job_name,
             entry_point=plan.entry_point,
             hyperparameters=job.hyperparameters,
-            channels={
-                name: Channel(
-                    source=channel.local_path(job.base_path),
-                    content_type=channel.content_type,
-                    input_mode=job.input_mode_of(name),
-                    distribution=channel.distribution,
-                )
-                for name, channel in job.channels_of(host.group).items()
-            },
+            channels=tree_channels(job, host.name),
             distribution_groups=_world_of(plan, host.group),
             network_interface_name="lo",
         )
         write_plan(plan, host.base_dir, secret)
+    prepare_channels(job, paths)
 
 
 def _world_of(plan: LaunchPlan, group: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from headrace.instance.storage import Store
 from headrace.runs import RunPaths
 
 READY = "ready"
+STOP = {signal.SIGTERM, signal.SIGINT}
 FETCHERS = 16  # objects asked for at once, for all hosts together
 
 
@@ -48,19 +49,18 @@ class Server:
         self._pool = ThreadPoolExecutor(FETCHERS, "fetch")
         self._lock = threading.Lock()
 
-    def run(self) -> int:
-        """Serves until SIGTERM. Returns the exit code. Raises HeadraceError, OSError or RuntimeError."""
+    def run(self) -> None:
+        """Serves until SIGTERM. Raises HeadraceError or OSError."""
         self._clear()
         for channel in self._order.channels:
             if channel.is_piped:
                 self._pipe(channel)
         mounted = [channel for channel in self._order.channels if channel.is_mounted]
         if mounted:
-            self._mount(mounted)
+            threading.Thread(target=self._mount, args=(mounted,), name="mount", daemon=True).start()
         else:
             print(READY, flush=True)
-            signal.sigwait({signal.SIGTERM, signal.SIGINT})
-        return 0
+        signal.sigwait(STOP)
 
     def close(self) -> None:
         """Takes mount and FIFOs away."""
@@ -79,6 +79,12 @@ class Server:
         return listing.load(area)
 
     def _mount(self, channels: list[ChannelOrder]) -> None:
+        try:
+            self._serve_mount(channels)
+        except Exception as error:  # noqa: BLE001  (the boundary of the thread)
+            self._failed(error)
+
+    def _serve_mount(self, channels: list[ChannelOrder]) -> None:
         # Only here: the library and libfuse are an extra.
         from headrace.instance.channels import blocks, fastfile
 
@@ -96,7 +102,6 @@ class Server:
             print(READY, flush=True)
 
         system = fastfile.FileSystem(shares, blocks.Blocks(self._store, self._pool), ready, self._failed)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})  # libfuse ends on them
         fastfile.mount(system, point, self._order.run_id)
 
     def _failed(self, error: BaseException) -> None:
@@ -116,17 +121,18 @@ class Server:
 
 def main() -> int:
     """Entry point."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})  # for all threads; see `Server.run`
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # in all threads; `Server.run` waits for them
     run = RunPaths(Path(sys.argv[1]))
     code = 1
     try:
         order = read_order(run.root, SERVE)
         server = Server(order, Store())
         try:
-            code = server.run()
+            server.run()
+            code = 0
         finally:
             server.close()
-    except (HeadraceError, OSError, RuntimeError, msgspec.DecodeError) as error:
+    except (HeadraceError, OSError, msgspec.DecodeError) as error:
         print(one_line(error), file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(code)  # threads that wait for a reader would wait on

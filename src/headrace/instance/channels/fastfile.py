@@ -171,7 +171,7 @@ class FileSystem(mfusepy.Operations):  # type: ignore[misc]  # the library has n
 
 
 def mount(system: FileSystem, path: Path, name: str) -> None:
-    """Mounts the file system and serves it until it is unmounted, or the process gets SIGTERM.
+    """Mounts the file system and serves it until it is unmounted. Call it with SIGTERM and SIGINT blocked.
 
     Args:
         system: the file system.
