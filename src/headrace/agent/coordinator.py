@@ -356,7 +356,8 @@ class Coordinator:
         self._outcome = (status, cause)
         if status is Status.FAILED:
             grace = min(grace, FAILURE_GRACE, self._plan.stop_grace)
-        effects.records.append(JobStopping(t=now, reason=str(cause) if cause else "the completion groups are done"))
+        reason = str(cause) if cause else "the completion groups are done"
+        effects.records.append(JobStopping(t=now, reason=reason, status=status))
         self._order_stop(grace, False, effects, now)
 
     def _order_stop(self, grace: float, feed: bool, effects: Effects, now: float) -> None:

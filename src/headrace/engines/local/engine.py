@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
+from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
 from headrace.errors import EngineRefused
@@ -24,7 +25,6 @@ from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
 
 SUPERVISOR = "headrace.engines.local.supervisor"
 SUPERVISOR_SECONDS = 30.0
-ENGINE_LOGS = "engine"  # folder of the run: what supervisor and agents write when something is wrong with them
 
 
 def plan(job: Job) -> LaunchPlan:
@@ -85,8 +85,8 @@ def _name_taken(job_name: str) -> Iterator[None]:
 
 
 def _start_supervisor(paths: RunPaths) -> Handle:
-    logs = paths.root / ENGINE_LOGS
-    logs.mkdir()
+    logs = paths.root / FOLDER
+    logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:
@@ -119,7 +119,7 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
     deadline = time.monotonic() + SUPERVISOR_SECONDS
     while read_header(paths).supervisor_pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
-            words = (paths.root / ENGINE_LOGS / "supervisor.log").read_text(errors="replace").strip()
+            words = (paths.root / FOLDER / "supervisor.log").read_text(errors="replace").strip()
             raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
         time.sleep(0.005)
 
