@@ -2,38 +2,29 @@
 
 A channel that is a folder of this machine is a link in the tree of every host that has it, and no process is needed.
 Everything else is ordered of `stage` and `serve_channels`, see `headrace.instance.channels`.
-
-At the end of a run its stage area is removed: what was downloaded is a copy, and the mount is nobody's any more.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
-import msgspec
-
+from headrace.engines.local.channel_area import FOLDER
 from headrace.errors import EngineRefused, HeadraceError, UsageError
 from headrace.instance import Channel
-from headrace.instance.channels import listing, mounts, placing
+from headrace.instance.channels import listing, mounts
 from headrace.instance.channels.filling import named
 from headrace.instance.channels.order import (
     NONE,
     S3_PREFIX,
-    SERVE,
-    STAGE,
     ChannelOrder,
     StageOrder,
-    order_path,
-    read_order,
     write_orders,
 )
 from headrace.instance.storage import Store
 from headrace.job import Job
-from headrace.runs import RunPaths, list_runs
+from headrace.runs import RunPaths
 
-FOLDER = "channels"  # of the run: its stage area
 CHECK_SECONDS = 5.0  # for one answer of an object store before a run is made
 CHECK_ATTEMPTS = 2
 
@@ -45,9 +36,7 @@ _HOST_STYLE = re.compile(r"https://([^/]+?)\.s3[.-][^/]*amazonaws\.com(?:\.cn)?/
 def order_of(job: Job, name: str) -> ChannelOrder:
     """Returns a channel of a job as an order. Raises UsageError for an address that is none of S3's."""
     channel = job.inputs[name]
-    hosts = tuple(
-        host for group, hosts in job.hosts.items() if name in job.channels_of(group) for host in hosts
-    )
+    hosts = tuple(host for group, hosts in job.hosts.items() if name in job.channels_of(group) for host in hosts)
     return ChannelOrder(
         name=name,
         uri=_s3_uri(name, channel.s3_data) if channel.is_remote else str(channel.local_path(job.base_path).absolute()),
@@ -88,7 +77,9 @@ def prepare_channels(job: Job, paths: RunPaths) -> None:
     staged = tuple(order for order in orders(job) if not order.is_link)
     if staged:
         root = paths.root.resolve()
-        bases = {host: str(root / paths.host(host).relative_to(paths.root)) for names in job.hosts.values() for host in names}
+        bases = {
+            host: str(root / paths.host(host).relative_to(paths.root)) for names in job.hosts.values() for host in names
+        }
         write_orders(StageOrder(paths.id, str(root / FOLDER), bases, staged), paths.root)
 
 
@@ -135,30 +126,6 @@ def _check(order: ChannelOrder, store: Store) -> None:
             raise listing.empty(order)
     else:
         listing.list_items(order, store)
-
-
-def remove_channels(paths: RunPaths) -> None:
-    """Takes away what a run's channels have left: mount, FIFOs, downloaded data. For a run that has ended."""
-    folder = (paths.root / FOLDER).resolve()
-    for point in mounts.mounted_below(folder):
-        mounts.unmount(point)
-    for name in (STAGE, SERVE):
-        if order_path(paths.root, name).exists():
-            try:
-                order = read_order(paths.root, name)
-            except (OSError, msgspec.DecodeError):  # the disk was full when it was written: nothing was served
-                continue
-            for channel in order.channels:
-                placing.unlink_pipes(order, channel)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep_channels() -> None:
-    """Removes the channels of runs whose every process was killed. For the start of another run."""
-    for run in list_runs():
-        folder = (run.paths.root / FOLDER).resolve()
-        if folder.is_dir() and not run.supervised:
-            remove_channels(run.paths)
 
 
 def _s3_uri(name: str, uri: str) -> str:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.engines.local.channel_area import sweep_channels
+from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.helper_processes import FOLDER
@@ -28,7 +30,13 @@ SUPERVISOR_SECONDS = 30.0
 
 
 def plan(job: Job) -> LaunchPlan:
-    """Returns what would run where. Raises JobInvalid for a CPU set that this machine does not have."""
+    """Returns what would run where.
+
+    Raises:
+        JobInvalid: a CPU set that this machine does not have.
+        EngineRefused: FastFile channels where nothing can be mounted.
+    """
+    check_mounts(job)
     return _plan(job, RunPaths(runs_dir() / job.job_name))
 
 
@@ -37,11 +45,13 @@ def check(job: Job) -> None:
     job.check_files()
     check_name(job.job_name)
     check_ports(plan(job))
+    check_channels(job)
 
 
 def start(job: Job) -> Handle:
     """Starts a run. Raises JobInvalid or EngineRefused; then nothing is left."""
     check(job)
+    sweep_channels()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:

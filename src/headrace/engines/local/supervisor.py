@@ -35,6 +35,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.scratch import remove_scratch
 from headrace.instance.launch import LaunchPlan
@@ -108,6 +109,7 @@ class Supervisor:
         finally:
             self._end_everything()
             remove_scratch(self._plan.run_id)
+            remove_channels(self._paths)
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
         return status
 
@@ -197,7 +199,8 @@ class Supervisor:
             unasked = helper.ended
             helper.terminate()
             self._until_ended(helper, time.monotonic() + seconds, self._at_once)
-            if helper.name == "sync" and (unasked or helper.exit_code != 0):  # what the job has saved may be lost
+            # Data that the job has read may have ended too early, or what it has saved may be lost.
+            if unasked or (helper.name == "sync" and helper.exit_code != 0):
                 trouble = helper.failure()
         self._beside = []
         return trouble

@@ -16,6 +16,7 @@ Needs the library `mfusepy` (extra ``headrace[fastfile]``) and libfuse; see `mou
 from __future__ import annotations
 
 import errno
+import importlib
 import itertools
 import os
 import stat
@@ -26,13 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import mfusepy
-
 from headrace.errors import HeadraceError
 from headrace.instance.channels.blocks import Blocks
 from headrace.instance.channels.listing import Item
 from headrace.instance.channels.mounts import KIND
 from headrace.instance.storage import Object
+
+mfusepy: Any = importlib.import_module("mfusepy")  # it has no types
 
 _CACHED = 3600.0  # seconds for which the kernel need not ask again; nothing changes
 _READ_ONLY = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
@@ -51,7 +52,7 @@ class _Reader:
     next: int = 0
 
 
-class FileSystem(mfusepy.Operations):  # type: ignore[misc]  # the library has no types
+class FileSystem(mfusepy.Operations):  # type: ignore[misc]
     """The operations of the file system.
 
     Args:

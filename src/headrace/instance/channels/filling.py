@@ -1,6 +1,6 @@
 """File: a channel's objects become files of this machine, all of them or none.
 
-    <area>/listing.json   the files in order: name, place, size and etag of each; file i belongs to share i modulo shares
+    <area>/listing.json   the files in order: name, place, size and etag of each; number i is of share i modulo shares
     <area>/incoming/<n>/  share n, as long as files are missing
     <area>/data/<n>/      share n, complete
 

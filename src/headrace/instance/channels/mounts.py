@@ -33,7 +33,10 @@ def why_not() -> tuple[str, str]:
     if not any(_loads(name) for name in LIBRARIES):
         return "libfuse is not installed", INSTALL_PACKAGE
     if not Path(DEVICE).exists():
-        return f"there is no {DEVICE}", "load the kernel's module fuse (modprobe fuse), or give the container the device"
+        return (
+            f"there is no {DEVICE}",
+            "load the kernel's module fuse (modprobe fuse), or give the container the device",
+        )
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         return f"{DEVICE} may not be opened", "ask for access to it"
     if tool() is None:

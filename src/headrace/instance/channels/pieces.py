@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from headrace.errors import HeadraceError, StorageError
@@ -79,7 +80,7 @@ class Epochs:
         order = shuffled(list[Item | Line](self._contents), self._channel.seed, epoch)
         own = share(order, self._place, self._channel.shares)
         try:
-            for opened in self._ahead(lambda part=part: self._open(part) for part in _parts(own)):
+            for opened in self._ahead(partial(self._open, part) for part in _parts(own)):
                 parts = self._parts_of(opened)
                 size = opened.size
                 if self._channel.compression == GZIP and opened.source is not None:
@@ -99,9 +100,8 @@ class Epochs:
             yield opened.first
         source = opened.source
         if source is not None and source.size > PART:
-            read = self._store.read_range
             starts = range(PART, source.size, PART)
-            yield from self._ahead(lambda start=start: read(source, start, PART) for start in starts)
+            yield from self._ahead(partial(self._store.read_range, source, start, PART) for start in starts)
 
     def _ahead(self, tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
         """Yields the results of tasks in order, and does the next ones meanwhile."""
