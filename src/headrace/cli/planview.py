@@ -23,7 +23,7 @@ class ProgramView(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """One host. `cpus` empty means all of the machine; `channels` maps names to folders."""
+    """One host. `cpus` empty means all of the machine; `channels` maps names to places."""
 
     name: str
     group: str
@@ -73,8 +73,18 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -
         # The last two arguments of the feed server are a descriptor that exists only once the agent runs.
         argv = (plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]) if spec.is_feed else script
         programs.append(ProgramView(spec.stream, spec.local_rank, argv))
-    channels = {name: str(channel.local_path(job.base_path)) for name, channel in job.channels_of(host.group).items()}
+    channels = {name: _channel(job, name) for name in job.channels_of(host.group)}
     return HostView(host.name, host.group, host.address, host.cpus, tuple(programs), channels)
+
+
+def _channel(job: Job, name: str) -> str:
+    """Where a channel's data are, and how they come when that is not the common way."""
+    channel = job.inputs[name]
+    place = channel.s3_data if channel.is_remote else str(channel.local_path(job.base_path))
+    ways: list[str] = [job.input_mode_of(name), channel.distribution, channel.s3_data_type]
+    ways += [channel.compression or "None", channel.record_wrapping or "None"]
+    told = [way for way in ways if way not in ("File", "FullyReplicated", "S3Prefix", "None")]
+    return f"{place} ({', '.join(told)})" if told else place
 
 
 def brief(plan: LaunchPlan) -> list[str]:
