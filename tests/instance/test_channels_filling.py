@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
 from channel_store import FakeStore
@@ -47,7 +47,7 @@ def test_every_host_finds_its_share_under_the_name(tmp_path, store) -> None:
     order = channel(distribution="ShardedByS3Key")
     bases = {host: str(tmp_path / host) for host in order.hosts}
     for base in bases.values():
-        os.makedirs(f"{base}/input/data")
+        Path(base, "input/data").mkdir(parents=True)
     stage = StageOrder("run", str(tmp_path / "channels"), bases, (order,))
     filling.fill(order, stage.area("train"), store)
     placing.place(stage, order, stage.area("train") / "data")
@@ -151,7 +151,7 @@ def test_a_body_that_ends_too_early_unnoticed_is_seen_by_its_size(tmp_path, stor
 
 def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(tmp_path, store, monkeypatch) -> None:
     monkeypatch.setattr(filling.shutil, "disk_usage", lambda _: filling.shutil._ntuple_diskusage(10, 10, 0))
-    with pytest.raises(StorageError, match="channel 'train': 0.000 GB are to be downloaded") as error:
+    with pytest.raises(StorageError, match=r"channel 'train': 0\.000 GB are to be downloaded") as error:
         filling.fill(channel(), tmp_path, store)
     assert "FastFile" in error.value.hint
     assert store.downloads == []

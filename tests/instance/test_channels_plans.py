@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import struct
@@ -71,7 +72,7 @@ def test_two_keys_for_one_place_are_named(named) -> None:
 @given(st.lists(st.text(), unique=True), st.integers(1, 9))
 def test_shares_are_a_partition_that_is_fair(keys, hosts) -> None:
     shares = [share(keys, place, hosts) for place in range(hosts)]
-    assert sorted(sum(shares, [])) == sorted(keys)
+    assert sorted(itertools.chain(*shares)) == sorted(keys)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert [len(each) for each in shares] == sorted((len(each) for each in shares), reverse=True)
 

@@ -114,7 +114,7 @@ def check_channels(job: Job) -> None:
             try:
                 _check(order, store)
             except HeadraceError as error:
-                about = named(order, error)
+                about = named(order.name, error)
                 raise EngineRefused(about.message, hint=about.hint) from error
 
 

@@ -88,7 +88,7 @@ def _look(channel: ChannelOrder, area: Path, store: Store) -> None:
         else:
             listing.save(listing.list_items(channel, store), area)
     except HeadraceError as error:
-        raise filling.named(channel, error) from error
+        raise filling.named(channel.name, error) from error
 
 
 def one_line(error: BaseException) -> str:

@@ -29,6 +29,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.instance.channels.blocks import Blocks
+from headrace.instance.channels.filling import named
 from headrace.instance.channels.listing import Item
 from headrace.instance.channels.mounts import KIND
 from headrace.instance.storage import Object
@@ -139,7 +140,7 @@ class FileSystem(mfusepy.Operations):  # type: ignore[misc]
         try:
             return self._blocks.read(reader.source, offset, size, ahead)
         except HeadraceError as error:
-            self._on_error(error)
+            self._on_error(named(path.split("/")[1], error))
             raise mfusepy.FuseOSError(errno.EIO) from error
 
     def release(self, path: str, fh: int) -> int:

@@ -112,15 +112,15 @@ def fill(
                 raise StorageError(f"{source.uri}: {size} bytes came, {source.size} were listed")
         incoming.rename(area / DATA)
     except HeadraceError as error:
-        raise named(channel, error) from error
+        raise named(channel.name, error) from error
     except OSError as error:
-        raise named(channel, StorageError(f"{error.filename or area}: {error.strerror or error}")) from error
+        raise named(channel.name, StorageError(f"{error.filename or area}: {error.strerror or error}")) from error
     return tally
 
 
-def named(channel: ChannelOrder, error: HeadraceError) -> HeadraceError:
+def named(channel: str, error: HeadraceError) -> HeadraceError:
     """Returns an error that says which channel it is about."""
-    prefix = f"channel {channel.name!r}: "
+    prefix = f"channel {channel!r}: "
     return error if error.message.startswith(prefix) else type(error)(prefix + error.message, error.hint)
 
 

@@ -87,7 +87,7 @@ class Epochs:
                     parts, size = _inflated(opened.name, parts), -1
                 yield from parts if self._channel.record_wrapping != RECORD_IO else _record(opened.name, size, parts)
         except HeadraceError as error:
-            raise named(self._channel, error) from error
+            raise named(self._channel.name, error) from error
 
     def _open(self, part: Object | Part) -> _Opened:
         if isinstance(part, bytes):

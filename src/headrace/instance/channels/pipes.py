@@ -42,8 +42,6 @@ class Pipe:
         self._channel = channel
         self._pieces = pieces
         self._on_error = on_error
-        self._stopped = False
-        self._descriptor = -1
 
     def path(self, epoch: int) -> Path:
         """The FIFO of an epoch."""
