@@ -362,16 +362,23 @@ def test_a_folder_that_is_not_there_is_refused(stage) -> None:
 
 
 class Proxy:
-    """Stands before the S3 server: passes on what comes, and can stop in the middle of answers, or cut them off."""
+    """Stands before the S3 server and passes on what comes.
+
+    Attributes:
+        hold: answers stand still when so many bytes have passed, until `open` is set; `held` says that one does.
+        cut_held: those that stood still are cut off then.
+        cut_all: bytes after which every answer is cut off.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._target = ("127.0.0.1", int(endpoint.rpartition(":")[2]))
         self._server = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        self.open = threading.Event()  # answers with a body larger than `hold` wait for it
-        self.hold = 1 << 40
-        self.cut = False
+        self.open = threading.Event()
         self.held = threading.Event()
+        self.hold = self.cut_all = 1 << 40
+        self.cut_held = False
+        self._passed = 0
         self._sockets: list[socket.socket] = [self._server]
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -402,12 +409,15 @@ class Proxy:
         try:
             while data := source.recv(1 << 16):
                 seen += len(data)
-                if answers and seen > self.hold:
-                    if self.cut:
-                        target.shutdown(socket.SHUT_RDWR)
-                        return
+                self._passed += len(data) if answers else 0
+                stood = answers and self._passed > self.hold and not self.open.is_set()
+                if stood:
                     self.held.set()
                     self.open.wait(60)
+                if answers and (seen > self.cut_all or (stood and self.cut_held)):
+                    for end in (source, target):
+                        end.shutdown(socket.SHUT_RDWR)
+                    return
                 target.sendall(data)
         except OSError:
             pass
@@ -452,10 +462,8 @@ def test_an_object_that_changes_or_vanishes_during_the_download_fails_the_run(st
             s3.put(f"train/{number}", os.urandom(2_000_000))
         else:
             s3.client.delete_object(Bucket=s3.bucket, Key=f"train/{number}")
-    proxy.cut = True  # what was being read must be asked for again
+    proxy.cut_held = True  # what was being read must be asked for again
     proxy.open.set()
-    until(lambda: proxy.held.is_set())
-    proxy.hold = 1 << 40
     assert_failed(handle, began)
     assert "filling the channels failed: channel 'train': s3://" in str(handle.cause)
     assert ("changed while it was read" if fault == "changed" else "no such object") in str(handle.cause)
@@ -464,10 +472,9 @@ def test_an_object_that_changes_or_vanishes_during_the_download_fails_the_run(st
 
 
 def test_answers_that_always_end_too_early_fail_the_run_and_name_the_object(stage, s3, proxy) -> None:
-    proxy.cut = True
     for number in range(2):
         s3.put(f"train/{number}", os.urandom(2_000_000))
-    proxy.hold = 100_000
+    proxy.cut_all = 100_000
     began = time.monotonic()
     handle = stage.start("print('ran')", inputs={"train": s3.uri("train/")})
     assert_failed(handle, began, 30)
@@ -487,7 +494,7 @@ def test_a_killed_stage_fails_the_run(stage, s3, proxy, number) -> None:
 
 
 def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:
-    names = [f"{number:02}" for number in range(16)]  # two for each connection
+    names = [f"{number:02}" for number in range(16)]
     for name in names:
         s3.put(f"train/{name}", os.urandom(300_000))
     run = tmp_path / "run"
@@ -500,13 +507,14 @@ def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:
     incoming = order.area("train") / "incoming/0"
     proxy = Proxy(s3.endpoint)
     try:
-        proxy.hold = 450_000
+        proxy.hold = 2_000_000
         command = [sys.executable, "-m", "headrace.engines.local.stage", str(run)]
-        first = subprocess.Popen(command, env={**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint})
-        until(lambda: len(list(incoming.glob("[0-9]*"))) >= 2, 20)
-        assert proxy.held.wait(20)
-        first.kill()
-        first.wait()
+        with subprocess.Popen(command, env={**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint}) as first:
+            try:
+                assert proxy.held.wait(20)
+                until(lambda: len(list(incoming.glob("[0-9]*"))) >= 2, 20)
+            finally:
+                first.kill()
     finally:
         proxy.close()
     kept = {path.name: path.stat().st_ino for path in incoming.glob("[0-9]*")}
