@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.engines.local.artefacts import check_artefacts
+from headrace.engines.local.channel_area import sweep_channels
+from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.helper_processes import FOLDER
@@ -33,7 +35,13 @@ SUPERVISOR_SECONDS = 30.0
 
 
 def plan(job: Job) -> LaunchPlan:
-    """Returns what would run where. Raises JobInvalid for a CPU or GPU that this machine does not have."""
+    """Returns what would run where.
+
+    Raises:
+        JobInvalid: a CPU or GPU that this machine does not have.
+        EngineRefused: FastFile channels where nothing can be mounted.
+    """
+    check_mounts(job)
     return _plan(job, RunPaths(runs_dir() / job.job_name))
 
 
@@ -49,6 +57,7 @@ def check(job: Job) -> None:
     planned = plan(job)
     check_ports(planned)
     check_artefacts(job, planned.isolation.level == NAMESPACE)
+    check_channels(job)
 
 
 def start(job: Job, detach: bool = False) -> Handle:
@@ -59,6 +68,7 @@ def start(job: Job, detach: bool = False) -> Handle:
     """
     check(job)
     sweep(find_places())  # of runs whose supervisor and caller were killed together
+    sweep_channels()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
