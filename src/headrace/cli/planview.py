@@ -23,7 +23,7 @@ class ProgramView(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """One host. `cpus` empty means all of the machine; `channels` maps names to folders."""
+    """One host. `cpus` empty means all of the machine; `channels` maps names to folders or URIs."""
 
     name: str
     group: str
@@ -31,6 +31,13 @@ class HostView(msgspec.Struct, frozen=True):
     cpus: tuple[int, ...]
     programs: tuple[ProgramView, ...]
     channels: dict[str, str]
+
+
+class UnusedView(msgspec.Struct, frozen=True):
+    """A value of the job that is accepted and has no effect here."""
+
+    field: str
+    why: str
 
 
 class PlanView(msgspec.Struct, frozen=True):
@@ -47,6 +54,7 @@ class PlanView(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     stop_grace: float
     max_run: float
+    without_effect: tuple[UnusedView, ...]
 
 
 def view(job: Job, plan: LaunchPlan) -> PlanView:
@@ -64,6 +72,7 @@ def view(job: Job, plan: LaunchPlan) -> PlanView:
         environment=plan.environment,
         stop_grace=plan.stop_grace,
         max_run=plan.max_run,
+        without_effect=tuple(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
     )
 
 
@@ -73,7 +82,10 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -
         # The last two arguments of the feed server are a descriptor that exists only once the agent runs.
         argv = (plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]) if spec.is_feed else script
         programs.append(ProgramView(spec.stream, spec.local_rank, argv))
-    channels = {name: str(channel.local_path(job.base_path)) for name, channel in job.channels_of(host.group).items()}
+    channels = {
+        name: channel.s3_data if channel.is_remote else str(channel.local_path(job.base_path))
+        for name, channel in job.channels_of(host.group).items()
+    }
     return HostView(host.name, host.group, host.address, host.cpus, tuple(programs), channels)
 
 

@@ -175,3 +175,9 @@ def show_plan(plan: PlanView) -> None:
     ports = plan.ports
     out.print()
     out.print(Text(f"ports: control {ports.control}, feed {ports.feed}, torch.distributed {ports.master}"))
+    if plan.without_effect:
+        table = _table(("without effect here", "why"))
+        for unused in plan.without_effect:
+            _row(table, unused.field, unused.why)
+        out.print()
+        out.print(table)

@@ -28,12 +28,14 @@ ENGINE_LOGS = "engine"  # folder of the run: what supervisor and agents write wh
 
 
 def plan(job: Job) -> LaunchPlan:
-    """Returns what would run where. Raises JobInvalid for a CPU set that this machine does not have."""
+    """Returns what would run where. Raises JobInvalid for what this engine or this machine does not have."""
+    job.check_engine("local")
     return _plan(job, RunPaths(runs_dir() / job.job_name))
 
 
 def check(job: Job) -> None:
     """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
+    job.check_engine("local")
     job.check_files()
     check_name(job.job_name)
     check_ports(plan(job))
