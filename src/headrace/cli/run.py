@@ -15,6 +15,8 @@ from headrace.cli.options import output_option, set_option
 def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool) -> int:
     """Run the job file JOB on this machine; follow its logs and progress to the end.
 
+    JOB may also be a CreateTrainingJob request as JSON; `headrace plan` tells what of it has no effect here.
+
     Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too.
 
     Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 130 stopped.

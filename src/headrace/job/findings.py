@@ -118,13 +118,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if name in choices:
         return name
     snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-    longer = [choice for choice in choices if len(name) > 2 and choice.startswith(f"{snake}_")]
-    if len(longer) == 1:
-        return longer[0]
-    for spelling in dict.fromkeys((name, snake.replace("-", "_"), name.lower())):
-        found = difflib.get_close_matches(spelling, choices, n=1, cutoff=0.6)
-        if found:
-            return found[0]
+    for cutoff in (0.8, 0.6):
+        for spelling in dict.fromkeys((name, snake.replace("-", "_"), name.lower())):
+            found = difflib.get_close_matches(spelling, choices, n=1, cutoff=cutoff)
+            if found:
+                return found[0]
+        longer = [choice for choice in choices if len(name) > 2 and choice.startswith(f"{snake}_")]
+        if len(longer) == 1:
+            return longer[0]
     words = set(snake.split("_"))
     return next((choice for choice in choices if words <= set(choice.split("_"))), "")
 

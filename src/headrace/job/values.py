@@ -113,7 +113,8 @@ def _hyperparameter_key(value: object) -> str:
 
 def _hyperparameter_value(value: object) -> object:
     try:
-        length = len(value) if isinstance(value, str) else len(json_form(value))
+        as_json = json_form(value)
+        length = len(value) if isinstance(value, str) else len(as_json)
     except RecursionError:
         raise broken("is nested too deeply", seen="") from None
     except ValueError as error:
