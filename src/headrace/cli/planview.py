@@ -41,6 +41,13 @@ class HostView(msgspec.Struct, frozen=True):
     channels: dict[str, str]
 
 
+class UnusedView(msgspec.Struct, frozen=True):
+    """A value of the job that is accepted and has no effect here."""
+
+    field: str
+    why: str
+
+
 class PlanView(msgspec.Struct, frozen=True):
     """What a job would run where. Nothing was started. `limits` says in sentences how the machine is divided."""
 
@@ -56,6 +63,7 @@ class PlanView(msgspec.Struct, frozen=True):
     stop_grace: float
     max_run: float
     isolation: Isolation
+    without_effect: tuple[UnusedView, ...]
     limits: tuple[str, ...] = ()
 
 
@@ -75,6 +83,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
         max_run=plan.max_run,
         isolation=plan.isolation,
         limits=limits,
+        without_effect=tuple(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
     )
 
 

@@ -38,9 +38,10 @@ def plan(job: Job) -> LaunchPlan:
     """Returns what would run where.
 
     Raises:
-        JobInvalid: a CPU or GPU that this machine does not have.
+        JobInvalid: what this engine or this machine does not have, such as a CPU.
         EngineRefused: FastFile channels where nothing can be mounted.
     """
+    job.check_engine("local")
     check_mounts(job)
     return _plan(job, RunPaths(runs_dir() / job.job_name))
 
@@ -52,6 +53,7 @@ def limits(job: Job) -> tuple[str, ...]:
 
 def check(job: Job) -> None:
     """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
+    job.check_engine("local")
     job.check_files()
     check_name(job.job_name)
     planned = plan(job)
