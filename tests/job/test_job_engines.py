@@ -171,6 +171,5 @@ def test_every_key_without_effect_is_listed_and_no_other() -> None:
     )
     assert all(unused.why for unused in full.without_effect("local"))
     assert job().without_effect("local") == ()
-    assert [unused.field for unused in job(engines={"local": {"stop_grace": 1}}).without_effect("sagemaker")][0] == (
-        "engines.local.stop_grace"
-    )
+    elsewhere = job(engines={"local": {"stop_grace": 1}}).without_effect("sagemaker")
+    assert elsewhere[0].field == "engines.local.stop_grace"

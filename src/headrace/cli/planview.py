@@ -59,13 +59,12 @@ class PlanView(msgspec.Struct, frozen=True):
 
 def view(job: Job, plan: LaunchPlan) -> PlanView:
     """Returns the plan of a job with the command lines and channels of every host."""
-    script = (plan.python or "python", plan.entry_point, *hyperparameter_arguments(job.hyperparameters))
     return PlanView(
         job_name=plan.job_name,
         entry_point=plan.entry_point,
         leader=plan.leader,
         groups=plan.groups,
-        hosts=tuple(_host(job, plan, host, script) for host in plan.hosts),
+        hosts=tuple(_host(job, plan, host) for host in plan.hosts),
         distributions=plan.distributions,
         completion_groups=plan.completion_groups,
         ports=plan.ports,
@@ -76,7 +75,11 @@ def view(job: Job, plan: LaunchPlan) -> PlanView:
     )
 
 
-def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -> HostView:
+def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
+    arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
+    script = (plan.python or "python", job.entry_point_of(host.group), *arguments)
+    if not job.entry_point_of(host.group):
+        script = job.command
     programs = []
     for spec in programs_of(plan, host.name):
         # The last two arguments of the feed server are a descriptor that exists only once the agent runs.
