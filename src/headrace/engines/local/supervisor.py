@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.isolation.starting import Begun, Started, Starter, open_starter
-from headrace.engines.local.limits_cgroup import RunGroups, find_places
+from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch, scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
@@ -88,7 +88,7 @@ class Supervisor:
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
         self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
-        self._groups = RunGroups(self._plan.run_id, find_places())
+        self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
