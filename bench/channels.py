@@ -1,6 +1,6 @@
 """Measures how input channels come to a host: CPU seconds and wall seconds, beside the plain way.
 
-    python bench/channels.py [--files 2000] [--bytes 500000] [--repeats 3] [--folder DIR] [--out bench/results/channels.json]
+    python bench/channels.py [--files 2000] [--bytes 500000] [--repeats 3] [--folder DIR] [--out FILE]
 
 local   `stage` of a sharded channel and of a manifest (links), and a plain folder, beside `cp -r`
 s3      `stage` of a File channel from a small static server of this file, beside a bare parallel copy with s3fs:
