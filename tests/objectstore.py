@@ -35,7 +35,7 @@ class ObjectStore:
     def get(self, key: str) -> bytes:
         return self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
 
-    def keys(self) -> list[str]:
+    def listed(self) -> list[str]:
         return [each["Key"] for each in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
 
     def uri(self, key: str = "") -> str:

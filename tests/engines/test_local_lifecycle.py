@@ -60,12 +60,13 @@ def begun(handle, name):
 
 
 def test_a_run_goes_through_all_its_parts_in_order(stage, parts):
-    parts(install=BEFORE, stage=BEFORE, serve_channels=SERVE, sync=SYNC, collect=COLLECT)
+    parts(install=BEFORE, stage=BEFORE, restore=BEFORE, serve_channels=SERVE, sync=SYNC, collect=COLLECT)
     handle = stage.start(HELLO, instance_groups=groups(dnn=2))
     assert handle.wait(30) is Status.COMPLETED
     assert [line for line in played(handle) if line != "sync ready"] == [
         "install done",
         "stage done",
+        "restore done",
         "serve_channels ready",
         "serve_channels told",
         "sync told",
@@ -89,7 +90,7 @@ def test_a_run_without_such_work_only_starts_and_trains(stage):
     assert statuses(handle) == ["Starting", "Training", "Completed"]
 
 
-@pytest.mark.parametrize("name", ["install", "stage", "serve_channels"])
+@pytest.mark.parametrize("name", ["install", "stage", "restore", "serve_channels"])
 def test_work_before_the_programs_that_fails_is_the_cause_with_its_last_line(stage, parts, name):
     parts(**{name: "sys.exit('noise\\nerror: channel train: no such bucket: b')"})
     handle = stage.start(HELLO)
@@ -98,6 +99,13 @@ def test_work_before_the_programs_that_fails_is_the_cause_with_its_last_line(sta
     assert handle.cause.exit_code == 1
     assert handle.run.programs == ()
     stage.assert_nothing_left(handle)
+
+
+def test_a_reason_in_the_words_of_the_service_stands_as_it_is(stage, parts):
+    parts(stage="sys.exit('error: ClientError: Data download failed: no such bucket')")
+    handle = stage.start(HELLO)
+    assert handle.wait(30) is Status.FAILED
+    assert str(handle.cause) == "ClientError: Data download failed: no such bucket"
 
 
 @pytest.mark.parametrize("name", ["install", "stage", "serve_channels", "collect"])
@@ -177,3 +185,34 @@ def test_the_death_of_the_supervisor_takes_such_work_with_it(stage, parts, name)
     os.kill(read_header(handle.paths).supervisor_pid, signal.SIGKILL)
     assert handle.wait(20) is Status.FAILED
     stage.assert_nothing_left(handle, within=2)
+
+
+def failing(write, code=3):
+    return f"""
+    import os, sys, time
+    failure = os.environ["SAGEMAKER_BASE_DIR"] + "/output/failure"
+    host = os.environ["SM_CURRENT_HOST"]
+    {write}
+    if host == "algo-2":
+        time.sleep(0.5)
+        sys.exit({code})
+    time.sleep(600)
+    """
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        ("open(failure, 'w').write(f'{host}: the label file is empty')", "algo-2: the label file is empty"),
+        ("host == 'algo-1' and open(failure, 'w').write('bad flag')", "bad flag"),
+        ("open(failure, 'w').write('x' * 3000)", "x" * 1024),
+        ("open(failure, 'w').write('  ')", "dnn/algo-2[0]: exited with code 3"),
+        ("os.mkfifo(failure)", "dnn/algo-2[0]: exited with code 3"),
+        ("pass", "dnn/algo-2[0]: exited with code 3"),
+    ],
+    ids=["its own host's", "another host's", "long", "blank", "a pipe", "none"],
+)
+def test_the_failure_reason_is_what_the_user_wrote_else_the_cause(stage, write, reason):
+    handle = stage.start(failing(write), instance_groups=groups(dnn=2))
+    assert handle.wait(20) is Status.FAILED
+    assert handle.run.state().failure_reason == reason

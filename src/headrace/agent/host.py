@@ -21,25 +21,40 @@ from typing import cast
 import msgspec
 
 from headrace.agent.client import Client, CoordinatorLost
+from headrace.agent.elastic import ElasticHost
+from headrace.agent.ending import all_ended, end_programs
 from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
+from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.leader import Leader
-from headrace.agent.messages import Exited, Hello, HostEnded, Orders, ProgramsEnded, StopOrder, clip_lines
-from headrace.agent.programs import FEED, ProgramSpec, expected_streams, feed_argv, programs_of
+from headrace.agent.memory import MemoryKills
+from headrace.agent.messages import Heartbeat, Hello, HostEnded, Message, Orders, ProgramsEnded, Ready, StopOrder
+from headrace.agent.mpi.host import MpiHost
+from headrace.agent.programs import (
+    FEED,
+    expected_streams,
+    feed_argv,
+    is_in_elastic_world,
+    is_in_mpi_world,
+    is_launcher,
+    programs_of,
+)
+from headrace.agent.readiness import is_waited_for
 from headrace.agent.running import Reaper, Running
+from headrace.agent.signs import quiet_times, until_listens
 from headrace.agent.sweep import end_leftovers
 from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
-from headrace.instance import write_failure
 from headrace.instance.launch import LaunchPlan
-from headrace.instance.lifeline import CommandReader, StopJob
-from headrace.processes.table import descendants, name_of_exit
+from headrace.instance.lifeline import SPENT, CommandReader, StopJob
+from headrace.processes.table import descendants
 from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream
-from headrace.runs.events import ProgramExited, ProgramStarted
 
 ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
 FEED_GRACE = 5.0
-GONE_SECONDS = 5.0  # for a process to go after SIGKILL
+LAUNCHER_GRACE = (
+    3.0  # for torchrun, mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
+)
 LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
 
 
@@ -60,10 +75,9 @@ class HostAgent:
         self._paths = RunPaths(Path(self.me.record_dir))
         self._events = EventWriter(self._paths.events(host))
         self._log = LogWriter(self._paths.log(self._stream("agent")))
-        self._logs: dict[str, LogWriter] = {}
         self._variables = HostVariables(plan, host)
+        self._memory = MemoryKills(self.me.memory, self.note)
         self._reaper = Reaper()
-        self._running: dict[str, Running] = {}
         self._feed: FeedServer | None = None
         self._feed_generation = 0
         self._started = False
@@ -78,7 +92,8 @@ class HostAgent:
         self._tasks: list[asyncio.Task[None]] = []
         self._lifeline = lifeline
         self._supervisor = os.getppid()
-        self._leader = Leader(plan, secret, self._events, self.note) if plan.leader == host else None
+        spent = float(os.environ.get(SPENT) or 0.0)
+        self._leader = Leader(plan, secret, self._events, self.note, spent) if plan.leader == host else None
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -89,7 +104,28 @@ class HostAgent:
             start_timeout=plan.start_timeout,
             obey=self.obey,
             note=self.note,
+            heartbeat=self._heartbeat,
         )
+        self._programs = HostPrograms(
+            plan,
+            host,
+            self._paths,
+            self._events,
+            self._variables,
+            self._reaper,
+            self._client.report,
+            self.note,
+            self._memory,
+        )
+        self._programs.on_end = self._program_ended
+        self._mpi: MpiHost | None = None
+        if is_in_mpi_world(plan, host):
+            self._mpi = MpiHost(
+                plan, host, secret, self._programs, self._client.report, self.note, self._variables.scratch
+            )
+        self._elastic: ElasticHost | None = None
+        if is_in_elastic_world(plan, host):
+            self._elastic = ElasticHost(plan, host, secret, self._programs, self._client.report, self.note)
 
     def note(self, text: str) -> None:
         """Writes a line into the agent's own log."""
@@ -112,22 +148,30 @@ class HostAgent:
             len(self.me.cpus) or len(os.sched_getaffinity(0)),
         )
         self._task(sampler.run())
+        self._task(self._memory.watch())
         self._variables.prepare()
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
         sampler.sample()
         if self._leader is not None:
             await self._close_leader(self._leader)
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks, timeout=0.1)
             self._tasks = [task for task in self._tasks if not task.done()]
-        for log in [*self._logs.values(), self._log]:
-            log.close()
+        self._programs.close_logs()
+        self._log.close()
         self._events.close()
-        return 0 if self._verdict is Status.COMPLETED else 1
+        released = self._stop is not None and self._stop.leave
+        return 0 if released or self._verdict is Status.COMPLETED else 1
 
     async def _until_crash(self, work: Coroutine[object, object, object]) -> None:
         """Waits for the work. Raises what any task of this agent raised."""
@@ -159,6 +203,8 @@ class HostAgent:
             self.stop(orders.stop)
         elif orders.start and not self._started:
             self._start_programs()
+        if self._mpi is not None:
+            self._mpi.obey(orders)
         if orders.verdict is not None:
             self._verdict = orders.verdict
             self._released.set()
@@ -171,7 +217,11 @@ class HostAgent:
         feed = order.feed or (self._stop is not None and self._stop.feed)
         if first:
             self.note(f"stopping: {order.reason}")
+            for launcher in (self._mpi, self._elastic):
+                if launcher is not None:
+                    launcher.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
+        self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()
         if first:
             self._task(self._stop_host())
@@ -196,131 +246,75 @@ class HostAgent:
         self._started = True
         for spec in programs_of(self.plan, self.me.name):
             if spec.is_feed:
-                self._feed = FeedServer(self._start_feed, self._client.report, self.note, self.plan.start_timeout)
+                self._feed = FeedServer(self._start_feed, self._report_feed, self.note, self.plan.start_timeout)
                 self._feed.start()
+            elif spec.is_mpirun and self._mpi is not None:
+                self._programs.start_by(spec.stream, self._mpi.start_mpirun)
+            elif spec.is_torchrun and self._elastic is not None:
+                self._programs.start_by(spec.stream, self._elastic.start_torchrun)
             else:
-                self._start_program(spec)
+                self._programs.start(spec)
+        if is_waited_for(self.plan, self.group.name):
+            self._task(self._report_ready())
 
-    def _start_program(self, spec: ProgramSpec) -> None:
-        metrics = self._paths.metrics(self._stream(spec.stream))
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        env = self._variables.of_program(spec, metrics)
-        try:
-            running = self._launch(spec.stream, self._variables.argv(), env)
-        except OSError as error:
-            reason = f"cannot start {spec.stream}: {error.strerror or error}"
-            self.note(reason)
-            self._client.report(Exited(spec.stream, time.time(), exit_code=127, last_lines=(reason,)))
-            return
-        self._reaper.watch(running, lambda: self._program_ended(running))
+    async def _report_ready(self) -> None:
+        if self.group.ready.port:
+            await until_listens(self.me.address, self.group.ready.port)
+        self._client.report(Ready())
+
+    def _heartbeat(self) -> Heartbeat:
+        def files(stream: str) -> list[Path]:
+            where = self._stream(stream)
+            return [self._paths.log(where), self._paths.metrics(where)]
+
+        return Heartbeat(quiet_times(self._programs.running, files) if self.plan.stall_after else {})
 
     def _start_feed(self, status_fd: int, on_end: Callable[[], None]) -> Running:
         argv = [sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
-        running = self._launch(FEED, argv, self._variables.of_feed(), (status_fd,))
+        return self._programs.launch_feed(argv, status_fd, on_end)
 
-        def ended() -> None:
-            self._record_exit(running)
-            on_end()
+    def _report_feed(self, message: Message) -> None:
+        self._client.report(self._memory.explain(message))
 
-        self._reaper.watch(running, ended)
-        return running
-
-    def _launch(self, stream: str, argv: list[str], env: dict[str, str], fds: tuple[int, ...] = ()) -> Running:
-        log = self._logs.setdefault(stream, LogWriter(self._paths.log(self._stream(stream))))
-        running = Running(stream, argv=argv, env=env, cwd=f"{self.me.base_dir}/code", log=log, pass_fds=fds)
-        self._running[stream] = running
-        where = {"group": self.group.name, "host": self.me.name, "stream": stream}
-        self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
-        return running
-
-    def _record_exit(self, running: Running) -> None:
-        self._events.write(
-            ProgramExited(
-                t=time.time(),
-                group=self.group.name,
-                host=self.me.name,
-                stream=running.stream,
-                exit_code=running.exit_code,
-                signal=running.signal,
-                stopped=running.told,
-            )
-        )
-
-    def _program_ended(self, running: Running) -> None:
-        self._record_exit(running)
-        lines = clip_lines(list(running.tail))
-        if running.exit_code != 0 and not running.told:
-            how = name_of_exit(running.exit_code, running.signal)
-            self._write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
-        self._client.report(
-            Exited(
-                running.stream,
-                time.time(),
-                exit_code=running.exit_code,
-                signal=running.signal,
-                stopped=running.told,
-                last_lines=lines,
-            )
-        )
-        if not any(self._entry_running()) and self._stop is None:
+    def _program_ended(self) -> None:
+        if not self._programs.entry_running() and self._stop is None:
             self._task(self._clear())
-
-    def _write_failure(self, text: str) -> None:
-        try:
-            write_failure(self.me.base_dir, text)
-        except OSError as error:
-            self.note(f"cannot write output/failure: {error}")
-
-    def _entry_running(self) -> list[Running]:
-        return [each for each in self._running.values() if each.stream != FEED and not each.ended.is_set()]
 
     # --- stop ----------------------------------------------------------------------------------------------------
 
     async def _stop_host(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-        await self._end(self._entry_running(), None)
+        entry = [each for each in self._programs.entry_running() if not is_launcher(each.stream)]
+        await self._end(entry, float("inf"))
         if expected_streams(self.plan, self.me.name):
             self._client.report(ProgramsEnded())
         while self._stop is not None and not self._stop.feed:
             self._stop_changed.clear()
             await self._stop_changed.wait()
-        feed = self._running.get(FEED)
+        launchers = self._programs.entry_running()
+        if launchers:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(all_ended(launchers), min(LAUNCHER_GRACE, self._stop_at - time.monotonic()))
+            await self._end(self._programs.entry_running(), 1.0)
+        feed = self._programs.running.get(FEED)
         if feed is not None and not feed.ended.is_set():
             await self._end([feed], FEED_GRACE)
         await self._clear()
-        for running in self._running.values():
-            running.close()
+        self._programs.close_pipes()
         self._variables.remove_scratch()
         self._client.report(HostEnded())
         self._ended.set()
 
-    async def _end(self, programs: list[Running], at_most: float | None) -> None:
-        """Ends programs: SIGTERM, the time that the order gives (or less), SIGKILL."""
-        if not programs:
-            return
-        limit = float("inf") if at_most is None else time.monotonic() + at_most
-        for program in programs:
-            program.terminate()
-        ended = asyncio.ensure_future(_all_ended(programs))
-        while not ended.done():
-            self._stop_changed.clear()
-            rest = min(self._stop_at, limit) - time.monotonic()
-            if rest <= 0:
-                break
-            changed = asyncio.ensure_future(self._stop_changed.wait())
-            await asyncio.wait({ended, changed}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
-        for program in programs:
-            if not program.ended.is_set():
-                self.note(f"{program.stream} did not end in time: SIGKILL")
-                program.kill()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(ended, GONE_SECONDS)
+    async def _end(self, programs: list[Running], at_most: float) -> None:
+        limit = time.monotonic() + at_most
+        await end_programs(
+            programs, lambda: min(self._stop_at, limit) - time.monotonic(), self._stop_changed, self.note
+        )
 
     async def _clear(self) -> None:
         """Ends what the programs left running: whatever descends from this agent and is not one of its programs."""
-        alive = [each.pid for each in self._running.values() if not each.ended.is_set()]
+        alive = [each.pid for each in self._programs.running.values() if not each.ended.is_set()]
         left = await end_leftovers(lambda: descendants(os.getpid(), without=alive), self._reaper.reap)
         if left:
             self.note(f"{left} processes that the programs had left running were killed")
@@ -338,7 +332,7 @@ class HostAgent:
     async def _close_leader(self, leader: Leader) -> None:
         verdict = leader.verdict
         if verdict is not None and verdict.status is Status.FAILED and verdict.cause is not None:
-            self._write_failure("\n".join([str(verdict.cause), *verdict.cause.last_lines]))
+            self._programs.write_failure("\n".join([str(verdict.cause), *verdict.cause.last_lines]))
         await leader.close()
 
     def _watch_lifeline(self) -> None:
@@ -385,8 +379,3 @@ class HostAgent:
 
     def _stream(self, name: str) -> Stream:
         return Stream(self.group.name, self.me.name, name)
-
-
-async def _all_ended(programs: list[Running]) -> None:
-    for program in programs:
-        await program.ended.wait()

@@ -16,8 +16,12 @@ class Progress:
 
     The loader shown is ``train`` once it has reported, else the one that reported last. Ranks move in step, so the
     steps are those of the furthest rank; samples/s are added over the ranks, data wait is of all their step time.
+
+    Attributes:
+        part: what the run is at, in words.
     """
 
+    part: str = ""
     _steps: dict[tuple[str, Stream], int] = field(default_factory=dict)
     _last: dict[tuple[str, Stream], LoaderSecond] = field(default_factory=dict)
     _loader: str = ""
@@ -50,6 +54,8 @@ class Progress:
             files = f"{here.files}/{here.files_total} files"
             parts.append(f"channel {here.channel}: {files}, {here.bytes / 1e6:.0f}/{here.bytes_total / 1e6:.0f} MB")
         steps = [count for (loader, _), count in self._steps.items() if loader == self._loader]
+        if not steps and self.part:
+            parts.append(self.part)
         if steps:
             parts.append(f"{max(steps)} steps")
         recent = [

@@ -88,10 +88,22 @@ def copy(source: Object, descriptor: int, target: str, cancelled: Callable[[], b
             elif not moved:
                 break
             copied += moved
-        if copied != source.size or _etag(os.fstat(reading)) != source.etag:
-            raise ObjectChanged(f"{source.uri} changed while it was read", "let nobody write to data that a job reads")
+        check_same(reading, source)
+        if copied != source.size:
+            raise _changed(source)
 
 
+def check_same(descriptor: int, source: Object) -> None:
+    """Checks that an open file is still what was listed. Raises ObjectChanged."""
+    if _etag(os.fstat(descriptor)) != source.etag:
+        raise _changed(source)
+
+
+def _changed(source: Object) -> ObjectChanged:
+    return ObjectChanged(f"{source.uri} changed while it was read", "let nobody write to what headrace reads")
+
+
+_NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 _NO_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 
 
@@ -158,27 +170,79 @@ def opened(source: Object) -> Iterator[int]:
 
 
 @contextlib.contextmanager
+def unnamed(folder: Path) -> Iterator[int]:
+    """Opens a new file in a folder for reading and writing that goes when it is closed, whatever ends the process.
+
+    Where the file system cannot make files without a name it has a hidden one for a moment.
+    """
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno not in _NO_TMPFILE:
+            raise
+        hidden = _hidden(folder)
+        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        hidden.unlink()
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def made(path: Path) -> Iterator[int]:
-    """Opens a hidden file for writing that gets its name at the end; after an error it is gone."""
-    hidden = path.with_name(f"{TEMPORARY}{os.getpid()}-{next(_numbers)}")
+    """Opens a file for writing that gets its name at the end; after an error there is nothing of it. Folders are made.
+
+    Until then it has no name at all where the file system can do that, so that nothing stays of it when the process is
+    killed; else a hidden one (`is_temporary`).
+
+    Raises:
+        StorageError: it cannot be made, or not get its name.
+    """
+    hidden: Path | None = None
     with told(str(path), "written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno not in _NO_TMPFILE:
+                raise
+            hidden = _hidden(path.parent)
             descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
             yield descriptor
+            if hidden is None:
+                with told(str(path), "written"):
+                    hidden = _name(descriptor, path)
         finally:
             with told(str(path), "written"):
                 os.close(descriptor)
-        with told(str(path), "written"):
-            hidden.rename(path)
+        if hidden is not None:
+            with told(str(path), "written"):
+                hidden.rename(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            hidden.unlink()
+        if hidden is not None:
+            with contextlib.suppress(FileNotFoundError):
+                hidden.unlink()
         raise
+
+
+def _hidden(folder: Path) -> Path:
+    return folder / f"{TEMPORARY}{os.getpid()}-{next(_numbers)}"
+
+
+def _name(descriptor: int, path: Path) -> Path | None:
+    """Names an unnamed file. Returns the hidden name that it got when another file has that name already."""
+    # With src_dir_fd, which an absolute path ignores, os.link follows /proc's link to the file itself.
+    source = f"/proc/self/fd/{descriptor}"
+    try:
+        os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)
+        return None
+    except FileExistsError:
+        hidden = _hidden(path.parent)
+        os.link(source, hidden, src_dir_fd=descriptor, follow_symlinks=True)
+        return hidden
 
 
 @contextlib.contextmanager

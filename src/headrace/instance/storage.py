@@ -7,6 +7,7 @@ a local file is made under a hidden name (`is_temporary`) and renamed. Nobody el
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -15,14 +16,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from headrace.errors import ObjectChanged, StorageError, UsageError
-from headrace.instance.files import CHUNK, Object, copy, is_temporary, list_files, look, made, opened, told
+from headrace.instance.files import (
+    CHUNK,
+    Object,
+    check_same,
+    copy,
+    is_temporary,
+    list_files,
+    look,
+    made,
+    opened,
+    told,
+    unnamed,
+)
 from headrace.instance.s3 import S3
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file://"
-__all__ = ["Object", "Store", "inside", "is_s3", "is_temporary", "join", "local_path", "split"]
+__all__ = ["Object", "Store", "inside", "is_s3", "is_temporary", "join", "local_object", "local_path", "split"]
 
 THREADS = 8  # more cost CPU time and win nothing (measured on 2 cores with 4, 8 and 16)
 
@@ -37,7 +51,17 @@ def split(uri: str) -> tuple[str, str]:
     bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
     if not is_s3(uri) or not bucket:
         raise UsageError(f"{uri!r} names no bucket", "write s3://bucket/prefix")
+    if not _is_utf8(key):
+        raise UsageError(f"{uri!r}: keys of S3 are UTF-8", "rename the file")
     return bucket, key
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
@@ -54,6 +78,11 @@ def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
     if "://" in path:
         raise UsageError(f"{uri!r}: headrace cannot read or write there", "use a path, file:// or s3://")
     return Path(base, path).absolute()
+
+
+def local_object(path: str | os.PathLike[str]) -> Object:
+    """Returns a file of this machine as it is now. Raises ObjectMissing or StorageError."""
+    return look(Path(path).absolute())
 
 
 def join(uri: str, *names: str) -> str:
@@ -228,20 +257,52 @@ class Store:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def upload(self, path: str | os.PathLike[str], uri: str) -> None:
+    def upload(self, path: str | os.PathLike[str], uri: str, version: Object | None = None) -> None:
         """Copies a local file to a place, where it is there at once and as a whole. Folders are made.
+
+        Args:
+            path: the file.
+            uri: the place.
+            version: what the file must be, as `local_object` saw it; None for what it is now.
 
         Raises:
             ObjectMissing: no such file or bucket.
+            ObjectChanged: it is another, or changes meanwhile; what was at the place stays.
             StorageError, UsageError: it cannot be read or written.
         """
-        source = self.look(str(path))
-        if is_s3(uri):
-            with told(str(path)):
-                self._s3.upload(source.uri, source.size, *split(uri))
+        source = version or look(Path(path).absolute())
+        if not is_s3(uri):
+            with made(local_path(uri)) as descriptor:
+                copy(source, descriptor, uri, self._cancelled.is_set)
             return
-        with made(local_path(uri)) as descriptor:
-            copy(source, descriptor, str(uri), self._cancelled.is_set)
+        bucket, key = split(uri)
+        with told(source.uri), opened(source) as descriptor:
+            self._s3.upload(descriptor, source.size, bucket, key, lambda: check_same(descriptor, source))
+
+    @contextlib.contextmanager
+    def create(self, uri: str, scratch: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+        """Opens a place for writing: it is there as a whole when the block ends, and not at all after an error.
+
+        Args:
+            uri: the place.
+            scratch: a folder of this machine with room for what goes to an object store.
+
+        Raises:
+            StorageError, UsageError: it cannot be written. Also the block's own OSError becomes a StorageError.
+        """
+        if not is_s3(uri):
+            with (
+                made(local_path(uri)) as descriptor,
+                told(uri, "written"),
+                open(descriptor, "wb", closefd=False) as file,
+            ):
+                yield file
+            return
+        bucket, key = split(uri)
+        with told(str(scratch), "written"), unnamed(Path(scratch)) as descriptor:
+            with open(descriptor, "wb", closefd=False) as file:
+                yield file
+            self._s3.upload(descriptor, os.fstat(descriptor).st_size, bucket, key, lambda: None)
 
     def upload_all(
         self,

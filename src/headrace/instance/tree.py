@@ -1,18 +1,8 @@
 """Writes the /opt/ml tree of one host, as SageMaker does before a container starts.
 
 The three files of input/config are those of the service: compact JSON with sorted keys, hyperparameters as strings
-that hold JSON. SageMaker's own training toolkit reads such a tree and reports what `Environment` reports
-(tests/instance/test_oracle.py). The reserved hyperparameters are those that the SDK sends and that mean something
-outside AWS:
-
-    sagemaker_program                        the entry point
-    sagemaker_job_name                       the job's name
-    sagemaker_container_log_level            20, unless the user says otherwise
-    sagemaker_region                         only when the job runs in one
-    sagemaker_torch_distributed_enabled      only with a distribution
-    sagemaker_distribution_instance_groups   only with a distribution, in rank order
-
-There is no sagemaker_submit_directory: the code is in place already, which the toolkit sees.
+that hold JSON; the reserved ones are in `reserved`. SageMaker's own training toolkit reads such a tree and reports what
+`Environment` reports (tests/instance/test_oracle.py).
 
 Input data is not copied. A channel is a symlink to the user's directory, or a directory with a symlink to his file.
 Channels of another kind come later, see `headrace.instance.channels`.
@@ -29,12 +19,10 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import UsageError
-from headrace.instance import arguments, launch
-from headrace.instance.environment import DISTRIBUTION_GROUPS
+from headrace.instance import arguments, launch, reserved
 from headrace.instance.paths import TreePaths
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_LOG_LEVEL = 20
 
 
 class Group(Protocol):
@@ -51,6 +39,10 @@ class Group(Protocol):
     @property
     def hosts(self) -> Sequence[str]:
         """Names of its hosts."""
+
+    @property
+    def processes_per_host(self) -> int:
+        """Ranks on each of its hosts; 0 means one plain script."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ def build_tree(
     entry_point: str,
     hyperparameters: Mapping[str, object] | None = None,
     channels: Mapping[str, Channel] | None = None,
-    distribution_groups: Sequence[str] = (),
+    distributions: Sequence[launch.DistributionPlan] = (),
     network_interface_name: str = "eth0",
     region: str = "",
 ) -> TreePaths:
@@ -113,7 +105,7 @@ def build_tree(
         entry_point: the user's script inside `code`.
         hyperparameters: the user's, as Python values.
         channels: those of this host: channel name to what is in it.
-        distribution_groups: names of the groups that train together, in rank order.
+        distributions: the job's worlds of ranks.
         network_interface_name: interface that carries the hosts' addresses (``lo`` for 127.0.0.0/8).
         region: AWS region, empty when the job runs in none.
 
@@ -125,16 +117,17 @@ def build_tree(
         ValueError: a host or group that is not in `groups`.
         OSError: the tree cannot be written; FileExistsError if it holds another code or channel already.
     """
-    reserved: dict[str, object] = {"sagemaker_program": entry_point, "sagemaker_job_name": job_name}
-    if region:
-        reserved["sagemaker_region"] = region
-    if distribution_groups:
-        unknown = set(distribution_groups) - {group.name for group in groups}
-        if unknown:
-            raise ValueError(f"distribution groups {sorted(unknown)} are not groups of the job")
-        reserved |= {"sagemaker_torch_distributed_enabled": True, DISTRIBUTION_GROUPS: list(distribution_groups)}
-    defaults: dict[str, object] = {"sagemaker_container_log_level": _LOG_LEVEL}
-    encoded = arguments.encode(defaults | dict(hyperparameters or {}) | reserved)
+    own = _group_of(current_host, groups).name
+    unknown = {name for world in distributions for name in world.groups} - {group.name for group in groups}
+    if unknown:
+        raise ValueError(f"distribution groups {sorted(unknown)} are not groups of the job")
+    processes = {group.name: group.processes_per_host for group in groups}
+    encoded = arguments.encode(
+        reserved.default_parameters()
+        | dict(hyperparameters or {})
+        | reserved.job_parameters(job_name, entry_point, region)
+        | reserved.distribution_parameters(distributions, own, processes)
+    )
     resources = resource_config(current_host, groups, network_interface_name)
     channels = channels or {}
     for name, channel in channels.items():
@@ -173,9 +166,7 @@ def resource_config(current_host: str, groups: Sequence[Group], network_interfac
     Raises:
         ValueError: the host is in no group.
     """
-    own = next((group for group in groups if current_host in group.hosts), None)
-    if own is None:
-        raise ValueError(f"{current_host!r} is in none of the groups {[group.name for group in groups]}")
+    own = _group_of(current_host, groups)
     return {
         "current_group_name": own.name,
         "current_host": current_host,
@@ -187,6 +178,14 @@ def resource_config(current_host: str, groups: Sequence[Group], network_interfac
         ],
         "network_interface_name": network_interface_name,
     }
+
+
+def _group_of(host: str, groups: Sequence[Group]) -> Group:
+    """The group of a host. Raises ValueError if it is in none."""
+    for group in groups:
+        if host in group.hosts:
+            return group
+    raise ValueError(f"{host!r} is in none of the groups {[group.name for group in groups]}")
 
 
 def _in_order(hosts: Iterable[str]) -> list[str]:

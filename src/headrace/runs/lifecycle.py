@@ -113,6 +113,7 @@ class Lifecycle:
         if self.transitions:
             last = self.transitions[-1]
             if last.status is status:
+                self.transitions[-1] = replace(last, message=message or last.message)
                 return
             self.transitions[-1] = replace(last, end=at)
         self.transitions.append(Transition(status, at, message=message))

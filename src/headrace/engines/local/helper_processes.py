@@ -2,6 +2,7 @@
 
     install          installs the requirements                       before the programs
     stage            fills the channels                              before the programs
+    restore          brings earlier checkpoints                      before the programs
     serve_channels   serves Pipe and FastFile channels               while they run; says ``ready`` on standard output
     sync             checkpoints and intermediate output             while they run; SIGTERM asks for a last sync
     collect          model and output to where the job wants them    after them
@@ -33,10 +34,12 @@ JOB_STATUS = "HEADRACE_JOB_STATUS"
 WORK = {
     "install": "installing the requirements",
     "stage": "filling the channels",
+    "restore": "bringing earlier checkpoints",
     "serve_channels": "serving the channels",
     "sync": "keeping the checkpoints",
     "collect": "collecting model and output",
 }
+SERVICE_ERRORS = ("ClientError: ", "InternalServerError: ", "AlgorithmError: ")  # how the service's reasons begin
 _READY = b"ready"
 _TAIL_BYTES = 1 << 16
 
@@ -136,8 +139,14 @@ class HelperProcess:
         last = lines[-1].removeprefix("error: ") if lines else name_of_exit(self.exit_code, self.signal)
         if self.signal is not None:
             last = name_of_exit(None, self.signal)
-        reason = f"{WORK[self.name]} failed: {last}"
-        return Cause(reason, exit_code=self.exit_code, signal=self.signal, last_lines=tuple(lines))
+        reason = last if last.startswith(SERVICE_ERRORS) else f"{WORK[self.name]} failed: {last}"
+        return Cause(
+            reason,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            last_lines=tuple(lines),
+            infrastructure=self.signal is not None,
+        )
 
     def _complaint(self) -> list[str]:
         with contextlib.suppress(OSError), self._log.open("rb") as log:

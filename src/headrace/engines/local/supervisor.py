@@ -3,8 +3,9 @@
 It leads a run through its parts, each only when there is something to do (see `helper_processes`):
 
     Starting      installs the requirements
-    Downloading   fills the channels
-    Training      one agent a host; beside them what serves channels and keeps checkpoints
+    Downloading   fills the channels, brings earlier checkpoints
+    Training      one agent a host; beside them what serves channels and keeps checkpoints; again after a failure
+                  (Restarting) when the job wants that
     Uploading     collects model and output
 
 and only watches meanwhile:
@@ -35,15 +36,18 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
+from headrace.engines.local.isolation.starting import Starter, open_starter
+from headrace.engines.local.limits_cgroup import RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.table import descendants, reap, scan, send
+from headrace.processes.table import descendants, reap, send
 from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt
-from headrace.runs.events import MAX_RUN, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.events import MAX_RUN, AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 ENGINE = "engine"
 STOPPED_BY_USER = "stopped by the user"
@@ -56,6 +60,11 @@ ORPHANED_SECONDS = 10.0  # in place of both, when the caller is gone
 END_SECONDS = 10.0  # for what is killed at the very end
 POLL = 0.5
 POLL_END = 0.02
+BEFORE = (
+    ("install", SecondaryStatus.STARTING, "Installing the requirements"),
+    ("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data"),
+    ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints"),
+)
 
 Outcome = tuple[Status, Cause | None]
 
@@ -81,6 +90,7 @@ class Supervisor:
         self._wishes: list[StopJob] = []
         self._broken: Cause | None = None  # what worked beside the agents and ended unasked
         self._began = time.monotonic()
+        self._instances_run = False
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         for end in (self._wake, wake_end):
@@ -90,6 +100,8 @@ class Supervisor:
         if caller:
             self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
+        self._starter = Starter()
+        self._groups = RunGroups(self._plan.run_id, find_places())
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -107,10 +119,14 @@ class Supervisor:
             traceback.print_exc()
             cause = Cause(f"the engine's supervisor failed: {error!r}")
         finally:
+            self._starter.close()
             self._end_everything()
             remove_scratch(self._plan.run_id)
             remove_channels(self._paths)
-            self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
+            for group in self._groups.remove():
+                print(f"the control group {group} could not be removed", file=sys.stderr)
+            reason = failure_reason(self._plan, cause) if status is Status.FAILED else ""
+            self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
 
     # --- the parts of a run --------------------------------------------------------------------------------------
@@ -118,24 +134,19 @@ class Supervisor:
     def _job(self) -> Outcome:
         self._part(SecondaryStatus.STARTING, "Preparing the instances for training")
         self._began = time.monotonic()
-        outcome = self._before("install", SecondaryStatus.STARTING, "Installing the requirements")
-        if outcome is None and is_wanted(self._paths.root, "stage"):
-            self._instances_start()
-            outcome = self._before("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data")
-        if outcome is not None:
-            return outcome
-        if not is_wanted(self._paths.root, "stage"):
-            self._instances_start()
-        self._part(SecondaryStatus.TRAINING, "Training in progress")
-        return self._after(self._attempt())
+        for name, status, message in BEFORE:
+            outcome = self._before(name, status, message)
+            if outcome is not None:
+                return outcome
+        self._starter = open_starter(self._paths)
+        return self._after(self._attempts())
 
     def _part(self, status: SecondaryStatus, message: str) -> None:
+        if status in {SecondaryStatus.DOWNLOADING, SecondaryStatus.TRAINING} and not self._instances_run:
+            self._instances_run = True
+            hosts = {group.name: group.hosts for group in self._plan.groups}
+            self._events.write(InstancesStarted(t=time.time(), hosts=hosts))
         self._events.write(StatusChanged(t=time.time(), status=status, message=message))
-
-    def _instances_start(self) -> None:
-        self._events.write(
-            InstancesStarted(t=time.time(), hosts={group.name: group.hosts for group in self._plan.groups})
-        )
 
     def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
         """Does some work before the programs start. Returns how the job ends if they shall not."""
@@ -154,22 +165,44 @@ class Supervisor:
             return Status.STOPPED, Cause(how)
         return Status.FAILED, helper.failure()
 
+    def _attempts(self) -> Outcome:
+        """Runs the programs, and once more after a failure as often as the job wants it."""
+        attempt = 1
+        while True:
+            self._part(SecondaryStatus.TRAINING, "Training in progress")
+            status, cause = self._attempt()
+            if self._wishes or not is_tried_again(self._plan.retry, attempt, status, cause):
+                return status, cause
+            if self._plan.max_run and self._spent() >= self._plan.max_run:
+                return status, cause
+            attempt += 1
+            of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
+            self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
+            remove_scratch(self._plan.run_id)
+            clear(self._plan)
+            self._events.write(AttemptStarted(t=time.time(), number=attempt))
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
+
     def _attempt(self) -> Outcome:
         """Runs the programs once."""
         if self._wishes:
             return self._wished()
         outcome = self._start_beside()
         if outcome is None:
-            agents = self._agents = Agents(self._paths, self._plan, self._events)
-            for host in self._plan.hosts:
-                agents.start(host)
+            agents = self._agents = Agents(
+                self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
+            )
+            agents.start()
             while agents.pids or self._orphans():
                 self._step()
             outcome = agents.verdict()
             self._agents = None
         trouble = self._end_beside()
-        if self._broken is not None and outcome[1] is not None and outcome[1].reason == self._broken.reason:
-            return Status.FAILED, self._broken  # with its last lines
+        broken, self._broken = self._broken, None
+        if broken is not None and outcome[1] is not None and outcome[1].reason == broken.reason:
+            return Status.FAILED, broken  # with its last lines
         if trouble is not None and outcome[0] is not Status.FAILED:
             return Status.FAILED, trouble
         return outcome
@@ -270,7 +303,7 @@ class Supervisor:
         if self._adopting:
             self._end_orphans()
         if self._agents is not None:
-            self._agents.kill_overdue()
+            self._agents.look_after()
 
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -304,14 +337,14 @@ class Supervisor:
     # --- what is left --------------------------------------------------------------------------------------------
 
     def _ours(self) -> list[int]:
-        return [*(self._agents.pids if self._agents is not None else ()), *self._helpers]
+        return [*(self._agents.pids if self._agents is not None else ()), *self._helpers, *self._starter.own()]
 
     def _orphans(self) -> bool:
         return self._adopting and bool(descendants(os.getpid(), without=self._ours()))
 
     def _end_orphans(self) -> None:
         """Ends what agents have left; helpers that end by themselves get a moment."""
-        orphans = descendants(os.getpid(), scan(), without=self._ours())
+        orphans = descendants(os.getpid(), without=self._ours())
         now = time.monotonic()
         if not orphans:
             self._orphans_since = 0.0
