@@ -171,8 +171,10 @@ def test_a_stop_gives_every_rank_time_to_save(stage):
         START
         + """
 def save(*_):
+    name = f"saved-{world.rank}"
     time.sleep(1.0)
-    open(os.environ["SM_MODEL_DIR"] + f"/saved-{world.rank}", "w").close()
+    MPI.Finalize()  # needs mpirun's daemons
+    open(os.path.join(os.environ["SM_MODEL_DIR"], name), "w").close()
     os._exit(0)
 signal.signal(signal.SIGTERM, save)
 while True:
