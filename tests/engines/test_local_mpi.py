@@ -172,7 +172,7 @@ def test_a_stop_gives_every_rank_time_to_save(stage):
         + """
 def save(*_):
     name = f"saved-{world.rank}"
-    time.sleep(1.0)
+    time.sleep(4.0)
     MPI.Finalize()  # needs mpirun's daemons
     open(os.path.join(os.environ["SM_MODEL_DIR"], name), "w").close()
     os._exit(0)
@@ -181,12 +181,12 @@ while True:
     time.sleep(0.05)
 """
     )
-    handle = start(stage, script)
+    handle = start(stage, script, local={"stop_grace": 12})
     running(handle)
     began = time.monotonic()
     handle.stop()
     assert handle.wait(20) is Status.STOPPED
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 12
     stage.assert_nothing_left(handle)
     saved = sorted(path.name for host in ("algo-1", "algo-2") for path in (handle.paths.host(host) / "model").iterdir())
     assert saved == [f"saved-{rank}" for rank in range(4)]
