@@ -44,6 +44,7 @@ from headrace.agent.sweep import end_leftovers
 from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
 from headrace.instance import write_failure
+from headrace.instance.certificates import read_certificates
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import SPENT, CommandReader, StopJob
 from headrace.instance.outcome import OWN_WORDS
@@ -92,7 +93,9 @@ class HostAgent:
         self._lifeline = lifeline
         self._supervisor = os.getppid()
         spent = float(os.environ.get(SPENT) or 0.0)
-        self._leader = Leader(plan, secret, self._events, self.note, spent) if plan.leader == host else None
+        tls = read_certificates(self.me.base_dir) if plan.encrypt else None
+        led = plan.leader == host
+        self._leader = Leader(plan, secret, self._events, self.note, spent, tls) if led else None
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -104,6 +107,7 @@ class HostAgent:
             obey=self.obey,
             note=self.note,
             heartbeat=self._heartbeat,
+            tls=tls,
         )
 
     def note(self, text: str) -> None:

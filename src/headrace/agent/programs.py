@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from headrace.instance import global_ranks
+from headrace.instance.certificates import certificate_files
 from headrace.instance.launch import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 
 FEED = "feed"
@@ -74,6 +75,8 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
     """Returns the arguments of the feed server after the interpreter."""
     me = plan.host(host)
     group = plan.group(me.group)
+    files = certificate_files(me.base_dir)
+    tls = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key)) if plan.encrypt else ()
     return [
         *("-m", "headrace.feed.serve"),
         *("--bind", f"{me.address}:{plan.ports.feed}"),
@@ -85,4 +88,5 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
         *("--host", host),
         *("--group", group.name),
         *("--status-fd", str(status_fd)),
+        *tls,
     ]

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from headrace.agent.programs import ProgramSpec, feed_hosts
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
+from headrace.instance.certificates import certificate_files
 from headrace.instance.launch import FEED_NAME, LaunchPlan, channel_dir
 from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
-_OURS = (SCRATCH, SPENT, FEED_VARIABLE, METRICS_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
+TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
+_OURS = (SCRATCH, SPENT, FEED_VARIABLE, METRICS_VARIABLE, TLS_CA_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
 
 
 class HostVariables:
@@ -67,6 +69,8 @@ class HostVariables:
             variables |= torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
         if feed_hosts(self._plan):
             variables[FEED_VARIABLE] = str(channel_dir(self._me.base_dir) / FEED_NAME)
+            if self._plan.encrypt:
+                variables[TLS_CA_VARIABLE] = str(certificate_files(self._me.base_dir).ca)
         variables[METRICS_VARIABLE] = str(metrics)
         return variables
 

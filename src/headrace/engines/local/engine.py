@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.engines.local.certifying import check_certificates
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.helper_processes import FOLDER
@@ -36,7 +37,9 @@ def check(job: Job) -> None:
     """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
     job.check_files()
     check_name(job.job_name)
-    check_ports(plan(job))
+    planned = plan(job)
+    check_certificates(planned)
+    check_ports(planned)
 
 
 def start(job: Job, detach: bool = False) -> Handle:

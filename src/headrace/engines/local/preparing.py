@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.engines.local.certifying import make_certificates
 from headrace.instance import Channel, build_tree
+from headrace.instance.certificates import write_certificates
 from headrace.instance.launch import LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -35,6 +37,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     snapshot(job.base_path / job.source_dir, paths.code, leave_out=paths.root.parent)
     secret = secrets.token_hex(32)
+    certificates = make_certificates(plan)
     for host in plan.hosts:
         build_tree(
             host.base_dir,
@@ -57,6 +60,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             network_interface_name="lo",
         )
         write_plan(plan, host.base_dir, secret)
+        if plan.encrypt:
+            write_certificates(host.base_dir, certificates[host.name])
 
 
 def _world_of(plan: LaunchPlan, group: str) -> tuple[str, ...]:
