@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from headrace.agent.control import connect
 from headrace.agent.messages import Direction, Hello, Link, Report
 from headrace.engines.local.certifying import make_certificates
 from headrace.engines.local.planning import make_plan
+from headrace.errors import EngineRefused
 from headrace.instance.certificates import Certificates, certificate_files, read_certificates
 from headrace.instance.launch import read_secret
 from headrace.runs import RunPaths, Status
@@ -163,3 +165,10 @@ def test_a_job_without_the_wish_has_no_certificates(stage):
     handle = stage.start("pass")
     assert handle.wait(20) is Status.COMPLETED
     assert not certificate_files(handle.paths.host("algo-1")).key.exists()
+
+
+def test_without_the_library_that_makes_certificates_the_job_is_refused(stage, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(EngineRefused, match="cryptography") as refused:
+        secured(stage)
+    assert "pip install" in refused.value.hint
