@@ -15,6 +15,7 @@ from headrace.agent.messages import (
     ProgramsEnded,
     Report,
 )
+from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, Elastic
 from headrace.runs.events import Cause, DataWorkerLost, HostLost, JobFinished, JobStarted, JobStopping, Status
 
 
@@ -405,3 +406,71 @@ def test_no_order_of_events_leads_from_a_failure_to_completed(seed):
     play.end("algo-1", "algo-2", "algo-3")
     assert play.verdict.status is Status.FAILED
     assert len(play.of(JobStopping)) == 1
+
+
+def elastic(minimum=1, hosts=("algo-1", "algo-2", "algo-3")):
+    world = DistributionPlan(TORCH_DISTRIBUTED, ("dnn",), elastic=Elastic(minimum, 3))
+    return started(ranks("dnn", *hosts), distributions=(world,))
+
+
+def test_an_elastic_world_completes_without_a_host_that_was_lost():
+    play = elastic()
+    play.take(play.core.host_gone("algo-3", "its agent was killed by SIGKILL", play.now))
+    play.wait(3, alive=("algo-1", "algo-2"))
+    assert play.core.phase is Phase.RUNNING
+    assert [(lost.host, lost.reason) for lost in play.of(HostLost)] == [("algo-3", "its agent was killed by SIGKILL")]
+    assert play.core.orders("algo-3").stop is not None
+    play.exit("algo-1", "torchrun", 0)
+    assert play.core.phase is Phase.RUNNING
+    play.exit("algo-2", "torchrun", 0)
+    play.end("algo-1", "algo-2")
+    assert play.verdict.status is Status.COMPLETED
+
+
+def test_an_elastic_world_goes_on_when_a_torchrun_is_killed():
+    play = elastic(minimum=2)
+    play.exit("algo-2", "torchrun", number=9)
+    play.wait(1, alive=("algo-1", "algo-2", "algo-3"))
+    assert play.core.phase is Phase.RUNNING
+    assert play.of(HostLost)[0].reason == "torchrun was killed by SIGKILL"
+    play.exit("algo-3", "torchrun", number=9)  # too few are left
+    play.wait(1, alive=("algo-1", "algo-3"))
+    play.end("algo-1", "algo-3")
+    assert play.verdict.status is Status.FAILED
+    assert (play.verdict.cause.host, play.verdict.cause.signal) == ("algo-3", 9)
+
+
+def test_a_torchrun_that_gives_up_fails_the_job_at_once():
+    play = elastic()
+    play.exit("algo-2", "torchrun", 1)
+    play.wait(1, alive=("algo-1", "algo-2", "algo-3"))
+    play.end("algo-1", "algo-2", "algo-3")
+    assert play.verdict.status is Status.FAILED
+    assert play.verdict.cause.host == "algo-2"
+
+
+@pytest.mark.parametrize(("host", "minimum"), [("algo-1", 1), ("algo-3", 3)])
+def test_an_elastic_world_without_its_first_host_or_with_too_few_fails(host, minimum):
+    play = elastic(minimum)
+    play.take(play.core.host_gone(host, "gone", play.now))
+    others = [name for name in ("algo-1", "algo-2", "algo-3") if name != host]
+    play.wait(1, alive=others)
+    play.end(*others)
+    assert play.verdict.status is Status.FAILED
+    assert (play.verdict.cause.host, play.verdict.cause.reason) == (host, "gone")
+
+
+def test_two_worlds_complete_when_both_have():
+    worlds = (DistributionPlan(TORCH_DISTRIBUTED, ("a",)), DistributionPlan(TORCH_DISTRIBUTED, ("b",)))
+    play = started(
+        ranks("a", "algo-1", count=1),
+        ranks("b", "algo-2", count=1),
+        scripts("side", "algo-3"),
+        distributions=worlds,
+        completion_groups=("a", "b"),
+    )
+    play.exit("algo-1", "0", 0)
+    play.wait(1, alive=("algo-1", "algo-2", "algo-3"))
+    assert play.core.phase is Phase.RUNNING
+    play.exit("algo-2", "0", 0)
+    assert play.core.phase is Phase.STOPPING

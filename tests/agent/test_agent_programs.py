@@ -1,12 +1,12 @@
 """What runs on a host, and where the data workers are."""
 
 import msgspec
-from agent_plans import make_plan, ranks, scripts, workers
+from agent_plans import Ports, make_plan, ranks, scripts, workers
 
 from headrace.agent.feedfile import feed_hosts_for
 from headrace.agent.messages import Orders
-from headrace.agent.programs import ProgramSpec, expected_streams, feed_argv, feed_socket, programs_of
-from headrace.instance.launch import FeedHost
+from headrace.agent.programs import ProgramSpec, expected_streams, feed_argv, feed_socket, goes_on_without, programs_of
+from headrace.instance.launch import MULTI_WORKER_MIRRORED, TORCH_DISTRIBUTED, DistributionPlan, Elastic, FeedHost
 
 
 def test_a_plain_group_has_one_script():
@@ -55,3 +55,40 @@ def test_a_host_reaches_its_own_workers_by_socket_and_others_by_tcp():
     written = feed_hosts_for(plan, "algo-2", Orders(feed_generation=4, feed=feed))
     assert written.generation == 4
     assert [host.address for host in written.hosts] == ["tcp://127.78.1.1:7070", "unix:@headrace/job-1/algo-2"]
+
+
+def elastic(*groups, minimum=1, **fields):
+    world = DistributionPlan(TORCH_DISTRIBUTED, tuple(group.name for group in groups), elastic=Elastic(minimum, 3))
+    return make_plan(*groups, distributions=(world,), **fields)
+
+
+def test_an_elastic_world_has_torchrun_on_every_host_instead_of_ranks():
+    plan = elastic(ranks("dnn", "algo-1", "algo-2"))
+    assert programs_of(plan, "algo-2") == [ProgramSpec("torchrun")]
+    assert expected_streams(plan, "algo-1") == ("torchrun",)
+
+
+def test_two_worlds_number_their_ranks_alone_and_meet_at_ports_of_their_own():
+    plan = make_plan(
+        ranks("a", "algo-1"),
+        ranks("b", "algo-2", "algo-3", count=1),
+        scripts("side", "algo-4"),
+        distributions=(DistributionPlan(TORCH_DISTRIBUTED, ("a",)), DistributionPlan(TORCH_DISTRIBUTED, ("b",))),
+        ports=Ports(feed=7778),
+    )
+    assert [expected_streams(plan, f"algo-{n}") for n in (1, 2, 3, 4)] == [("0", "1"), ("0",), ("1",), ("0",)]
+    assert [plan.master_port_of(world) for world in plan.distributions] == [7777, 7779]
+
+
+def test_a_worker_of_tensorflow_is_one_program_a_host_named_by_its_index():
+    world = DistributionPlan(MULTI_WORKER_MIRRORED, ("dnn",))
+    plan = make_plan(scripts("side", "algo-1"), ranks("dnn", "algo-2", "algo-3", count=1), distributions=(world,))
+    assert programs_of(plan, "algo-3") == [ProgramSpec("1", 0)]
+
+
+def test_an_elastic_world_goes_on_without_a_host_while_it_has_enough_and_its_first():
+    plan = elastic(ranks("a", "algo-1", "algo-2"), ranks("b", "algo-3"), minimum=2)
+    assert goes_on_without(plan, "algo-3", ())
+    assert not goes_on_without(plan, "algo-3", {"algo-2"})
+    assert not goes_on_without(plan, "algo-1", ())  # it has the rendezvous
+    assert not goes_on_without(make_plan(ranks("a", "algo-1", "algo-2"), world=("a",)), "algo-2", ())

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from headrace import engines
+from headrace.engines.local.isolation.probing import examine
+from headrace.instance.launch import read_plan
 from headrace.job import Job
 from headrace.runs import Status
 from headrace.runs.events import HostStarted, ProgramStarted
@@ -33,8 +35,9 @@ def until(condition: Callable[[], object], seconds: float = 20.0, what: str = ""
 class Stage:
     """Starts jobs of one test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, isolation: str = "none") -> None:
         self.folder = folder
+        self.isolation = isolation
         self.prefix = f"127.{77 + os.getpid() % 100}.{next(_numbers)}"
         self.observer = Observer(self.prefix)
         self.handles: list[object] = []
@@ -49,9 +52,18 @@ class Stage:
             name,
             source_dir=str(code),
             entry_point="train.py",
-            engines={"local": {"address_prefix": self.prefix, "stop_grace": 3, **(local or {})}},
+            engines={"local": {**self._local(), **(local or {})}},
             **fields,
         )
+
+    def address(self, handle: object, host: str) -> str:
+        return read_plan(handle.paths.host(host)).host(host).address
+
+    def base(self, handle: object, host: str) -> str:
+        return read_plan(handle.paths.host(host)).host(host).base_dir
+
+    def _local(self) -> dict[str, object]:
+        return {"address_prefix": self.prefix, "stop_grace": 3, "isolation": self.isolation}
 
     def start(self, script: str, **fields: object):
         handle = engines.start(self.job(script, **fields))
@@ -62,10 +74,19 @@ class Stage:
         self.observer.assert_nothing_left(handle.id, handle.paths.root, within)
 
 
+# Decorates a test that must hold in both: hosts as addresses of this machine, and hosts in namespaces.
+both_isolations = pytest.mark.parametrize(
+    "stage", ["none", pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True
+)
+
+
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    isolation = getattr(request, "param", "none")
+    if isolation == "namespace" and (why := examine().namespace):
+        pytest.skip(f"no namespaces here: {why}")
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    stage = Stage(tmp_path)
+    stage = Stage(tmp_path, isolation)
     yield stage
     for handle in stage.handles:
         if handle.exit_code is None:  # the test has failed already
@@ -93,11 +114,29 @@ def agent_pid(handle: object, host: str) -> int:
 
 
 def program_pid(handle: object, host: str, stream: str = "0") -> int:
-    return next(
+    """The program's pid on this machine; the events have the one that it has on its host."""
+    pid = next(
         each.pid
         for each in handle.run.events()
         if isinstance(each, ProgramStarted) and (each.host, each.stream) == (host, stream)
     )
+    return pid_here(agent_pid(handle, host), pid)
+
+
+def pid_here(agent: int, pid: int) -> int:
+    """The pid on this machine of a process of the host of that agent."""
+    space = Path(f"/proc/{agent}/ns/pid").readlink()
+    if space == Path("/proc/self/ns/pid").readlink():
+        return pid
+    for path in Path("/proc").iterdir():
+        try:
+            rows = (path / "status").read_text().splitlines() if path.name.isdigit() else []
+            numbers = next((row.split() for row in rows if row.startswith("NSpid:")), [""])
+            if numbers[-1] == str(pid) and (path / "ns" / "pid").readlink() == space:
+                return int(path.name)
+        except OSError:  # it has ended by now
+            continue
+    raise AssertionError(f"no process {pid} on the host of agent {agent}")
 
 
 def kill(pid: int) -> None:

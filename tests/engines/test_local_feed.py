@@ -1,10 +1,9 @@
 """Hosts with data workers: the feed server beside and without ranks, its death, its end."""
 
 import time
-from pathlib import Path
 
 import msgspec
-from stage import agent_pid, assert_failed, groups, kill, said, text, until
+from stage import agent_pid, assert_failed, both_isolations, groups, kill, pid_here, said, text, until
 
 from headrace.instance.launch import FeedHosts
 from headrace.runs import Status
@@ -45,10 +44,15 @@ def feed_pids(handle, host):
     return [event.pid for event in started if (event.host, event.stream) == (host, "feed")]
 
 
+def kill_feed(handle, host, attempt=0):
+    kill(pid_here(agent_pid(handle, host), feed_pids(handle, host)[attempt]))
+
+
 def enough(handle):
     (handle.paths.code / "enough").touch()
 
 
+@both_isolations
 def test_a_data_host_serves_and_ends_with_the_job(stage):
     handle = feeding(stage)
     until(lambda: events(handle, FeedReady), 60)
@@ -57,10 +61,11 @@ def test_a_data_host_serves_and_ends_with_the_job(stage):
     assert (host.host, host.group, host.address, host.executors) == (
         "algo-2",
         "data",
-        f"tcp://{stage.prefix}.2:7070",
+        f"tcp://{stage.address(handle, 'algo-2')}:7070",
         1,
     )
-    assert len(Path(feed_file(handle).secret_file).read_text()) == 64
+    assert feed_file(handle).secret_file == f"{stage.base(handle, 'algo-1')}/input/data/headrace/secret"
+    assert len((handle.paths.host("algo-1") / "input/data/headrace/secret").read_text()) == 64
     until(said(handle, "running"))
     assert not any(line.text.startswith("running") for line in handle.logs("data"))
     enough(handle)
@@ -81,17 +86,18 @@ def test_a_host_with_ranks_and_data_workers_reaches_its_own_by_its_socket(stage)
     until(lambda: states(handle) == ["ready", "ready"])
     own, other = feed_file(handle).hosts
     assert own.address == f"unix:@headrace/{handle.id}/algo-1"
-    assert other.address == f"tcp://{stage.prefix}.2:7070"
+    assert other.address == f"tcp://{stage.address(handle, 'algo-2')}:7070"
     enough(handle)
     assert handle.wait(30) is Status.COMPLETED
     stage.assert_nothing_left(handle)
 
 
+@both_isolations
 def test_a_feed_server_that_is_killed_is_started_again_and_the_run_is_degraded(stage):
     handle = feeding(stage)
     until(lambda: events(handle, FeedReady), 60)
     before = feed_file(handle).generation
-    kill(feed_pids(handle, "algo-2")[0])
+    kill_feed(handle, "algo-2")
     until(lambda: len(events(handle, FeedReady)) == 2, 60)
     until(lambda: states(handle) == ["ready"])
     assert feed_file(handle).generation >= before + 2
@@ -115,6 +121,7 @@ def test_one_of_two_data_hosts_is_lost_and_the_run_goes_on(stage):
     stage.assert_nothing_left(handle)
 
 
+@both_isolations
 def test_the_last_data_host_is_lost_and_named(stage):
     handle = feeding(stage)
     until(lambda: events(handle, FeedReady), 60)
@@ -131,7 +138,7 @@ def test_a_feed_server_that_dies_again_and_again_is_given_up(stage):
     for attempt in range(4):
         until(lambda attempt=attempt: len(feed_pids(handle, "algo-2")) > attempt)
         began = time.monotonic()
-        kill(feed_pids(handle, "algo-2")[attempt])
+        kill_feed(handle, "algo-2", attempt)
     assert_failed(handle, began)
     stage.assert_nothing_left(handle)
     assert str(handle.cause) == "data/algo-2[feed]: no data worker is left: feed server killed by SIGKILL"

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import groups, text
+from stage import both_isolations, groups, text
 
 from headrace.runs import Status
 from headrace.runs.events import ProgramExited, RunFinished
@@ -20,6 +20,7 @@ assert os.read(0, 1) == b""
 """
 
 
+@both_isolations
 def test_three_hosts_run_the_entry_point_and_leave_nothing(stage):
     began = time.monotonic()
     handle = stage.start(HELLO, instance_groups=groups(data=2, dnn=1), hyperparameters={"epochs": 3, "note": "a b; c"})
@@ -51,6 +52,7 @@ def test_the_run_holds_job_plan_code_and_host_metrics(stage):
     assert seconds[-1].cpu >= seconds[0].cpu
 
 
+@both_isolations
 @pytest.mark.torch
 def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
     script = """
@@ -73,6 +75,7 @@ def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
     stage.assert_nothing_left(handle)
 
 
+@both_isolations
 def test_the_rest_is_stopped_when_the_completion_group_is_done(stage):
     script = """
     import os, signal, sys, time
@@ -122,6 +125,7 @@ def test_a_helper_that_cleans_up_after_its_killed_program_gets_the_time_to_do_it
     stage.assert_nothing_left(handle)
 
 
+@both_isolations
 def test_temporary_files_of_programs_go_with_the_run(stage):
     script = """
     import os, signal, tempfile

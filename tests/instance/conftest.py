@@ -17,6 +17,9 @@ GROUPS = (
 )
 
 
+WORLD = (DistributionPlan(TORCH_DISTRIBUTED, ("dnn_group",)),)
+
+
 @dataclass(frozen=True)
 class Job:
     """Builds trees of one job below `root`."""
@@ -34,7 +37,7 @@ class Job:
             "job_name": "the-job",
             "entry_point": "train.py",
             "hyperparameters": {"epochs": 3},
-            "distribution_groups": ("dnn_group",),
+            "distributions": WORLD,
         }
         base = self.root / host
         build_tree(base, **arguments | changes)

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.instance import Channel, build_tree
-from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch import (
+    MPI,
+    MULTI_WORKER_MIRRORED,
+    TORCH_DISTRIBUTED,
+    DistributionPlan,
+    GroupPlan,
+    HostPlan,
+    LaunchPlan,
+    Ports,
+)
 
 
 @dataclass(frozen=True)
@@ -20,16 +29,21 @@ class Case:
     groups: tuple[GroupPlan, ...]
     hyperparameters: dict[str, object] = field(default_factory=dict)
     channels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # channel -> groups that have it
-    distribution: tuple[str, ...] = ()
+    distribution: tuple[str, ...] = ()  # groups of one torch.distributed world
+    worlds: tuple[DistributionPlan, ...] = ()  # or any others
     region: str = ""
+
+    @property
+    def distributions(self) -> tuple[DistributionPlan, ...]:
+        return (DistributionPlan(TORCH_DISTRIBUTED, self.distribution),) if self.distribution else self.worlds
 
     @property
     def hosts(self) -> list[str]:
         return sorted((host for group in self.groups for host in group.hosts), key=lambda name: int(name[5:]))
 
 
-def group(name: str, instance_type: str, *numbers: int) -> GroupPlan:
-    return GroupPlan(name, instance_type, tuple(f"algo-{number}" for number in numbers), processes_per_host=1)
+def group(name: str, instance_type: str, *numbers: int, processes: int = 1) -> GroupPlan:
+    return GroupPlan(name, instance_type, tuple(f"algo-{number}" for number in numbers), processes_per_host=processes)
 
 
 EVERY_TYPE: dict[str, object] = {
@@ -69,7 +83,7 @@ CASES = (
         {"epochs": 3},
         {"training": ("homogeneousCluster",), "test-set.v2": ("homogeneousCluster",)},
         ("homogeneousCluster",),
-        "eu-west-1",
+        region="eu-west-1",
     ),
     Case(
         "two-groups",
@@ -107,6 +121,31 @@ CASES = (
         (group("a", "ml.c5.xlarge", 1), group("b", "ml.c5.xlarge", 2)),
         {"sagemaker_mpi_enabled": True},
     ),
+    Case(
+        "mpi",
+        (group("data_group", "ml.c5.xlarge", 1), group("dnn_group", "ml.p4d.24xlarge", 3, 2, processes=8)),
+        {"epochs": 3},
+        worlds=(DistributionPlan(MPI, ("dnn_group",), ("--NCCL_DEBUG", "INFO", "-verbose")),),
+    ),
+    Case(
+        "horovod-over-two-groups",
+        (group("a", "ml.g5.xlarge", 1, 2, processes=2), group("b", "ml.g5.xlarge", 3), group("c", "ml.c5.xlarge", 4)),
+        worlds=(DistributionPlan(MPI, ("a", "b"), horovod=True),),
+    ),
+    Case(
+        "multi-worker-mirrored",
+        (group("data_group", "ml.c5.xlarge", 1), group("dnn_group", "ml.g5.xlarge", 2, 3)),
+        worlds=(DistributionPlan(MULTI_WORKER_MIRRORED, ("dnn_group",)),),
+    ),
+    Case(
+        "several-distributions",
+        (
+            group("torch", "ml.g5.xlarge", 1, 2),
+            group("horovod", "ml.g5.xlarge", 3, 4),
+            group("side", "ml.c5.xlarge", 5),
+        ),
+        worlds=(DistributionPlan(TORCH_DISTRIBUTED, ("torch",)), DistributionPlan(MPI, ("horovod",))),
+    ),
 )
 
 
@@ -125,13 +164,13 @@ def build(case: Case, host: str, base: Path, data: Path) -> LaunchPlan:
             for name, groups in case.channels.items()
             if own in groups
         },
-        distribution_groups=case.distribution,
+        distributions=case.distributions,
         region=case.region,
     )
-    return launch_plan(case.groups, case.hosts, case.distribution)
+    return launch_plan(case.groups, case.hosts, case.distributions)
 
 
-def launch_plan(groups: tuple[GroupPlan, ...], hosts: list[str], distribution: tuple[str, ...]) -> LaunchPlan:
+def launch_plan(groups: tuple[GroupPlan, ...], hosts: list[str], worlds: tuple[DistributionPlan, ...]) -> LaunchPlan:
     group_of = {host: each.name for each in groups for host in each.hosts}
     return LaunchPlan(
         job_name="the-job",
@@ -143,7 +182,7 @@ def launch_plan(groups: tuple[GroupPlan, ...], hosts: list[str], distribution: t
             for host in hosts
         ),
         leader=hosts[0],
-        distributions=(DistributionPlan(TORCH_DISTRIBUTED, distribution),) if distribution else (),
+        distributions=worlds,
         environment={"USER_VARIABLE": "from the job file"},
         ports=Ports(master=7799),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.instance import Environment, hyperparameter_arguments, program_variables
+from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hello"
 
@@ -32,9 +33,8 @@ def run_hello(base: Path, plan, **variables: str) -> subprocess.CompletedProcess
 def test_both_ways_agree_on_every_host(job, make_plan, host: str, distribution: tuple[str, ...]) -> None:
     channels = {"training": job.channel("training")}
     parameters = {"greeting": "Hello, big world; exit 3", "times": 2}
-    base = job.tree(
-        host, code=EXAMPLE / "code", channels=channels, hyperparameters=parameters, distribution_groups=distribution
-    )
+    worlds = (DistributionPlan(TORCH_DISTRIBUTED, distribution),) if distribution else ()
+    base = job.tree(host, code=EXAMPLE / "code", channels=channels, hyperparameters=parameters, distributions=worlds)
     done = run_hello(base, make_plan(world=distribution))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()

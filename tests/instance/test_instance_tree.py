@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.instance import Channel, TreePaths
-from headrace.instance.launch import GroupPlan, channel_dir
+from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, channel_dir
 
 
 def test_resourceconfig_is_byte_for_byte_what_the_service_writes(job) -> None:
@@ -30,9 +30,7 @@ def test_resourceconfig_is_byte_for_byte_what_the_service_writes(job) -> None:
 
 def test_a_homogeneous_job_has_one_group_named_homogeneous_cluster(job) -> None:
     groups = (GroupPlan("homogeneousCluster", "ml.c5.xlarge", ("algo-1", "algo-2")),)
-    config = json.loads(
-        TreePaths(job.tree("algo-2", groups=groups, distribution_groups=())).resource_config.read_bytes()
-    )
+    config = json.loads(TreePaths(job.tree("algo-2", groups=groups, distributions=())).resource_config.read_bytes())
     assert config["current_group_name"] == "homogeneousCluster"
     assert [group["instance_group_name"] for group in config["instance_groups"]] == ["homogeneousCluster"]
 
@@ -56,7 +54,7 @@ def test_hyperparameters_are_json_in_strings_beside_the_reserved_ones(job) -> No
 
 
 def test_without_a_distribution_or_region_their_hyperparameters_are_missing(job) -> None:
-    base = job.tree("algo-1", hyperparameters={}, distribution_groups=())
+    base = job.tree("algo-1", hyperparameters={}, distributions=())
     assert sorted(json.loads(TreePaths(base).hyperparameters.read_bytes())) == [
         "sagemaker_container_log_level",
         "sagemaker_job_name",
@@ -109,7 +107,7 @@ def test_hosts_are_ordered_by_number_and_groups_keep_their_order(job) -> None:
         GroupPlan("b", "ml.c5.xlarge", ("algo-12", "algo-2")),
         GroupPlan("a", "ml.c5.xlarge", ("algo-1", "algo-10")),
     )
-    env = job.environment("algo-2", groups=groups, distribution_groups=())
+    env = job.environment("algo-2", groups=groups, distributions=())
     assert env.hosts == ["algo-1", "algo-2", "algo-10", "algo-12"]
     assert env.instance_groups == ["b", "a"]
     assert env.current_instance_group_hosts == ["algo-12", "algo-2"]
@@ -142,13 +140,20 @@ def test_a_channel_name_cannot_leave_the_tree_or_take_ours(job, name: str) -> No
     assert not (job.root / "algo-1").exists()
 
 
-@pytest.mark.parametrize(
-    ("attributes", "message"),
-    [({"distribution": "ShardedByS3Key"}, "ShardedByS3Key"), ({"input_mode": "Pipe"}, "Pipe")],
-)
-def test_what_local_data_cannot_do_is_refused(job, attributes: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        job.tree("algo-1", channels={"training": job.channel("training", **attributes)})
+def test_a_channel_that_comes_later_is_told_and_not_made(job) -> None:
+    pipe = Channel(
+        None, input_mode="Pipe", distribution="ShardedByS3Key", record_wrapping="RecordIO", compression="Gzip"
+    )
+    paths = TreePaths(job.tree("algo-1", channels={"training": pipe}))
+    assert json.loads(paths.input_data_config.read_bytes()) == {
+        "training": {
+            "TrainingInputMode": "Pipe",
+            "S3DistributionType": "ShardedByS3Key",
+            "RecordWrapperType": "RecordIO",
+            "CompressionType": "Gzip",
+        }
+    }
+    assert list(paths.input_data.iterdir()) == []
 
 
 def test_missing_data_is_refused_before_anything_is_written(job) -> None:
@@ -161,7 +166,7 @@ def test_a_host_or_group_that_the_job_does_not_have_is_an_error(job) -> None:
     with pytest.raises(ValueError, match="'algo-9'"):
         job.tree("algo-9")
     with pytest.raises(ValueError, match="'nobody'"):
-        job.tree("algo-1", distribution_groups=("nobody",))
+        job.tree("algo-1", distributions=(DistributionPlan(TORCH_DISTRIBUTED, ("nobody",)),))
 
 
 def test_paths_are_those_of_the_contract() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.instance import Environment, program_variables
+from headrace.instance.toolkit import SEARCH_PATH
 from headrace.instance.variables import LEFT_OUT, format_name, format_value
 
 json_values = st.recursive(
@@ -81,7 +82,7 @@ def test_each_host_knows_itself_its_rank_and_the_master(job, make_plan, host: st
 
 
 def test_without_a_distribution_the_rank_is_the_place_among_all_hosts(job, make_plan) -> None:
-    variables = program_variables(job.environment("algo-3", distribution_groups=()), make_plan(world=()))
+    variables = program_variables(job.environment("algo-3", distributions=()), make_plan(world=()))
     assert variables["SM_CURRENT_HOST_RANK"] == "2"
     assert variables["SM_DISTRIBUTION_HOSTS"] == "[]"
     assert variables["SM_MASTER_ADDR"] == "127.0.1.1"
@@ -123,15 +124,17 @@ def test_the_job_is_the_plans_also_when_headrace_runs_inside_another_job(job, ma
 def test_the_code_directory_is_first_on_the_python_path(job, make_plan) -> None:
     env = job.environment("algo-1")
     code = f"{job.root}/algo-1/code"
-    assert program_variables(env, make_plan(), inherited={})["PYTHONPATH"] == code
+    assert program_variables(env, make_plan(), inherited={})["PYTHONPATH"] == f"{code}:{SEARCH_PATH}"
     plan = make_plan(environment={"PYTHONPATH": "/user"})
-    assert program_variables(env, plan, inherited={"PYTHONPATH": "/a:/b"})["PYTHONPATH"] == f"{code}:/user:/a:/b"
+    assert program_variables(env, plan, inherited={"PYTHONPATH": "/a:/b"})["PYTHONPATH"] == (
+        f"{code}:/user:/a:/b:{SEARCH_PATH}"
+    )
 
 
 def test_a_relative_python_path_still_leads_there_from_the_code_directory(job, make_plan, monkeypatch) -> None:
     monkeypatch.chdir(job.root)
     variables = program_variables(job.environment("algo-1"), make_plan(), inherited={"PYTHONPATH": "src::/b"})
-    assert variables["PYTHONPATH"] == f"{job.root}/algo-1/code:{job.root}/src:/b"
+    assert variables["PYTHONPATH"] == f"{job.root}/algo-1/code:{job.root}/src:/b:{SEARCH_PATH}"
 
 
 def test_a_hyphen_has_an_alias_that_a_shell_can_read_unless_the_name_is_taken(job, make_plan) -> None:

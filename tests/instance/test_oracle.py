@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from oracle_cases import CASES, EVERY_TYPE, build, build_sdk_local_mode, random_
 from headrace.instance import Environment, hyperparameter_arguments, program_variables
 from headrace.instance.arguments import decode, encode
 from headrace.instance.launch import LaunchPlan
+from headrace.instance.toolkit import SEARCH_PATH
 from headrace.instance.variables import format_name, format_value
 
 pytestmark = pytest.mark.oracle
@@ -123,8 +125,9 @@ DIFFERENCES = (
     Difference(
         "variable",
         "PYTHONPATH",
-        "theirs is the whole sys.path of the toolkit's interpreter; ours is the code directory and what is inherited",
-        lambda seen, theirs, ours: str(theirs).split(":")[0] == ours,
+        "theirs is the whole sys.path of the toolkit's interpreter; ours is the code directory, what is inherited, and "
+        "headrace's stand-in for the toolkit",
+        lambda seen, theirs, ours: str(ours).split(":") == [str(theirs).split(":")[0], SEARCH_PATH],
     ),
     Difference(
         "variable",
@@ -150,7 +153,18 @@ DIFFERENCES = (
         HETERO_MASTER,
         only_ours(lambda seen: str(properties(seen)["master_hostname"]).replace("algo-", "127.0.1.")),
     ),
-    Difference("variable", "SM_MASTER_PORT", HETERO_MASTER, only_ours(lambda seen: "7799")),
+    Difference(
+        "variable",
+        "SM_MASTER_PORT",
+        f"{HETERO_MASTER}; the second world of a job has the next port",
+        only_ours(lambda seen: "7800" if properties(seen)["current_instance_group"] == "horovod" else "7799"),
+    ),
+    Difference(
+        "variable",
+        "PATH",
+        "the programs beside the job's interpreter come first, so that `python` in a script is that one",
+        lambda seen, theirs, ours: ours == f"{Path(sys.executable).parent}:{theirs}",
+    ),
     Difference(
         "variable",
         "SM_CURRENT_HOST_RANK",
@@ -388,3 +402,29 @@ def test_random_hyperparameters_are_decoded_formatted_and_passed_as_the_toolkit_
         assert hyperparameter_arguments(decoded) == each.theirs["arguments"], each.content
         variables = {format_name(f"hp_{name}"): format_value(value) for name, value in decoded.items()}
         assert variables == each.theirs["variables"], each.content
+
+
+def test_the_toolkit_finds_its_own_launcher_for_every_kind_of_distribution(answers: Answers) -> None:
+    """The flags, as SageMaker's containers look for them, and the groups, are on the hosts of each world."""
+    flags = {
+        "homogeneous-distribution": {"sagemaker_torch_distributed_enabled": True},
+        "mpi": {
+            "sagemaker_mpi_enabled": True,
+            "sagemaker_mpi_num_of_processes_per_host": 8,
+            "sagemaker_mpi_custom_mpi_options": "--NCCL_DEBUG INFO -verbose",
+        },
+        "multi-worker-mirrored": {"sagemaker_multi_worker_mirrored_strategy_enabled": True},
+    }
+    seen = {each.case: each.theirs["property"] for each in answers.hosts if each.host == "algo-2"}
+    for case, expected in flags.items():
+        groups = {"sagemaker_distribution_instance_groups": seen[case]["distribution_instance_groups"]}
+        assert seen[case]["additional_framework_parameters"] == expected | groups
+    by_host = {each.host: each.theirs["property"] for each in answers.hosts if each.case == "several-distributions"}
+    for host, groups, master in (("algo-2", ["torch"], "algo-1"), ("algo-4", ["horovod"], "algo-3")):
+        assert by_host[host]["distribution_instance_groups"] == groups
+        assert by_host[host]["master_hostname"] == master
+    assert by_host["algo-5"]["distribution_instance_groups"] == ["torch", "horovod"]
+    over_two = {each.host: each.theirs["property"] for each in answers.hosts if each.case == "horovod-over-two-groups"}
+    assert over_two["algo-4"]["distribution_hosts"] == ["algo-1", "algo-2", "algo-3"]
+    processes = "sagemaker_mpi_num_of_processes_per_host"
+    assert [over_two[host]["additional_framework_parameters"][processes] for host in sorted(over_two)] == [2, 2, 1, 2]

@@ -20,9 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.agent.firstcause import WINDOW, Kind, Suspect, exit_suspect, first_of
+from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
 from headrace.agent.hoststate import HostState
 from headrace.agent.messages import (
+    DaemonEnded,
+    DaemonWanted,
     ExecutorLost,
     Exited,
     FeedDown,
@@ -37,10 +39,13 @@ from headrace.agent.messages import (
     Report,
     StopOrder,
 )
-from headrace.agent.programs import expected_streams
+from headrace.agent.mpi.daemons import Daemons
+from headrace.agent.mpi.outcome import unfinished_worlds
+from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without
 from headrace.agent.readiness import startable, waits_in_vain
 from headrace.agent.stall import stalled
 from headrace.instance.launch import FeedHost, LaunchPlan
+from headrace.processes.table import name_of_exit
 from headrace.runs.events import (
     MAX_RUN,
     Cause,
@@ -112,6 +117,8 @@ class Coordinator:
         self._outcome: tuple[Status, Cause | None] = (Status.FAILED, None)
         self._stop: StopOrder | None = None
         self._feed_generation = 1
+        self._daemons = Daemons(plan)
+        self._feed: tuple[FeedHost, ...] = ()
         self._hosts: dict[str, HostState] = {}
         for host in plan.hosts:
             executors = plan.group(host.group).feed_executors
@@ -119,6 +126,7 @@ class Coordinator:
             state = HostState(host.name, host.group, host.address, streams, executors, heard=now)
             state.feed = "starting" if executors else ""
             self._hosts[host.name] = state
+        self._list_feed()
 
     # --- what the hosts shall do -------------------------------------------------------------------------------
 
@@ -132,13 +140,9 @@ class Coordinator:
             ack=host.taken,
             start=host.started > 0,
             feed_generation=self._feed_generation,
-            feed=tuple(
-                FeedHost(
-                    each.name, each.group, f"tcp://{each.address}:{self._plan.ports.feed}", each.executors, each.feed
-                )
-                for each in self._hosts.values()
-                if each.feed
-            ),
+            feed=self._feed,
+            daemons=self._daemons.orders_of(name),
+            daemon_ends=self._daemons.ends_of(name),
             stop=stop,
             verdict=self.verdict.status if self.verdict else None,
         )
@@ -217,19 +221,16 @@ class Coordinator:
                 effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
             case Exited():
                 host.exits[message.stream] = message
-                if message.exit_code != 0 and not message.stopped:
-                    self._suspect(
-                        exit_suspect(
-                            group=host.group,
-                            host=host.name,
-                            stream=message.stream,
-                            at=message.at,
-                            exit_code=message.exit_code,
-                            number=message.signal,
-                            last_lines=message.last_lines,
-                        ),
-                        now,
-                    )
+                host.mpirun_ended = now if message.stream == MPIRUN else host.mpirun_ended
+                killed = message.signal is not None and not message.stopped
+                if killed and message.stream == TORCHRUN and self._goes_on_without(host):
+                    self._lose(host, f"torchrun was {name_of_exit(None, message.signal)}", effects, now)
+                elif message.exit_code != 0 and not message.stopped:
+                    self._suspect(suspect_of(host.group, host.name, message), now)
+            case DaemonWanted():
+                effects.wake.add(self._daemons.wanted(host.name, message))
+            case DaemonEnded():
+                effects.wake.add(self._daemons.ended(host.name, message))
             case FeedUp():
                 host.executors = message.executors
                 self._feed_changed(host, "ready", effects)
@@ -259,7 +260,17 @@ class Coordinator:
     def _feed_changed(self, host: HostState, state: str, effects: Effects) -> None:
         host.feed = state
         self._feed_generation += 1
+        self._list_feed()
         effects.wake.update(self._hosts)
+
+    def _list_feed(self) -> None:
+        """Makes the list that goes to every host, with every order: once for each generation."""
+        port = self._plan.ports.feed
+        self._feed = tuple(
+            FeedHost(each.name, each.group, f"tcp://{each.address}:{port}", each.executors, each.feed)
+            for each in self._hosts.values()
+            if each.feed
+        )
 
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
         host.feed_word = reason
@@ -278,12 +289,15 @@ class Coordinator:
         # When its connection broke is not known better than by its last word.
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
-        if host.unfinished:
-            self._suspect(
-                Suspect(Kind.SILENT, at, Cause(reason, host.group, host.name, "agent", infrastructure=True)), now
-            )
+        if host.unfinished and not self._goes_on_without(host):
+            cause = Cause(reason, host.group, host.name, "agent", infrastructure=True)
+            self._suspect(Suspect(Kind.SILENT, at, cause), now)
+        effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
+
+    def _goes_on_without(self, host: HostState) -> bool:
+        return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -322,9 +336,13 @@ class Coordinator:
         self._start_groups(effects, now)
         wanted = plan.completion_groups or tuple(name for world in plan.distributions for name in world.groups)
         complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
-        if complete and not any(host.unfinished for host in complete):
+        left = [host for host in complete if not (host.lost and self._goes_on_without(host))]
+        if left and not any(host.unfinished for host in left):
             self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)
-        elif plan.max_run and now - self._started + self._spent > plan.max_run:
+            return
+        for suspect in unfinished_worlds(plan, self._hosts, now):
+            self._suspect(suspect, now)
+        if plan.max_run and now - self._started + self._spent > plan.max_run:
             cause = Cause(f"{MAX_RUN}: the job ran longer than max_run, {plan.max_run:g} s")
             self._begin_stop(Status.STOPPED, cause, plan.stop_grace, effects, now)
         elif (vain := waits_in_vain(plan, self._hosts, now)) is not None:

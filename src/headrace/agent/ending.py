@@ -27,7 +27,7 @@ async def end_programs(
         return
     for program in programs:
         program.terminate()
-    ended = asyncio.ensure_future(_all_ended(programs))
+    ended = asyncio.ensure_future(all_ended(programs))
     while not ended.done():
         changed.clear()
         seconds = rest()
@@ -44,7 +44,8 @@ async def end_programs(
         await asyncio.wait_for(ended, GONE_SECONDS)
 
 
-async def _all_ended(programs: Sequence[Running]) -> None:
+async def all_ended(programs: Sequence[Running]) -> None:
+    """Waits until the programs, and what was asked to end with them, have ended."""
     for program in programs:
         await program.ended.wait()
         while program.answering:  # a process that is no child of ours sends no signal when it ends

@@ -21,39 +21,41 @@ from typing import cast
 import msgspec
 
 from headrace.agent.client import Client, CoordinatorLost
-from headrace.agent.ending import end_programs
+from headrace.agent.elastic import ElasticHost
+from headrace.agent.ending import all_ended, end_programs
 from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
+from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.leader import Leader
-from headrace.agent.messages import (
-    Exited,
-    Heartbeat,
-    Hello,
-    HostEnded,
-    Orders,
-    ProgramsEnded,
-    Ready,
-    StopOrder,
-    clip_lines,
+from headrace.agent.memory import MemoryKills
+from headrace.agent.messages import Heartbeat, Hello, HostEnded, Message, Orders, ProgramsEnded, Ready, StopOrder
+from headrace.agent.mpi.host import MpiHost
+from headrace.agent.programs import (
+    FEED,
+    expected_streams,
+    feed_argv,
+    is_in_elastic_world,
+    is_in_mpi_world,
+    is_launcher,
+    programs_of,
 )
-from headrace.agent.programs import FEED, ProgramSpec, expected_streams, feed_argv, programs_of
 from headrace.agent.readiness import is_waited_for
 from headrace.agent.running import Reaper, Running
 from headrace.agent.signs import quiet_times, until_listens
 from headrace.agent.sweep import end_leftovers
 from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
-from headrace.instance import write_failure
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import SPENT, CommandReader, StopJob
-from headrace.instance.outcome import OWN_WORDS
-from headrace.processes.table import descendants, name_of_exit
+from headrace.processes.table import descendants
 from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream
-from headrace.runs.events import ProgramExited, ProgramStarted
 
 ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
 FEED_GRACE = 5.0
+LAUNCHER_GRACE = (
+    3.0  # for torchrun, mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
+)
 LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
 
 
@@ -74,10 +76,9 @@ class HostAgent:
         self._paths = RunPaths(Path(self.me.record_dir))
         self._events = EventWriter(self._paths.events(host))
         self._log = LogWriter(self._paths.log(self._stream("agent")))
-        self._logs: dict[str, LogWriter] = {}
         self._variables = HostVariables(plan, host)
+        self._memory = MemoryKills(self.me.memory, self.note)
         self._reaper = Reaper()
-        self._running: dict[str, Running] = {}
         self._feed: FeedServer | None = None
         self._feed_generation = 0
         self._started = False
@@ -109,6 +110,26 @@ class HostAgent:
             heartbeat=self._heartbeat,
             tls=tls,
         )
+        self._programs = HostPrograms(
+            plan,
+            host,
+            self._paths,
+            self._events,
+            self._variables,
+            self._reaper,
+            self._client.report,
+            self.note,
+            self._memory,
+        )
+        self._programs.on_end = self._program_ended
+        self._mpi: MpiHost | None = None
+        if is_in_mpi_world(plan, host):
+            self._mpi = MpiHost(
+                plan, host, secret, self._programs, self._client.report, self.note, self._variables.scratch
+            )
+        self._elastic: ElasticHost | None = None
+        if is_in_elastic_world(plan, host):
+            self._elastic = ElasticHost(plan, host, secret, self._programs, self._client.report, self.note)
 
     def note(self, text: str) -> None:
         """Writes a line into the agent's own log."""
@@ -131,20 +152,27 @@ class HostAgent:
             len(self.me.cpus) or len(os.sched_getaffinity(0)),
         )
         self._task(sampler.run())
+        self._task(self._memory.watch())
         self._variables.prepare()
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
         sampler.sample()
         if self._leader is not None:
             await self._close_leader(self._leader)
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks, timeout=0.1)
             self._tasks = [task for task in self._tasks if not task.done()]
-        for log in [*self._logs.values(), self._log]:
-            log.close()
+        self._programs.close_logs()
+        self._log.close()
         self._events.close()
         released = self._stop is not None and self._stop.leave
         return 0 if released or self._verdict is Status.COMPLETED else 1
@@ -179,6 +207,8 @@ class HostAgent:
             self.stop(orders.stop)
         elif orders.start and not self._started:
             self._start_programs()
+        if self._mpi is not None:
+            self._mpi.obey(orders)
         if orders.verdict is not None:
             self._verdict = orders.verdict
             self._released.set()
@@ -191,6 +221,9 @@ class HostAgent:
         feed = order.feed or (self._stop is not None and self._stop.feed)
         if first:
             self.note(f"stopping: {order.reason}")
+            for launcher in (self._mpi, self._elastic):
+                if launcher is not None:
+                    launcher.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
         self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()
@@ -217,10 +250,14 @@ class HostAgent:
         self._started = True
         for spec in programs_of(self.plan, self.me.name):
             if spec.is_feed:
-                self._feed = FeedServer(self._start_feed, self._client.report, self.note, self.plan.start_timeout)
+                self._feed = FeedServer(self._start_feed, self._report_feed, self.note, self.plan.start_timeout)
                 self._feed.start()
+            elif spec.is_mpirun and self._mpi is not None:
+                self._programs.start_by(spec.stream, self._mpi.start_mpirun)
+            elif spec.is_torchrun and self._elastic is not None:
+                self._programs.start_by(spec.stream, self._elastic.start_torchrun)
             else:
-                self._start_program(spec)
+                self._programs.start(spec)
         if is_waited_for(self.plan, self.group.name):
             self._task(self._report_ready())
 
@@ -234,98 +271,41 @@ class HostAgent:
             where = self._stream(stream)
             return [self._paths.log(where), self._paths.metrics(where)]
 
-        return Heartbeat(quiet_times(self._running, files) if self.plan.stall_after else {})
-
-    def _start_program(self, spec: ProgramSpec) -> None:
-        metrics = self._paths.metrics(self._stream(spec.stream))
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        env = self._variables.of_program(spec, metrics)
-        try:
-            running = self._launch(spec.stream, self._variables.argv(), env)
-        except OSError as error:
-            reason = f"cannot start {spec.stream}: {error.strerror or error}"
-            self.note(reason)
-            self._client.report(Exited(spec.stream, time.time(), exit_code=127, last_lines=(reason,)))
-            return
-        self._reaper.watch(running, lambda: self._program_ended(running))
+        return Heartbeat(quiet_times(self._programs.running, files) if self.plan.stall_after else {})
 
     def _start_feed(self, status_fd: int, on_end: Callable[[], None]) -> Running:
         argv = [sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
-        running = self._launch(FEED, argv, self._variables.of_feed(), (status_fd,))
+        return self._programs.launch_feed(argv, status_fd, on_end)
 
-        def ended() -> None:
-            self._record_exit(running)
-            on_end()
+    def _report_feed(self, message: Message) -> None:
+        self._client.report(self._memory.explain(message))
 
-        self._reaper.watch(running, ended)
-        return running
-
-    def _launch(self, stream: str, argv: list[str], env: dict[str, str], fds: tuple[int, ...] = ()) -> Running:
-        log = self._logs.setdefault(stream, LogWriter(self._paths.log(self._stream(stream))))
-        running = Running(stream, argv=argv, env=env, cwd=f"{self.me.base_dir}/code", log=log, pass_fds=fds)
-        self._running[stream] = running
-        where = {"group": self.group.name, "host": self.me.name, "stream": stream}
-        self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
-        return running
-
-    def _record_exit(self, running: Running) -> None:
-        self._events.write(
-            ProgramExited(
-                t=time.time(),
-                group=self.group.name,
-                host=self.me.name,
-                stream=running.stream,
-                exit_code=running.exit_code,
-                signal=running.signal,
-                stopped=running.told,
-            )
-        )
-
-    def _program_ended(self, running: Running) -> None:
-        self._record_exit(running)
-        lines = clip_lines(list(running.tail))
-        if running.exit_code != 0 and not running.told:
-            how = name_of_exit(running.exit_code, running.signal)
-            self._write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
-        self._client.report(
-            Exited(
-                running.stream,
-                time.time(),
-                exit_code=running.exit_code,
-                signal=running.signal,
-                stopped=running.told,
-                last_lines=lines,
-            )
-        )
-        if not any(self._entry_running()) and self._stop is None:
+    def _program_ended(self) -> None:
+        if not self._programs.entry_running() and self._stop is None:
             self._task(self._clear())
-
-    def _write_failure(self, text: str) -> None:
-        try:
-            write_failure(self.me.base_dir, OWN_WORDS + text)
-        except OSError as error:
-            self.note(f"cannot write output/failure: {error}")
-
-    def _entry_running(self) -> list[Running]:
-        return [each for each in self._running.values() if each.stream != FEED and not each.ended.is_set()]
 
     # --- stop ----------------------------------------------------------------------------------------------------
 
     async def _stop_host(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-        await self._end(self._entry_running(), float("inf"))
+        entry = [each for each in self._programs.entry_running() if not is_launcher(each.stream)]
+        await self._end(entry, float("inf"))
         if expected_streams(self.plan, self.me.name):
             self._client.report(ProgramsEnded())
         while self._stop is not None and not self._stop.feed:
             self._stop_changed.clear()
             await self._stop_changed.wait()
-        feed = self._running.get(FEED)
+        launchers = self._programs.entry_running()
+        if launchers:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(all_ended(launchers), min(LAUNCHER_GRACE, self._stop_at - time.monotonic()))
+            await self._end(self._programs.entry_running(), 1.0)
+        feed = self._programs.running.get(FEED)
         if feed is not None and not feed.ended.is_set():
             await self._end([feed], FEED_GRACE)
         await self._clear()
-        for running in self._running.values():
-            running.close()
+        self._programs.close_pipes()
         self._variables.remove_scratch()
         self._client.report(HostEnded())
         self._ended.set()
@@ -338,7 +318,7 @@ class HostAgent:
 
     async def _clear(self) -> None:
         """Ends what the programs left running: whatever descends from this agent and is not one of its programs."""
-        alive = [each.pid for each in self._running.values() if not each.ended.is_set()]
+        alive = [each.pid for each in self._programs.running.values() if not each.ended.is_set()]
         left = await end_leftovers(lambda: descendants(os.getpid(), without=alive), self._reaper.reap)
         if left:
             self.note(f"{left} processes that the programs had left running were killed")
@@ -356,7 +336,7 @@ class HostAgent:
     async def _close_leader(self, leader: Leader) -> None:
         verdict = leader.verdict
         if verdict is not None and verdict.status is Status.FAILED and verdict.cause is not None:
-            self._write_failure("\n".join([str(verdict.cause), *verdict.cause.last_lines]))
+            self._programs.write_failure("\n".join([str(verdict.cause), *verdict.cause.last_lines]))
         await leader.close()
 
     def _watch_lifeline(self) -> None:

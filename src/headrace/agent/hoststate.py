@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.agent.messages import Exited, StopOrder
+from headrace.agent.programs import is_of_mpirun
 
 
 @dataclass
@@ -26,6 +27,7 @@ class HostState:
         release: it was told to end before the job.
         ended: nothing is left on it.
         exits: how its programs ended.
+        mpirun_ended: when the launcher of its ranks ended; 0 before, or without one.
         signs: when each program last showed a sign of life.
         feed: state of its feed server: starting, ready, lost; empty without one.
         feed_word: why that was down last.
@@ -47,6 +49,7 @@ class HostState:
     release: StopOrder | None = None
     ended: bool = False
     exits: dict[str, Exited] = field(default_factory=dict)
+    mpirun_ended: float = 0.0
     signs: dict[str, float] = field(default_factory=dict)
     feed: str = ""
     feed_word: str = ""
@@ -59,7 +62,9 @@ class HostState:
     @property
     def unfinished(self) -> bool:
         """Whether one of its programs has not ended well."""
-        return any(stream not in self.exits or self.exits[stream].exit_code != 0 for stream in self.streams)
+        ends = [end for stream, end in self.exits.items() if not is_of_mpirun(stream)]
+        # Counted, not compared by name: which ranks are on a host is mpirun's affair.
+        return len(ends) < len(self.streams) or any(end.exit_code != 0 for end in ends)
 
     @property
     def idle(self) -> bool:

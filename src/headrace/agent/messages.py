@@ -79,6 +79,7 @@ class Exited(_Message, frozen=True, tag="exited"):
         at: when, seconds since the epoch on that host's clock.
         stopped: the agent had told it to stop before.
         last_lines: its last output.
+        reason: how it ended, in words, when more is known than code and signal.
     """
 
     stream: str
@@ -87,6 +88,38 @@ class Exited(_Message, frozen=True, tag="exited"):
     signal: int | None = None
     stopped: bool = False
     last_lines: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class DaemonWanted(_Message, frozen=True, tag="daemon_wanted"):
+    """mpirun on this host wants a daemon on another host, or on this one.
+
+    Attributes:
+        number: counts this host's requests, from 1.
+        host: where.
+        argv, variables: see `headrace.agent.mpi.remote`.
+    """
+
+    number: int
+    host: str
+    argv: tuple[str, ...]
+    variables: dict[str, str] = {}
+
+
+class DaemonEnded(_Message, frozen=True, tag="daemon_ended"):
+    """A daemon that this host ran for the mpirun of another one ended, or could not be started.
+
+    Attributes:
+        asker, number: whose request it was.
+        exit_code, signal: exactly one is set.
+        reason: why it could not be started; empty if it was.
+    """
+
+    asker: str
+    number: int
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
 
 
 class ProgramsEnded(_Message, frozen=True, tag="programs_ended"):
@@ -97,7 +130,19 @@ class HostEnded(_Message, frozen=True, tag="host_ended"):
     """Everything on the host has ended and is cleaned up."""
 
 
-Message = Hello | Heartbeat | Ready | FeedUp | FeedDown | ExecutorLost | Exited | ProgramsEnded | HostEnded
+Message = (
+    Hello
+    | Heartbeat
+    | Ready
+    | FeedUp
+    | FeedDown
+    | ExecutorLost
+    | Exited
+    | DaemonWanted
+    | DaemonEnded
+    | ProgramsEnded
+    | HostEnded
+)
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +168,24 @@ class StopOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leave: bool = False
 
 
+class DaemonOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A daemon that a host shall run; see `DaemonWanted`."""
+
+    asker: str
+    number: int
+    argv: tuple[str, ...]
+    variables: dict[str, str] = {}
+
+
+class DaemonEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a daemon ended that this host had asked for; see `DaemonEnded`."""
+
+    number: int
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+
 class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that the coordinator wants from one host.
 
@@ -130,6 +193,8 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ack: number of the last report that was taken in.
         start: start the programs.
         feed: where the data workers are; grows by generation.
+        daemons: daemons of mpirun that this host shall have started.
+        daemon_ends: ends of those that this host had asked for.
         stop: stop the programs.
         verdict: how the job ended; the agent may leave.
     """
@@ -138,6 +203,8 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: bool = False
     feed_generation: int = 0
     feed: tuple[FeedHost, ...] = ()
+    daemons: tuple[DaemonOrder, ...] = ()
+    daemon_ends: tuple[DaemonEnd, ...] = ()
     stop: StopOrder | None = None
     verdict: Status | None = None
 

@@ -1,20 +1,33 @@
 """What runs on one host: a pure function from the launch plan.
 
-A host whose group runs the entry point has either one plain script, or the ranks of torch.distributed that the plan
-gives it; the agent starts the ranks itself, with the variables that torchrun would set. A host with data workers has
-a feed server besides. The name of a program (its stream) is its global rank, or ``feed``; a plain script is ``0``.
+A host whose group runs the entry point has one of these:
+
+* one plain script;
+* its ranks of torch.distributed, which the agent starts itself, with the variables that torchrun would set;
+* torchrun, when its world is elastic: the ranks are torchrun's;
+* mpirun, on the first host of an MPI world: it has the agents start the ranks of all hosts (see `mpi`);
+* one worker of MultiWorkerMirroredStrategy.
+
+A host with data workers has a feed server besides. The name of a program (its stream) is its global rank, ``torchrun``,
+``mpirun``, ``orted`` (a daemon of mpirun) or ``feed``; a plain script is ``0``.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.instance import global_ranks
 from headrace.instance.certificates import certificate_files
-from headrace.instance.launch import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
+from headrace.instance.entry import entry_command
+from headrace.instance.launch import MPI, SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 
 FEED = "feed"
+TORCHRUN = "torchrun"
+MPIRUN = "mpirun"
+MPI_DAEMONS = ("orted", "prted")
 ABSTRACT_NAME_LIMIT = 107  # bytes of a Unix socket's name, less the leading zero byte
 FEED_NICE = 10  # beside ranks, data workers take what the ranks leave
 
@@ -24,8 +37,8 @@ class ProgramSpec:
     """One program of a host.
 
     Attributes:
-        stream: its name in the run: a global rank, or ``feed``.
-        local_rank: its number on the host; None unless it is a rank of torch.distributed.
+        stream: its name in the run: a global rank, ``torchrun``, ``mpirun`` or ``feed``.
+        local_rank: its number on the host; None unless it is a rank of a distribution.
     """
 
     stream: str
@@ -35,6 +48,16 @@ class ProgramSpec:
     def is_feed(self) -> bool:
         """Whether it is the feed server."""
         return self.stream == FEED
+
+    @property
+    def is_torchrun(self) -> bool:
+        """Whether it is torchrun, which starts the ranks of its host."""
+        return self.stream == TORCHRUN
+
+    @property
+    def is_mpirun(self) -> bool:
+        """Whether it is mpirun, which has the ranks of all hosts of its world started."""
+        return self.stream == MPIRUN
 
 
 def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
@@ -46,7 +69,12 @@ def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
     group = plan.group(plan.host(host).group)
     programs = [ProgramSpec(FEED)] if group.feed_executors else []
     ranks = global_ranks(plan, host) if group.entry_point else range(0)
-    if ranks:
+    world = plan.distribution_of(group.name)
+    if ranks and world is not None and world.kind == MPI:
+        programs += [ProgramSpec(MPIRUN)] if plan.hosts_of(world)[0] == host else []
+    elif ranks and world is not None and world.elastic is not None:
+        programs.append(ProgramSpec(TORCHRUN))
+    elif ranks:
         programs += [ProgramSpec(str(rank), local) for local, rank in enumerate(ranks)]
     elif group.entry_point:
         programs.append(ProgramSpec("0"))
@@ -54,8 +82,63 @@ def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
 
 
 def expected_streams(plan: LaunchPlan, host: str) -> tuple[str, ...]:
-    """Returns the streams of the user's programs on a host, without the feed server."""
+    """Returns the streams of the user's programs on a host: without the feed server, and without mpirun."""
+    if is_in_mpi_world(plan, host):
+        return tuple(str(rank) for rank in global_ranks(plan, host))
     return tuple(spec.stream for spec in programs_of(plan, host) if not spec.is_feed)
+
+
+def is_in_mpi_world(plan: LaunchPlan, host: str) -> bool:
+    """Tells whether mpirun places ranks on a host."""
+    group = plan.group(plan.host(host).group)
+    world = plan.distribution_of(group.name)
+    return world is not None and world.kind == MPI and group.entry_point
+
+
+def is_of_mpirun(stream: str) -> bool:
+    """Tells whether a program is mpirun or a daemon of it: it starts ranks and is none."""
+    return stream.partition("-")[0] in (MPIRUN, *MPI_DAEMONS)
+
+
+def is_launcher(stream: str) -> bool:
+    """Tells whether a program only starts ranks: torchrun, mpirun or a daemon of it."""
+    return stream == TORCHRUN or is_of_mpirun(stream)
+
+
+def is_in_elastic_world(plan: LaunchPlan, host: str) -> bool:
+    """Tells whether torchrun starts the ranks of a host."""
+    return any(spec.is_torchrun for spec in programs_of(plan, host))
+
+
+def goes_on_without(plan: LaunchPlan, host: str, gone: Container[str]) -> bool:
+    """Tells whether the ranks of other hosts go on when a host is lost.
+
+    They do in an elastic world that keeps enough hosts, unless it was the first one: that has the rendezvous.
+
+    Args:
+        plan: the launch plan.
+        host: the host that is lost.
+        gone: hosts that were lost before.
+    """
+    world = plan.distribution_of(plan.host(host).group)
+    if world is None or world.elastic is None:
+        return False
+    hosts = plan.hosts_of(world)
+    left = [name for name in hosts if name != host and name not in gone]
+    return host != hosts[0] and len(left) >= world.elastic.min_hosts
+
+
+def program_argv(plan: LaunchPlan, group: str, arguments: Sequence[str], python: str, code: Path | None) -> list[str]:
+    """Returns the command line of a group's script or rank.
+
+    Args:
+        plan: the launch plan.
+        group: the group.
+        arguments: its hyperparameters.
+        python: the interpreter.
+        code: directory with the code; None when it is not known yet (see `entry.kind_of`).
+    """
+    return list(plan.command_of(group)) or entry_command(plan.entry_point_of(group), arguments, python, code)
 
 
 def feed_hosts(plan: LaunchPlan) -> tuple[HostPlan, ...]:

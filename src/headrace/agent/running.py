@@ -61,7 +61,7 @@ class Pump:
             return False
         if data:
             self.heard = time.monotonic()
-            self._write(self._splitter.feed(data, time.monotonic()))
+            self.write(self._splitter.feed(data, time.monotonic()))
             return True
         self.close()
         return False
@@ -71,7 +71,7 @@ class Pump:
         for _ in range(2 * PIPE_BYTES // CHUNK):  # a descendant may go on writing
             if self._descriptor < 0 or not self._read():
                 break
-        self._write(self._splitter.end())
+        self.write(self._splitter.end())
 
     def close(self) -> None:
         """Closes the pipe."""
@@ -79,9 +79,10 @@ class Pump:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
-            self._write(self._splitter.end())
+            self.write(self._splitter.end())
 
-    def _write(self, lines: list[bytes]) -> None:
+    def write(self, lines: list[bytes]) -> None:
+        """Writes lines as if they had come out of the pipe."""
         if lines:
             self._tail.extend(line[:LAST_LINE_BYTES] for line in lines[-LAST_LINES:])
             self._log.write_line(self._letter, b"\n".join(lines) + b"\n")
@@ -92,12 +93,13 @@ class Running:
 
     Args:
         stream: its name.
-        argv, env, cwd, pass_fds: see `spawn`.
+        argv, env, cwd, pass_fds, cpus: see `spawn`.
         log: where its output goes.
 
     Attributes:
         pid: its process.
         exit_code, signal: one of them is set when it has ended.
+        reason: how it ended, when more is known than code and signal.
         told: it was told to stop.
         ended: set when it has ended.
         tail: its last lines.
@@ -115,11 +117,13 @@ class Running:
         cwd: str,
         log: LogWriter,
         pass_fds: Sequence[int] = (),
+        cpus: Sequence[int] = (),
     ) -> None:
         self.stream = stream
         self.argv = tuple(argv)
         self.exit_code: int | None = None
         self.signal: int | None = None
+        self.reason = ""
         self.told = False
         self.ended = asyncio.Event()
         self.tail: deque[bytes] = deque(maxlen=LAST_LINES)
@@ -127,7 +131,9 @@ class Running:
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         try:
-            self._process = spawn(argv, env=env, cwd=cwd, tied=True, stdout=out_end, stderr=err_end, pass_fds=pass_fds)
+            self._process = spawn(
+                argv, env=env, cwd=cwd, tied=True, stdout=out_end, stderr=err_end, pass_fds=pass_fds, cpus=cpus
+            )
         except OSError:
             os.close(out)
             os.close(err)
@@ -142,6 +148,17 @@ class Running:
     def heard(self) -> float:
         """When it last wrote something (time.monotonic)."""
         return max(pump.heard for pump in self._pumps)
+
+    def send(self, number: int) -> None:
+        """Sends a signal to its main process, if that has not ended. It counts as told to stop."""
+        self.told = self.told or not self.ended.is_set()
+        self.forward(number)
+
+    def forward(self, number: int) -> None:
+        """Sends a signal that does not mean to stop."""
+        if not self.ended.is_set():  # not reaped yet, so the pid is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Asks it to end: SIGTERM to its main process and to what that would not tell; see `ask_to_end`."""
@@ -162,6 +179,14 @@ class Running:
     def answering(self) -> bool:
         """Whether a process that was asked to end, or its main process, still runs."""
         return not self.ended.is_set() or any(is_running(each.pid, each.start) for each in self._asked)
+
+    def give_up(self) -> None:
+        """Ends its main process as a failure: it does not count as told to stop."""
+        self.forward(signal.SIGKILL)
+
+    def say(self, line: str) -> None:
+        """Writes a line into its log, and to its last lines."""
+        self._pumps[1].write([line.encode()])
 
     def finish(self, status: int) -> None:
         """Takes the wait status of its main process. Its output so far is in the log afterwards."""

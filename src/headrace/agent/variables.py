@@ -8,16 +8,31 @@ import shutil
 import sys
 from pathlib import Path
 
-from headrace.agent.programs import ProgramSpec, feed_hosts
+from headrace.agent import proxy
+from headrace.agent.programs import ProgramSpec, feed_hosts, program_argv
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.certificates import certificate_files
-from headrace.instance.launch import FEED_NAME, LaunchPlan, channel_dir
+from headrace.instance.entry import make_executable
+from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
 from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
+from headrace.instance.tfconfig import tf_config
+from headrace.instance.torchrun import torchrun_command, torchrun_variables
+from headrace.processes.oom import FD_VARIABLE
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
 TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
-_OURS = (SCRATCH, SPENT, FEED_VARIABLE, METRICS_VARIABLE, TLS_CA_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
+PROXY_OF_RANK = (sys.executable, "-I", "-S", proxy.__file__, "rank")  # what a launcher starts in place of a rank
+_OURS = (
+    SCRATCH,
+    SPENT,
+    FEED_VARIABLE,
+    METRICS_VARIABLE,
+    FD_VARIABLE,
+    TLS_CA_VARIABLE,
+    "GRPC_ENABLE_FORK_SUPPORT",
+    "GRPC_VERBOSITY",
+)
 
 
 class HostVariables:
@@ -45,16 +60,34 @@ class HostVariables:
         inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
         variables = inherited | program_variables(self._environment, self._plan, inherited=inherited)
         variables[RUN_ID] = self._plan.run_id
-        if self._scratch is not None and "TMPDIR" not in self._plan.environment:
+        if self._scratch is not None and "TMPDIR" not in self._plan.environment_of(self._me.group):
             self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
         self._variables = variables
+        if not self._plan.command_of(self._me.group):
+            with contextlib.suppress(OSError):  # then its start says what is wrong
+                make_executable(self._plan.entry_point_of(self._me.group), self._environment.paths().code)
 
-    def argv(self) -> list[str]:
-        """Returns the command line of the user's script."""
+    def argv(self, spec: ProgramSpec) -> list[str]:
+        """Returns the command line of a rank, script or launcher."""
+        if spec.is_torchrun:
+            return torchrun_command(self._plan, self._me.name, PROXY_OF_RANK, self._python)
+        return self._command()
+
+    @property
+    def scratch(self) -> str:
+        """Directory of the host's temporary files, which is removed with the host; empty if there is none."""
+        return str(self._scratch or "")
+
+    @property
+    def _python(self) -> str:
+        return self._plan.python_of(self._me.group) or sys.executable
+
+    def _command(self) -> list[str]:
+        """The command line of the user's program."""
         assert self._environment is not None
         arguments = hyperparameter_arguments(self._environment.hyperparameters)
-        return [self._plan.python or sys.executable, self._plan.entry_point, *arguments]
+        return program_argv(self._plan, self._me.group, arguments, self._python, self._environment.paths().code)
 
     def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
         """Returns the variables of a rank or script.
@@ -64,15 +97,24 @@ class HostVariables:
             metrics: its metric file.
         """
         variables = dict(self._variables)
-        if spec.local_rank is not None:
-            cores = len(self._me.cpus) or len(os.sched_getaffinity(0))
-            variables |= torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
+        variables |= self._of_distribution(spec)
         if feed_hosts(self._plan):
             variables[FEED_VARIABLE] = str(channel_dir(self._me.base_dir) / FEED_NAME)
             if self._plan.encrypt:
                 variables[TLS_CA_VARIABLE] = str(certificate_files(self._me.base_dir).ca)
         variables[METRICS_VARIABLE] = str(metrics)
         return variables
+
+    def _of_distribution(self, spec: ProgramSpec) -> dict[str, str]:
+        world = self._plan.distribution_of(self._me.group)
+        cores = len(self._me.cpus) or len(os.sched_getaffinity(0))
+        if spec.is_torchrun:
+            return torchrun_variables(self._plan, self._me.name, cores=cores)
+        if spec.local_rank is None or world is None:
+            return {}
+        if world.kind == MULTI_WORKER_MIRRORED:
+            return {"TF_CONFIG": tf_config(self._plan, self._me.name)}
+        return torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
 
     def of_feed(self) -> dict[str, str]:
         """Returns the variables of the feed server."""

@@ -12,12 +12,15 @@ from headrace.cli.options import output_option, set_option
 @set_option
 @output_option
 def command(job: str, overrides: tuple[str, ...], output: str) -> None:
-    """Show groups, hosts, addresses, CPU sets, programs, channels and ports of the job file JOB. Starts nothing.
+    """Show groups, hosts, addresses, limits, programs, channels and ports of the job file JOB. Starts nothing.
+
+    JOB is a job file, or a CreateTrainingJob request as JSON. What of it has no effect on this machine is listed.
 
     \b
     Examples:
       headrace plan job.yaml
       headrace plan job.yaml --set hyperparameters.epochs=3 --output json
+      headrace plan request.json --set source_dir=code --set inputs.train.path=data
     """
     from headrace import engines
     from headrace.cli.options import echo_json
@@ -25,7 +28,7 @@ def command(job: str, overrides: tuple[str, ...], output: str) -> None:
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
-    shown = view(loaded, engines.plan(loaded))
+    shown = view(loaded, engines.plan(loaded), engines.limits(loaded))
     if output == "json":
         echo_json(shown)
     else:

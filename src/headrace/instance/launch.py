@@ -53,8 +53,10 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         base_dir: its /opt/ml.
         record_dir: run directory to which its agent appends events, metrics and logs.
         cpus: CPU ids that its processes may use; empty means all.
-        gpus: ids of the GPUs that its programs may use, as in CUDA_VISIBLE_DEVICES.
+        gpus: ids of the GPUs that its programs may use, as in CUDA_VISIBLE_DEVICES; None means all that are visible.
         memory: bytes that all its processes together may use; 0 means no limit.
+        cpu_weight: its part of the CPU time while the hosts of one machine compete, 1 is all of it; 0 means that
+            nothing is set.
     """
 
     name: str
@@ -63,8 +65,9 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_dir: str
     record_dir: str
     cpus: tuple[int, ...] = ()
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[int, ...] | None = None
     memory: int = 0
+    cpu_weight: float = 0.0
 
 
 class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,13 +160,34 @@ MPI = "mpi"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored_strategy"
 
 
+NAMESPACE = "namespace"
+NO_ISOLATION = "none"
+
+
+class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the hosts of one machine are kept apart.
+
+    Attributes:
+        level: ``none``: they share the machine's files, processes and network; ``namespace``: they do not.
+        why: why this level, in words.
+        outward: whether they reach other machines than the job's hosts.
+        why_not_outward: why not; empty if they do.
+    """
+
+    level: str = NO_ISOLATION
+    why: str = ""
+    outward: bool = True
+    why_not_outward: str = ""
+
+
 class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole job, as its agents see it.
 
     Attributes:
         job_name: TrainingJobName.
         run_id: id of this execution.
-        entry_point: what the programs run, inside the code directory, e.g. ``train.py``.
+        entry_point: what the programs run, inside the code directory, e.g. ``train.py`` (see `instance.entry`).
+        command: the whole command line of the programs, instead of an entry point; it gets no hyperparameters.
         groups: in the job file's order.
         hosts: ordered by number: algo-1, algo-2, ...
         leader: host whose agent is the coordinator.
@@ -177,6 +201,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         encrypt: whether control and feed connections are under TLS.
         retry: whether a failed job is started again.
         python: interpreter for the user's programs; empty means the agent's own.
+        isolation: how hosts on one machine are kept apart.
     """
 
     job_name: str
@@ -196,6 +221,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encrypt: bool = False
     retry: Retry = Retry()
     python: str = ""
+    command: tuple[str, ...] = ()
+    isolation: Isolation = Isolation()
     version: int = 1
 
     def host(self, name: str) -> HostPlan:
@@ -227,6 +254,29 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def environment_of(self, group: str) -> dict[str, str]:
         """The user's variables of a group's programs."""
         return self.environment | self.group(group).environment
+
+    def command_of(self, group: str) -> tuple[str, ...]:
+        """Command line of a group's programs that replaces the entry point; empty when they run one."""
+        return () if self.group(group).script else self.command
+
+    def python_of(self, group: str) -> str:
+        """Interpreter of a group's programs; empty means the agent's own."""
+        return self.group(group).python or self.python
+
+    def master_port_of(self, world: DistributionPlan) -> int:
+        """Port on the first host of a world at which its ranks meet.
+
+        Every world has one of its own: torch takes the port on all addresses of a machine, and one machine may play
+        the hosts of all worlds.
+        """
+        port = self.ports.master
+        for each in self.distributions:
+            if each == world:
+                break
+            port += 1
+            while port in (self.ports.control, self.ports.feed):
+                port += 1
+        return port
 
 
 class FeedHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

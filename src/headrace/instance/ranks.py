@@ -53,7 +53,10 @@ def torch_distributed_variables(
     ranks = global_ranks(plan, host)
     if not 0 <= local_rank < len(ranks):
         raise ValueError(f"no rank {local_rank} on {host}: it has {len(ranks)} ranks")
-    own = plan.environment_of(plan.host(host).group) if environment is None else environment
+    group = plan.host(host).group
+    world_plan = plan.distribution_of(group)
+    assert world_plan is not None  # it has ranks
+    own = plan.environment_of(group) if environment is None else environment
     hosts = _peers(plan, host)
     rank, world = str(ranks[local_rank]), str(world_size(plan, host))
     return {
@@ -67,7 +70,7 @@ def torch_distributed_variables(
         "ROLE_WORLD_SIZE": world,
         "ROLE_NAME": _ROLE,
         "MASTER_ADDR": plan.host(hosts[0]).address,
-        "MASTER_PORT": str(plan.ports.master),
+        "MASTER_PORT": str(plan.master_port_of(world_plan)),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": plan.run_id,

@@ -1,20 +1,11 @@
 """Writes the /opt/ml tree of one host, as SageMaker does before a container starts.
 
 The three files of input/config are those of the service: compact JSON with sorted keys, hyperparameters as strings
-that hold JSON. SageMaker's own training toolkit reads such a tree and reports what `Environment` reports
-(tests/instance/test_oracle.py). The reserved hyperparameters are those that the SDK sends and that mean something
-outside AWS:
-
-    sagemaker_program                        the entry point
-    sagemaker_job_name                       the job's name
-    sagemaker_container_log_level            20, unless the user says otherwise
-    sagemaker_region                         only when the job runs in one
-    sagemaker_torch_distributed_enabled      only with a distribution
-    sagemaker_distribution_instance_groups   only with a distribution, in rank order
-
-There is no sagemaker_submit_directory: the code is in place already, which the toolkit sees.
+that hold JSON; the reserved ones are in `reserved`. SageMaker's own training toolkit reads such a tree and reports what
+`Environment` reports (tests/instance/test_oracle.py).
 
 Input data is not copied. A channel is a symlink to the user's directory, or a directory with a symlink to his file.
+Channels of another kind come later, see `headrace.instance.channels`.
 """
 
 from __future__ import annotations
@@ -28,12 +19,10 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import UsageError
-from headrace.instance import arguments, launch
-from headrace.instance.environment import DISTRIBUTION_GROUPS
+from headrace.instance import arguments, launch, reserved
 from headrace.instance.paths import TreePaths
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_LOG_LEVEL = 20
 
 
 class Group(Protocol):
@@ -51,31 +40,44 @@ class Group(Protocol):
     def hosts(self) -> Sequence[str]:
         """Names of its hosts."""
 
+    @property
+    def processes_per_host(self) -> int:
+        """Ranks on each of its hosts; 0 means one plain script."""
+
 
 @dataclass(frozen=True)
 class Channel:
     """One input channel of a host: what to link, and what inputdataconfig.json says of it.
 
     Attributes:
-        source: existing file or directory.
+        source: existing file or directory that is linked; None for a channel that is filled in, mounted or piped later.
         content_type: MIME type, None if the user gave none.
-        input_mode: ``File`` or ``FastFile``; on local data they are the same.
-        distribution: ``FullyReplicated``.
+        input_mode: ``File``, ``FastFile`` or ``Pipe``.
+        distribution: ``FullyReplicated`` or ``ShardedByS3Key``.
+        record_wrapping: ``None`` or ``RecordIO``.
+        compression: ``None`` or ``Gzip``.
     """
 
-    source: Path
+    source: Path | None
     content_type: str | None = None
     input_mode: str = "File"
     distribution: str = "FullyReplicated"
+    record_wrapping: str = "None"
+    compression: str = "None"
 
     def config(self) -> dict[str, str]:
-        """Returns the channel's part of inputdataconfig.json."""
+        """Returns the channel's part of inputdataconfig.json. Compression is said only where there is one."""
         content_type = {} if self.content_type is None else {"ContentType": self.content_type}
-        return content_type | {
-            "TrainingInputMode": self.input_mode,
-            "S3DistributionType": self.distribution,
-            "RecordWrapperType": "None",
-        }
+        compression = {} if self.compression == "None" else {"CompressionType": self.compression}
+        return (
+            content_type
+            | {
+                "TrainingInputMode": self.input_mode,
+                "S3DistributionType": self.distribution,
+                "RecordWrapperType": self.record_wrapping,
+            }
+            | compression
+        )
 
 
 def build_tree(
@@ -88,7 +90,7 @@ def build_tree(
     entry_point: str,
     hyperparameters: Mapping[str, object] | None = None,
     channels: Mapping[str, Channel] | None = None,
-    distribution_groups: Sequence[str] = (),
+    distributions: Sequence[launch.DistributionPlan] = (),
     network_interface_name: str = "eth0",
     region: str = "",
 ) -> TreePaths:
@@ -103,7 +105,7 @@ def build_tree(
         entry_point: the user's script inside `code`.
         hyperparameters: the user's, as Python values.
         channels: those of this host: channel name to what is in it.
-        distribution_groups: names of the groups that train together, in rank order.
+        distributions: the job's worlds of ranks.
         network_interface_name: interface that carries the hosts' addresses (``lo`` for 127.0.0.0/8).
         region: AWS region, empty when the job runs in none.
 
@@ -115,16 +117,17 @@ def build_tree(
         ValueError: a host or group that is not in `groups`.
         OSError: the tree cannot be written; FileExistsError if it holds another code or channel already.
     """
-    reserved: dict[str, object] = {"sagemaker_program": entry_point, "sagemaker_job_name": job_name}
-    if region:
-        reserved["sagemaker_region"] = region
-    if distribution_groups:
-        unknown = set(distribution_groups) - {group.name for group in groups}
-        if unknown:
-            raise ValueError(f"distribution groups {sorted(unknown)} are not groups of the job")
-        reserved |= {"sagemaker_torch_distributed_enabled": True, DISTRIBUTION_GROUPS: list(distribution_groups)}
-    defaults: dict[str, object] = {"sagemaker_container_log_level": _LOG_LEVEL}
-    encoded = arguments.encode(defaults | dict(hyperparameters or {}) | reserved)
+    own = _group_of(current_host, groups).name
+    unknown = {name for world in distributions for name in world.groups} - {group.name for group in groups}
+    if unknown:
+        raise ValueError(f"distribution groups {sorted(unknown)} are not groups of the job")
+    processes = {group.name: group.processes_per_host for group in groups}
+    encoded = arguments.encode(
+        reserved.default_parameters()
+        | dict(hyperparameters or {})
+        | reserved.job_parameters(job_name, entry_point, region)
+        | reserved.distribution_parameters(distributions, own, processes)
+    )
     resources = resource_config(current_host, groups, network_interface_name)
     channels = channels or {}
     for name, channel in channels.items():
@@ -142,6 +145,8 @@ def build_tree(
         directory.mkdir(parents=True, exist_ok=True)
     _link(paths.code, Path(code))
     for name, channel in channels.items():
+        if channel.source is None:
+            continue
         if channel.source.is_dir():
             _link(paths.channel(name), channel.source)
         else:
@@ -161,9 +166,7 @@ def resource_config(current_host: str, groups: Sequence[Group], network_interfac
     Raises:
         ValueError: the host is in no group.
     """
-    own = next((group for group in groups if current_host in group.hosts), None)
-    if own is None:
-        raise ValueError(f"{current_host!r} is in none of the groups {[group.name for group in groups]}")
+    own = _group_of(current_host, groups)
     return {
         "current_group_name": own.name,
         "current_host": current_host,
@@ -175,6 +178,14 @@ def resource_config(current_host: str, groups: Sequence[Group], network_interfac
         ],
         "network_interface_name": network_interface_name,
     }
+
+
+def _group_of(host: str, groups: Sequence[Group]) -> Group:
+    """The group of a host. Raises ValueError if it is in none."""
+    for group in groups:
+        if host in group.hosts:
+            return group
+    raise ValueError(f"{host!r} is in none of the groups {[group.name for group in groups]}")
 
 
 def _in_order(hosts: Iterable[str]) -> list[str]:
@@ -191,14 +202,7 @@ def _check_channel(name: str, channel: Channel) -> None:
         raise UsageError(f"channel {name!r}: not a channel name", "use letters, digits, '.', '-' and '_', at most 64")
     if name == launch.CHANNEL:
         raise UsageError(f"channel {name!r}: this name is taken by headrace's own files", "choose another name")
-    if channel.distribution != "FullyReplicated":
-        raise UsageError(
-            f"channel {name!r}: distribution {channel.distribution!r} is not possible with local data",
-            "use FullyReplicated",
-        )
-    if channel.input_mode not in {"File", "FastFile"}:
-        raise UsageError(f"channel {name!r}: input mode {channel.input_mode!r} is not possible here", "use File")
-    if not channel.source.exists():
+    if channel.source is not None and not channel.source.exists():
         raise UsageError(f"channel {name!r}: {channel.source} does not exist", "check the path under `inputs`")
 
 

@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from headrace.instance import toolkit
 from headrace.instance.arguments import hyperparameter_arguments
+from headrace.instance.entry import search_path
 from headrace.instance.environment import Environment
 from headrace.instance.launch import MASTER_PORT, LaunchPlan
+from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
 
 LEFT_OUT = "HEADRACE_LEFT_OUT"
@@ -107,13 +111,13 @@ def program_variables(
         env: the instance.
         plan: the launch plan: job name, the user's variables, addresses, ports and CPUs come from it. Without one,
             names of hosts must resolve, as they do on SageMaker.
-        inherited: variables that the program inherits; by default those of this process. Only PYTHONPATH is read.
+        inherited: variables that the program inherits; by default those of this process. Only PATH and PYTHONPATH are
+            read.
     """
     inherited = os.environ if inherited is None else inherited
-    user = dict(plan.environment) if plan else {}
-    cpus = len(plan.host(env.current_host).cpus) if plan else 0
+    user = plan.environment_of(env.current_instance_group) if plan else {}
     job_name = plan.job_name if plan else env.job_name
-    variables = toolkit_variables(env, num_cpus=cpus or env.num_cpus, job_name=job_name)
+    variables = toolkit_variables(env, job_name=job_name, **(_machine(plan, env.current_host) if plan else {}))
     variables |= _cluster_variables(env, plan)
     variables |= _sdk3_variables(env)
     variables |= {
@@ -122,25 +126,51 @@ def program_variables(
         "SAGEMAKER_JOB_NAME": job_name or "",
         "SAGEMAKER_REGION": env.region(),
         "CURRENT_HOST": env.current_host,
-        "PYTHONPATH": _search_path(str(env.paths().code), user, inherited),
+        "PATH": _programs_path(plan.python_of(env.current_instance_group) if plan else "", user, inherited),
+        "PYTHONPATH": _search_path(env.paths().code, user, inherited),
         "PYTHONUNBUFFERED": user.get("PYTHONUNBUFFERED", "1"),
     }
+    gpus = plan.host(env.current_host).gpus if plan else None
+    if gpus is not None and VISIBLE_GPUS not in user:
+        variables[VISIBLE_GPUS] = ",".join(map(str, gpus))
     return _possible(user | variables)
 
 
-def _search_path(code: str, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:
+def _programs_path(python: str, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:
+    """PATH: what belongs to the interpreter first, so that `python` and `torchrun` in a script are those of the job."""
+    path = user.get("PATH") or inherited.get("PATH") or os.defpath
+    own = str(Path(python or sys.executable).parent)
+    return path if path.split(os.pathsep)[0] == own else os.pathsep.join([own, path])
+
+
+def _machine(plan: LaunchPlan, host: str) -> dict[str, object]:
+    """CPUs and GPUs of a host, as far as the plan gives it its own."""
+    me = plan.host(host)
+    own: dict[str, object] = {"num_cpus": len(me.cpus)} if me.cpus else {}
+    if me.gpus is not None and VISIBLE_GPUS not in plan.environment_of(me.group):
+        own["num_gpus"] = len(me.gpus)
+    return own
+
+
+def _search_path(code: Path, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:
     """PYTHONPATH: the code first. Inherited entries may be relative, but the program runs in the code directory."""
     there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return os.pathsep.join([code, *filter(None, [user.get("PYTHONPATH")]), *there])
+    rest = [entry for entry in there if entry != toolkit.SEARCH_PATH]
+    own = [*search_path(code), *filter(None, [user.get("PYTHONPATH")])]
+    return os.pathsep.join([*own, *rest, toolkit.SEARCH_PATH])
 
 
 def _cluster_variables(env: Environment, plan: LaunchPlan | None) -> dict[str, str]:
     """Where the host stands among those it trains with."""
     peers = env.distribution_hosts if env.current_host in env.distribution_hosts else env.hosts
+    port = MASTER_PORT
+    if plan:
+        own = plan.distribution_of(env.current_instance_group) or next(iter(plan.distributions), None)
+        port = plan.master_port_of(own) if own else plan.ports.master
     return {
         "SM_DISTRIBUTION_HOSTS": format_value(env.distribution_hosts),
         "SM_MASTER_ADDR": plan.host(env.master_hostname).address if plan else env.master_hostname,
-        "SM_MASTER_PORT": str(plan.ports.master if plan else MASTER_PORT),
+        "SM_MASTER_PORT": str(port),
         "SM_CURRENT_HOST_RANK": str(peers.index(env.current_host)),
     }
 

@@ -66,7 +66,8 @@ def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
         return  # it may be installed
     if path[-1] == "entry_point" and places.is_package(text):
         if not any(
-            (folder / name).is_file() for name in ("setup.py", "pyproject.toml", f"{text}.py", f"{text}/__main__.py")
+            (folder / name).is_file()
+            for name in ("setup.py", "pyproject.toml", text, f"{text}.py", f"{text}/__main__.py")
         ):
             hint = "add a pyproject.toml, or name a script such as train.py"
             message = f"must be a package that source_dir installs; there is no setup.py or pyproject.toml in {folder}"

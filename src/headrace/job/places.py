@@ -110,8 +110,11 @@ def _entry_point(value: object) -> str:
     text = _plain(value, "a script, such as train.py")
     if module_of(text) or is_package(text):
         return text
-    if not is_script(text):
-        rule = "must be a script with a name that ends in .py or .sh, '-m' and a module, or the name of a package"
+    if not is_script(text) and PurePosixPath(text).suffix:
+        rule = (
+            "must be a script with a name that ends in .py or .sh, a program with a name without an ending, "
+            "'-m' and a module, or the name of a package"
+        )
         raise broken(rule)
     return _inside(text)
 

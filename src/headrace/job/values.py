@@ -19,6 +19,8 @@ from headrace.job.cpus import parse_cpu_set
 from headrace.job.findings import broken, nearest, show
 
 RESERVED_HYPERPARAMETERS = "sagemaker_"
+THIS_MACHINE = ("local", "local_gpu")
+"""What SageMaker's local mode calls the instance type; not for jobs that run elsewhere."""
 RESERVED_CHANNEL = "headrace"
 MAX_RUN_LIMIT = 28 * 24 * 3600
 MAX_RUN_DEFAULT = 24 * 3600
@@ -113,13 +115,17 @@ def _hyperparameter_key(value: object) -> str:
 
 def _hyperparameter_value(value: object) -> object:
     try:
-        length = len(json_form(value))
+        as_json = json_form(value)
+        length = len(value) if isinstance(value, str) else len(as_json)
     except RecursionError:
         raise broken("is nested too deeply", seen="") from None
     except ValueError as error:
         raise broken(f"must be a scalar, a list or a mapping that JSON can hold: {error}") from None
     if length > 2500:
-        raise broken("must have at most 2500 characters as JSON", seen=f"{length} characters")
+        raise broken(
+            "must have at most 2500 characters" + ("" if isinstance(value, str) else " as JSON"),
+            seen=f"{length} characters",
+        )
     return value
 
 
@@ -136,12 +142,9 @@ def _variable_value(value: object) -> str:
 
 def _instance_type(value: object) -> str:
     text = text_of(value)
-    if text in instance_types.KNOWN:
+    if text in instance_types.KNOWN or text in THIS_MACHINE:
         return text
     rule = "must be an instance type of SageMaker training"
-    if text in ("local", "local_gpu"):
-        hint = "name the type that the job is meant for, e.g. 'ml.c5.xlarge'; it runs on this machine all the same"
-        raise broken(rule, hint=hint)
     near = f"ml.{text}" if f"ml.{text}" in instance_types.KNOWN else nearest(text, instance_types.KNOWN)
     raise broken(f"{rule}; did you mean {near!r}?" if near else f"{rule}, e.g. 'ml.c5.xlarge'")
 

@@ -135,7 +135,10 @@ class ProgramStarted(_Event, frozen=True, tag="program_started"):
 
 
 class ProgramExited(_Event, frozen=True, tag="program_exited"):
-    """A program ended. Exactly one of `exit_code` and `signal` is set."""
+    """A program ended. Exactly one of `exit_code` and `signal` is set.
+
+    `reason` says how, in words, when more is known: that the kernel killed it for memory.
+    """
 
     group: str
     host: str
@@ -143,6 +146,7 @@ class ProgramExited(_Event, frozen=True, tag="program_exited"):
     exit_code: int | None = None
     signal: int | None = None
     stopped: bool = False  # it ended because the agent had asked it to
+    reason: str = ""
 
 
 class FeedReady(_Event, frozen=True, tag="feed_ready"):
@@ -163,6 +167,16 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
     host: str
     reason: str
     recovered: bool = False
+
+
+class ChannelProgress(_Event, frozen=True, tag="channel_progress"):
+    """How much of an input channel is on this machine; the last one of a channel says that all of it is."""
+
+    channel: str
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
 
 
 class JobStarted(_Event, frozen=True, tag="job_started"):
@@ -198,6 +212,71 @@ class RunFinished(_Event, frozen=True, tag="run_finished"):
     failure_reason: str = ""
 
 
+class Clash(msgspec.Struct, frozen=True):
+    """Several hosts made a file of the same name with different content; only one of them was kept.
+
+    Attributes:
+        path: relative to the folder, e.g. ``weights/model.pt``.
+        kept: host whose file was kept.
+        dropped: hosts whose files were not.
+    """
+
+    path: str
+    kept: str
+    dropped: tuple[str, ...]
+
+
+class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
+    """What the hosts made was brought to its place.
+
+    Attributes:
+        name: ``model``, ``output``, ``checkpoints`` or ``intermediate``.
+        uri: where it is: an object, a file or a folder.
+        files: files of all hosts together, after the merge.
+        bytes: their bytes.
+        stored: bytes at the place, after compression.
+        clashes: files of several hosts with one name and different content; at most 100 are listed.
+        clash_count: all of them.
+        left_out: what is no file that can be stored (a socket, a link that leads nowhere), as ``host:path``; at
+            most 100.
+    """
+
+    name: str
+    uri: str
+    files: int
+    bytes: int
+    stored: int = 0
+    clashes: tuple[Clash, ...] = ()
+    clash_count: int = 0
+    left_out: tuple[str, ...] = ()
+
+
+class CheckpointsRestored(_Event, frozen=True, tag="checkpoints_restored"):
+    """Earlier checkpoints were brought to the hosts before the programs started."""
+
+    uri: str
+    files: int
+    bytes: int
+
+
+class RequirementsInstalled(_Event, frozen=True, tag="requirements_installed"):
+    """An environment with a file of requirements is ready.
+
+    Attributes:
+        requirements: the file, inside the code.
+        environment: folder of the environment.
+        groups: whose programs run in it.
+        seconds: what it took.
+        reused: another job had made it already.
+    """
+
+    requirements: str
+    environment: str
+    groups: tuple[str, ...]
+    seconds: float
+    reused: bool = False
+
+
 Event = (
     StatusChanged
     | InstancesStarted
@@ -210,6 +289,10 @@ Event = (
     | ProgramExited
     | FeedReady
     | DataWorkerLost
+    | ArtefactsStored
+    | CheckpointsRestored
+    | RequirementsInstalled
+    | ChannelProgress
     | JobStarted
     | JobStopping
     | JobFinished

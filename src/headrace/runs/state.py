@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.runs.events import (
+    ArtefactsStored,
     AttemptStarted,
     Cause,
     DataWorkerLost,
@@ -66,6 +67,7 @@ class RunState:
         ended: when the run ended (`run_finished`, or the last event of a killed engine); None while it goes on.
         programs: in the order of their start.
         lost: the events of lost hosts and data workers.
+        artefacts: what was stored where, the last word about each name (``model``, ``output`` ...).
         secondary_status: SageMaker's SecondaryStatus.
         transitions: what it has been, in order; the last one has no end while the run goes on.
         attempt: which attempt this is or was, from 1.
@@ -82,6 +84,7 @@ class RunState:
     ended: float | None = None
     programs: tuple[Program, ...] = ()
     lost: tuple[HostLost | DataWorkerLost, ...] = ()
+    artefacts: tuple[ArtefactsStored, ...] = ()
     secondary_status: SecondaryStatus = SecondaryStatus.STARTING
     transitions: tuple[Transition, ...] = ()
     attempt: int = 1
@@ -107,6 +110,7 @@ STOPPED_BY_USER = 130
 class _Fold:
     programs: list[Program] = field(default_factory=list)
     lost: list[HostLost | DataWorkerLost] = field(default_factory=list)
+    artefacts: dict[str, ArtefactsStored] = field(default_factory=dict)
     started: float | None = None
     last: float | None = None
     verdict: JobFinished | None = None
@@ -153,6 +157,8 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
             fold.exited(event)
         elif isinstance(event, HostLost | DataWorkerLost):
             fold.lost.append(event)
+        elif isinstance(event, ArtefactsStored):
+            fold.artefacts[event.name] = event
         elif isinstance(event, JobStarted):
             fold.started = event.t if fold.started is None else fold.started
         elif isinstance(event, AttemptStarted):
@@ -175,6 +181,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         ended=ended,
         programs=tuple(fold.programs),
         lost=tuple(fold.lost),
+        artefacts=tuple(fold.artefacts.values()),
         secondary_status=final_status(status, cause) if finished else fold.life.status,
         transitions=tuple(fold.life.transitions),
         attempt=fold.life.attempt,

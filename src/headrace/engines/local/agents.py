@@ -19,10 +19,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.engines.local.helper_processes import FOLDER
+from headrace.engines.local.isolation.starting import Start, Started, Starter
+from headrace.engines.local.limits_cgroup import RunGroups
 from headrace.engines.local.scratch import scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, SPENT, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
+from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
 from headrace.processes.spawn import spawn
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
@@ -36,8 +39,18 @@ AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
 @dataclass
 class _Agent:
     host: HostPlan
-    process: subprocess.Popen[bytes]
+    process: Started
     lifeline: int  # this end of it
+    memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
+    kills: int = 0  # when it was read last
+
+
+@dataclass
+class _Begun:
+    start: Start
+    process: subprocess.Popen[bytes]
+    lifeline: int
+    memory: OomCounter | None
 
 
 class Agents:
@@ -48,17 +61,23 @@ class Agents:
         plan: the launch plan.
         events: the engine's event file.
         spent: seconds of max_run that are used up already.
+        starter: makes the instances.
+        groups: the run's control groups.
 
     Attributes:
         leader_ended: the leader's agent is gone.
     """
 
-    def __init__(self, paths: RunPaths, plan: LaunchPlan, events: EventWriter, spent: float) -> None:
+    def __init__(
+        self, paths: RunPaths, plan: LaunchPlan, events: EventWriter, spent: float, starter: Starter, groups: RunGroups
+    ) -> None:
         self.leader_ended = False
         self._paths = paths
         self._plan = plan
         self._events = events
         self._spent = spent
+        self._starter = starter
+        self._groups = groups
         self._agents: dict[int, _Agent] = {}
         self._earlier = len(self._verdicts())  # of earlier attempts
         self._cause: Cause | None = None  # why the leader is no help any more
@@ -69,23 +88,38 @@ class Agents:
         """Processes of the agents that have not ended."""
         return self._agents.keys()
 
-    def start(self, host: HostPlan) -> None:
-        """Starts the agent of a host. Raises OSError."""
+    def start(self) -> None:
+        """Starts the agents of all hosts, side by side. Raises OSError, HeadraceError."""
+        begun = [self._begin(host) for host in self._plan.hosts]
+        for host, each in zip(self._plan.hosts, begun, strict=True):
+            agent = _Agent(host, self._starter.agent(each.start, each.process), each.lifeline, each.memory)
+            self._agents[agent.process.pid] = agent
+            self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+
+    def _begin(self, host: HostPlan) -> _Begun:
         reading, writing = os.pipe()
         ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), SPENT: f"{self._spent:.3f}"}
         env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
         path = self._paths.root / FOLDER / f"{host.name}.log"
+        weight = host.cpu_weight * len(self._plan.hosts)
+        groups = self._groups.add(host.name, memory=host.memory, cpu_weight=weight)
+        kills = self._groups.open_events(host.name)
+        if kills is not None:
+            env[FD_VARIABLE] = str(kills)
         try:
             with path.open("ab") as log:
+                start = self._starter.prepare(host.name, [sys.executable, "-m", "headrace.agent", OPTION])
                 process = spawn(
-                    [sys.executable, "-m", "headrace.agent", OPTION],
-                    env=env,
+                    start.argv,
+                    env={**env, **start.variables},
                     cwd=self._paths.root,
                     tied=False,
                     cpus=host.cpus,
+                    groups=groups,
                     stdin=reading,
                     stdout=log,
                     stderr=log,
+                    pass_fds=start.pass_fds if kills is None else (*start.pass_fds, kills),
                 )
         except BaseException:
             os.close(writing)
@@ -93,8 +127,7 @@ class Agents:
         finally:
             os.close(reading)
         os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        self._agents[process.pid] = _Agent(host, process, writing)
-        self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=process.pid))
+        return _Begun(start, process, writing, None if kills is None else OomCounter(kills))
 
     def stop(self, command: StopJob) -> None:
         """Has the job stopped, or stopped faster."""
@@ -110,11 +143,13 @@ class Agents:
         agent = self._agents.pop(pid)
         agent.process.returncode = os.waitstatus_to_exitcode(status)
         os.close(agent.lifeline)
-        how = f"agent {name_of_exit(*describe_exit(status))}"
+        how = f"agent {_how_it_ended(agent, status)}"
         if agent.host.name != self._plan.leader:
             self._tell(self._plan.leader, AgentGone(agent.host.name, how))
-            # The leader alone must come to an end, unless the others were released while its programs go on.
-            if not self.leader_ended and len(self._agents) == 1 and (status or self.verdict_of_coordinator()):
+            # The leader alone, and others have given up waiting for its word, or have its last word: it must come to an
+            # end. When they were killed, or released, it goes on.
+            gave_up = agent.process.returncode > 0 or self.verdict_of_coordinator() is not None
+            if not self.leader_ended and len(self._agents) == 1 and gave_up:
                 self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
             return
         self.leader_ended = True
@@ -128,8 +163,11 @@ class Agents:
             patience += grace
         self._kill_at = min(self._kill_at, time.monotonic() + patience)
 
-    def kill_overdue(self) -> None:
-        """Kills them all when their time is over."""
+    def look_after(self) -> None:
+        """Notes what the kernel killed for memory, and kills the agents when their time is over."""
+        for agent in self._agents.values():
+            if agent.memory is not None:
+                agent.kills = agent.memory.read()
         if time.monotonic() > self._kill_at:
             for agent in self._agents.values():
                 if agent.process.returncode is None:
@@ -172,3 +210,13 @@ class Agents:
     def _tell_all(self, command: Command) -> None:
         for agent in self._agents.values():
             self._tell(agent.host.name, command)
+
+
+def _how_it_ended(agent: _Agent, status: int) -> str:
+    exit_code, number = describe_exit(status)
+    if agent.memory is not None:
+        killed = agent.memory.read() > agent.kills
+        agent.memory.close()
+        if killed and number == signal.SIGKILL:
+            return oom_words(agent.host.memory)
+    return name_of_exit(exit_code, number)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from headrace.errors import EngineRefused
-from headrace.instance.launch import TORCH_DISTRIBUTED, LaunchPlan
+from headrace.instance.launch import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
+from headrace.instance.tfconfig import worker_ports
 from headrace.runs import list_runs
 
 
@@ -19,6 +20,8 @@ def check_ports(plan: LaunchPlan) -> None:
     Raises:
         EngineRefused: with every port that is not.
     """
+    if plan.isolation.level == NAMESPACE:  # every host has all ports for itself
+        return
     wrong = [
         f"{name} port {address}:{port}: {why}"
         for name, address, port in needed_ports(plan)
@@ -40,7 +43,9 @@ def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
             yield "feed", host.address, plan.ports.feed
     for world in plan.distributions:
         if world.kind == TORCH_DISTRIBUTED:
-            yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.ports.master
+            yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.master_port_of(world)
+    for name, port in worker_ports(plan).items():
+        yield "TensorFlow worker", plan.host(name).address, port
 
 
 def _taken(address: str, port: int) -> str:

@@ -2,36 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
 
-from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports, Readiness, Retry
-from headrace.job import Job, assign_cpus
+from headrace.engines.local.isolation.layout import address_of
+from headrace.engines.local.limits import HostLimits, Machine, assign_limits
+from headrace.errors import JobInvalid
+from headrace.instance.launch import (
+    NAMESPACE,
+    DistributionPlan,
+    Elastic,
+    GroupPlan,
+    HostPlan,
+    Isolation,
+    LaunchPlan,
+    Ports,
+    Readiness,
+    Retry,
+)
+from headrace.instance.paths import DEFAULT_BASE
+from headrace.job import Job
 from headrace.runs import RunPaths
 
 START_TIMEOUT = 60.0
+START_SECONDS_A_HOST = 2.0  # all hosts start on one machine, which may be small and busy
 
 
-def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) -> LaunchPlan:
+def make_plan(
+    job: Job,
+    paths: RunPaths,
+    machine: Machine,
+    python: str,
+    isolation: Isolation | None = None,
+    network: str = "10.77",
+) -> LaunchPlan:
     """Returns the launch plan of a run.
 
     Args:
         job: the job.
         paths: the run's directory; it need not exist.
-        machine: ids of the CPUs that this process may use.
+        machine: what it has for the job.
         python: interpreter for the user's programs.
+        isolation: of its hosts; by default none.
+        network: the first two numbers of their addresses when they are isolated.
 
     Raises:
-        JobInvalid: a CPU set that this machine does not have.
+        JobInvalid: a CPU or GPU that this machine does not have, or a distribution that runs on SageMaker only.
     """
-    cpus = assign_cpus(job, tuple(machine))
+    limits = assign_limits(job, machine)
+    isolation = isolation or Isolation()
+    apart = isolation.level == NAMESPACE
+    prefix = job.local.address_prefix
     hosts = tuple(
         HostPlan(
             name=host,
             group=group,
-            address=f"{job.local.address_prefix}.{number_of(host)}",
-            base_dir=str(paths.host(host)),
+            address=address_of(network, number_of(host)) if apart else f"{prefix}.{number_of(host)}",
+            base_dir=DEFAULT_BASE if apart else str(paths.host(host)),
             record_dir=str(paths.root),
-            cpus=cpus[host],
+            cpus=limits[host].cpus,
+            gpus=limits[host].gpus,
+            memory=limits[host].memory,
+            cpu_weight=limits[host].cpu_weight,
         )
         for group, names in job.hosts.items()
         for host in names
@@ -39,8 +70,9 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
     return LaunchPlan(
         job_name=job.job_name,
         run_id=paths.id,
-        entry_point=str(job.entry_point),
-        groups=tuple(_group(job, group.instance_group_name, cpus, len(machine)) for group in job.groups),
+        entry_point=job.entry_point,
+        command=job.command,
+        groups=tuple(_group(job, group.instance_group_name, limits, len(machine.cpus)) for group in job.groups),
         hosts=hosts,
         leader=job.hosts[job.completion_groups[0]][0],
         distributions=_worlds(job),
@@ -48,17 +80,46 @@ def make_plan(job: Job, paths: RunPaths, machine: Sequence[int], python: str) ->
         environment=dict(job.environment),
         ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
         stop_grace=job.local.stop_grace,
-        start_timeout=START_TIMEOUT,
+        start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
         stall_after=job.stall_after,
         encrypt=job.encrypt_inter_container_traffic,
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
+        isolation=isolation,
     )
 
 
+# What only runs on SageMaker, and what to use in its place.
+_ELSEWHERE = {
+    "smdistributed.dataparallel": "use torch_distributed: {enabled: true} with DistributedDataParallel, or horovod",
+    "smdistributed.modelparallel": "use torch_distributed: {enabled: true} with FullyShardedDataParallel",
+    "parameter_server": "use multi_worker_mirrored_strategy: {enabled: true}, TensorFlow 2's way",
+    "pytorchddp": "use torch_distributed: {enabled: true}; the script stays the same",
+    "pytorchxla": "use torch_distributed: {enabled: true}; there are no Trainium or TPU devices here",
+}
+
+
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:
-    return tuple(DistributionPlan(kind=world.kind, groups=world.instance_groups or ()) for world in job.distributions)
+    """The job's worlds. Raises JobInvalid for a kind that this engine cannot start."""
+    problems = []
+    for index, world in enumerate(job.distributions):
+        if world.kind in _ELSEWHERE:
+            path = ("distribution", *((index,) if len(job.distributions) > 1 else ()), *world.kind.split("."))
+            message = "runs on SageMaker only; the local engine cannot start it"
+            problems.append(job.problem(path, message, hint=_ELSEWHERE[world.kind]))
+    if problems:
+        raise JobInvalid(tuple(problems))
+    return tuple(
+        DistributionPlan(
+            kind=world.kind,
+            groups=world.instance_groups or (),
+            options=tuple(shlex.split(world.custom_mpi_options)),
+            horovod=world.is_horovod,
+            elastic=Elastic(world.elastic.min_hosts, world.elastic.max_restarts) if world.elastic else None,
+        )
+        for world in job.distributions
+    )
 
 
 def number_of(host: str) -> int:
@@ -66,17 +127,19 @@ def number_of(host: str) -> int:
     return int(host.rpartition("-")[2])
 
 
-def _group(job: Job, name: str, cpus: dict[str, tuple[int, ...]], machine: int) -> GroupPlan:
-    group = next(group for group in job.groups if group.instance_group_name == name)
+def _group(job: Job, name: str, limits: dict[str, HostLimits], machine: int) -> GroupPlan:
+    group = job.group(name)
     hosts = job.hosts[name]
     entry_point = name in job.entry_point_groups
     ranks = job.processes_on(name) or int(entry_point)
-    cores = min(len(cpus[host]) or machine for host in hosts)
+    cores = min(len(limits[host].cpus) or machine for host in hosts)
     return GroupPlan(
         name=name,
         instance_type=group.instance_type,
         hosts=hosts,
         entry_point=entry_point,
+        script=group.entry_point or "",
+        environment=dict(group.environment),
         processes_per_host=job.processes_on(name),
         feed_executors=feed_executors(job.feed_workers, cores, ranks) if name in job.feed_groups else 0,
         depends_on=group.depends_on,

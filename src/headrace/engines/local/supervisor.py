@@ -37,12 +37,15 @@ import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
 from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
+from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
+from headrace.engines.local.isolation.starting import Starter, open_starter
+from headrace.engines.local.limits_cgroup import RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.table import descendants, reap, scan, send
+from headrace.processes.table import descendants, reap, send
 from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt
 from headrace.runs.events import MAX_RUN, AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
@@ -97,6 +100,8 @@ class Supervisor:
         if caller:
             self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
+        self._starter = Starter()
+        self._groups = RunGroups(self._plan.run_id, find_places())
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -114,9 +119,13 @@ class Supervisor:
             traceback.print_exc()
             cause = Cause(f"the engine's supervisor failed: {error!r}")
         finally:
+            self._starter.close()
             self._end_everything()
             remove_scratch(self._plan.run_id)
-            reason = failure_reason(self._plan, cause) if status is Status.FAILED else ""
+            remove_channels(self._paths)
+            for group in self._groups.remove():
+                print(f"the control group {group} could not be removed", file=sys.stderr)
+            reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
 
@@ -129,6 +138,7 @@ class Supervisor:
             outcome = self._before(name, status, message)
             if outcome is not None:
                 return outcome
+        self._starter = open_starter(self._paths)
         return self._after(self._attempts())
 
     def _part(self, status: SecondaryStatus, message: str) -> None:
@@ -169,7 +179,7 @@ class Supervisor:
             of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
             self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
             remove_scratch(self._plan.run_id)
-            clear(self._plan)
+            clear(self._plan, self._paths)
             self._events.write(AttemptStarted(t=time.time(), number=attempt))
 
     def _spent(self) -> float:
@@ -181,9 +191,10 @@ class Supervisor:
             return self._wished()
         outcome = self._start_beside()
         if outcome is None:
-            agents = self._agents = Agents(self._paths, self._plan, self._events, self._spent())
-            for host in self._plan.hosts:
-                agents.start(host)
+            agents = self._agents = Agents(
+                self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
+            )
+            agents.start()
             while agents.pids or self._orphans():
                 self._step()
             outcome = agents.verdict()
@@ -221,7 +232,8 @@ class Supervisor:
             unasked = helper.ended
             helper.terminate()
             self._until_ended(helper, time.monotonic() + seconds, self._at_once)
-            if helper.name == "sync" and (unasked or helper.exit_code != 0):  # what the job has saved may be lost
+            # Data that the job has read may have ended too early, or what it has saved may be lost.
+            if unasked or (helper.name == "sync" and helper.exit_code != 0):
                 trouble = helper.failure()
         self._beside = []
         return trouble
@@ -291,7 +303,7 @@ class Supervisor:
         if self._adopting:
             self._end_orphans()
         if self._agents is not None:
-            self._agents.kill_overdue()
+            self._agents.look_after()
 
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -325,14 +337,14 @@ class Supervisor:
     # --- what is left --------------------------------------------------------------------------------------------
 
     def _ours(self) -> list[int]:
-        return [*(self._agents.pids if self._agents is not None else ()), *self._helpers]
+        return [*(self._agents.pids if self._agents is not None else ()), *self._helpers, *self._starter.own()]
 
     def _orphans(self) -> bool:
         return self._adopting and bool(descendants(os.getpid(), without=self._ours()))
 
     def _end_orphans(self) -> None:
         """Ends what agents have left; helpers that end by themselves get a moment."""
-        orphans = descendants(os.getpid(), scan(), without=self._ours())
+        orphans = descendants(os.getpid(), without=self._ours())
         now = time.monotonic()
         if not orphans:
             self._orphans_since = 0.0

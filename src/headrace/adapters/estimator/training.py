@@ -1,0 +1,105 @@
+"""A job that an estimator has started, as the SDK's `latest_training_job`, and the session that knows it by name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol, cast
+
+from headrace.errors import RunFailed, UsageError
+from headrace.job import RunHandle
+
+
+class _Run(Protocol):
+    """What a run tells about itself, see `headrace.runs.Run`."""
+
+    def describe(self) -> dict[str, object]: ...
+
+
+class TrainingJob:
+    """One started job.
+
+    Args:
+        handle: the run.
+    """
+
+    def __init__(self, handle: RunHandle) -> None:
+        self._handle = handle
+
+    def __repr__(self) -> str:
+        return f"TrainingJob({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Id of the run; `headrace logs` and `headrace status` take it."""
+        return self._handle.id
+
+    job_name = name
+
+    def describe(self) -> dict[str, object]:
+        """Returns the job in the shape of DescribeTrainingJob."""
+        insight = importlib.import_module("headrace.runs")
+        return cast(_Run, insight.find_run(self.name)).describe()
+
+    @property
+    def model_data(self) -> str | None:
+        """Where the model lies, None when there is none (yet)."""
+        artefacts = self.describe().get("ModelArtifacts")
+        return str(artefacts["S3ModelArtifacts"]) if isinstance(artefacts, dict) else None
+
+    def logs(self, follow: bool = False) -> None:
+        """Prints the output of all programs; `follow` goes on to the end of the run."""
+        for line in self._handle.logs(follow=follow):
+            print(line, flush=True)
+
+    def wait(self, logs: bool = True) -> None:
+        """Waits for the end.
+
+        Args:
+            logs: print the output of all programs meanwhile.
+
+        Raises:
+            RunFailed: it did not succeed.
+        """
+        if logs:
+            self.logs(follow=True)
+        status = self._handle.wait()
+        if status.value != "Completed":
+            reason = str(self._handle.cause or "no cause is known")
+            raise RunFailed(f"{self.name}: {status.value}: {reason}", hint=f"headrace logs {self.name}")
+
+    def stop(self) -> None:
+        """Stops the job."""
+        self._handle.stop()
+
+
+class Session:
+    """Stands where the SDK has a session: finds the estimator's jobs by name."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, TrainingJob] = {}
+
+    def add(self, job: TrainingJob) -> TrainingJob:
+        """Takes a job in and returns it."""
+        self._jobs[job.name] = job
+        return job
+
+    def logs_for_job(self, job_name: str, wait: bool = False) -> None:
+        """Prints the output of a job; `wait` goes on to its end.
+
+        Raises:
+            UsageError: no job of that name was started here.
+        """
+        self._job(job_name).logs(follow=wait)
+
+    def describe_training_job(self, job_name: str) -> dict[str, object]:
+        """Returns a job in the shape of DescribeTrainingJob. Raises UsageError."""
+        return self._job(job_name).describe()
+
+    def stop_training_job(self, job_name: str) -> None:
+        """Stops a job. Raises UsageError."""
+        self._job(job_name).stop()
+
+    def _job(self, name: str) -> TrainingJob:
+        if name not in self._jobs:
+            raise UsageError(f"no job named {name!r} was started by this estimator")
+        return self._jobs[name]

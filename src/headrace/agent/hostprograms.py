@@ -1,0 +1,198 @@
+"""The programs of one host: each is started, logged, recorded and reported the same way, whoever asked for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.agent.memory import MemoryKills
+from headrace.agent.messages import Exited, Message, clip_lines
+from headrace.agent.programs import FEED, ProgramSpec
+from headrace.agent.running import Reaper, Running
+from headrace.agent.variables import HostVariables
+from headrace.instance import write_failure
+from headrace.instance.launch import LaunchPlan
+from headrace.instance.outcome import OWN_WORDS
+from headrace.processes.table import name_of_exit
+from headrace.runs import EventWriter, LogWriter, RunPaths, Stream
+from headrace.runs.events import ProgramExited, ProgramStarted
+
+
+class HostPrograms:
+    """Starts programs, and says how they ended.
+
+    Args:
+        plan: the launch plan.
+        host: name of the host.
+        paths: where logs and metrics go.
+        events: the host's event file.
+        variables: what programs get to know.
+        reaper: takes in their ends.
+        tell: takes reports for the coordinator.
+        note: writes a line into the agent's log.
+        memory: knows whom the kernel killed for memory.
+
+    Attributes:
+        running: the last program of each stream, also when it has ended.
+        on_end: called after each program but the feed server was reported.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        host: str,
+        paths: RunPaths,
+        events: EventWriter,
+        variables: HostVariables,
+        reaper: Reaper,
+        tell: Callable[[Message], None],
+        note: Callable[[str], None],
+        memory: MemoryKills,
+    ) -> None:
+        self.running: dict[str, Running] = {}
+        self.on_end: Callable[[], None] = lambda: None
+        self._me = plan.host(host)
+        self._paths = paths
+        self._events = events
+        self._variables = variables
+        self._reaper = reaper
+        self._tell = tell
+        self._note = note
+        self._memory = memory
+        self._logs: dict[str, LogWriter] = {}
+
+    def start(self, spec: ProgramSpec) -> None:
+        """Starts a script or rank; that it cannot be started is reported as its end."""
+        self.start_by(spec.stream, lambda: self.launch(spec.stream, self.argv_of(spec), self.variables_of(spec)))
+
+    def start_by(self, stream: str, start: Callable[[], object]) -> None:
+        """Calls what starts a program; that it cannot be started is reported as its end."""
+        try:
+            start()
+        except OSError as error:
+            reason = f"cannot start {stream}: {error.strerror or error}"
+            self._note(reason)
+            self._tell(Exited(stream, time.time(), exit_code=127, last_lines=(reason,)))
+
+    def argv_of(self, spec: ProgramSpec) -> list[str]:
+        """Command line of a program."""
+        return self._variables.argv(spec)
+
+    def variables_of(self, spec: ProgramSpec) -> dict[str, str]:
+        """Variables of a program."""
+        metrics = self._paths.metrics(self._stream(spec.stream))
+        metrics.parent.mkdir(parents=True, exist_ok=True)
+        return self._variables.of_program(spec, metrics)
+
+    def launch(
+        self,
+        stream: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cpus: Sequence[int] = (),
+        on_end: Callable[[Running], None] = lambda _: None,
+        report: bool = True,
+    ) -> Running:
+        """Starts a program; its end is recorded and reported, then `on_end` is called. Raises OSError.
+
+        Args:
+            stream, argv, env, cpus: see `Running`.
+            on_end: called with the program when it has ended.
+            report: whether the coordinator is told of the end.
+        """
+        running = self._launch(stream, argv, env, cpus=cpus)
+
+        def ended() -> None:
+            self._record_exit(running)
+            if report:
+                self.report_exit(running)
+            on_end(running)
+            self.on_end()
+
+        self._reaper.watch(running, ended)
+        return running
+
+    def launch_feed(self, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
+        """Starts the feed server, which reports itself. Raises OSError."""
+        running = self._launch(FEED, argv, self._variables.of_feed(), fds=(status_fd,))
+
+        def ended() -> None:
+            self._record_exit(running)
+            on_end()
+
+        self._reaper.watch(running, ended)
+        return running
+
+    def entry_running(self) -> list[Running]:
+        """Programs that run, without the feed server."""
+        return [each for each in self.running.values() if each.stream != FEED and not each.ended.is_set()]
+
+    def write_failure(self, text: str) -> None:
+        """Writes output/failure, unless the user's program has written one."""
+        try:
+            write_failure(self._me.base_dir, OWN_WORDS + text)
+        except OSError as error:
+            self._note(f"cannot write output/failure: {error}")
+
+    def close_pipes(self) -> None:
+        """Closes the pipes of all programs; what their descendants write from here on is lost."""
+        for running in self.running.values():
+            running.close()
+
+    def close_logs(self) -> None:
+        """Closes the logs."""
+        for log in self._logs.values():
+            log.close()
+
+    def _launch(
+        self,
+        stream: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cpus: Sequence[int] = (),
+        fds: Sequence[int] = (),
+    ) -> Running:
+        log = self._logs.setdefault(stream, LogWriter(self._paths.log(self._stream(stream))))
+        cwd = f"{self._me.base_dir}/code"
+        running = Running(stream, argv=argv, env=env, cwd=cwd, log=log, pass_fds=fds, cpus=cpus)
+        self.running[stream] = running
+        where = {"group": self._me.group, "host": self._me.name, "stream": stream}
+        self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
+        return running
+
+    def _record_exit(self, running: Running) -> None:
+        if not running.told:
+            running.reason = self._memory.of_program(running.exit_code, running.signal)
+        self._events.write(
+            ProgramExited(
+                t=time.time(),
+                group=self._me.group,
+                host=self._me.name,
+                stream=running.stream,
+                exit_code=running.exit_code,
+                signal=running.signal,
+                stopped=running.told,
+                reason=running.reason,
+            )
+        )
+
+    def report_exit(self, running: Running) -> None:
+        """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
+        lines = clip_lines(list(running.tail))
+        if running.exit_code != 0 and not running.told:
+            how = running.reason or name_of_exit(running.exit_code, running.signal)
+            self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
+        self._tell(
+            Exited(
+                running.stream,
+                time.time(),
+                exit_code=running.exit_code,
+                signal=running.signal,
+                stopped=running.told,
+                reason=running.reason,
+                last_lines=lines,
+            )
+        )
+
+    def _stream(self, name: str) -> Stream:
+        return Stream(self._me.group, self._me.name, name)

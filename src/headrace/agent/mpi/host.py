@@ -1,0 +1,211 @@
+"""The agent's part in MPI: it runs mpirun, its daemons and the ranks of its host.
+
+Each is a program of the agent: tied to it, watched, with a log of its own (``mpirun``, ``orted``, the rank's number).
+mpirun and its daemons stand at a rank through a proxy only, so a rank is ended by its agent, as every program is:
+
+* When the job stops, ranks get SIGTERM and the job's grace. mpirun and its daemons are ended after the ranks, by
+  themselves as a rule.
+* When mpirun wants a rank to end because another one failed, the rank is given a moment first: the one that called
+  MPI_Abort is among them, and tells its own exit code. After that it counts as told to stop, and is no first cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from headrace.agent import proxy
+from headrace.agent.hostprograms import HostPrograms
+from headrace.agent.messages import DaemonEnd, DaemonEnded, DaemonOrder, DaemonWanted, Message, Orders
+from headrace.agent.mpi import variables as names
+from headrace.agent.mpi.remote import check_daemon, daemon_name, expand, parse_daemon
+from headrace.agent.port import Caller, Port, socket_name
+from headrace.agent.programs import MPIRUN, ProgramSpec, is_in_mpi_world
+from headrace.agent.running import Running
+from headrace.instance.launch import SECRET_NAME, DistributionPlan, LaunchPlan, channel_dir
+from headrace.instance.ranks import world_size
+
+ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
+END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan:
+    """Returns the MPI world of a host. Raises ValueError if it is in none."""
+    world = plan.distribution_of(plan.host(host).group)
+    if world is None or not is_in_mpi_world(plan, host):
+        raise ValueError(f"{host} is in no MPI world")
+    return world
+
+
+class MpiHost:
+    """See the module.
+
+    Args:
+        plan: the launch plan.
+        host: name of this host, which is in an MPI world.
+        secret: the job's secret.
+        programs: starts them.
+        report: tells the coordinator.
+        note: writes a line into the agent's log.
+        scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
+
+    Attributes:
+        stopping: whether the host is being stopped; nothing is started then.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        host: str,
+        secret: bytes,
+        programs: HostPrograms,
+        report: Callable[[Message], None],
+        note: Callable[[str], None],
+        scratch: str,
+    ) -> None:
+        self.stopping = False
+        self._plan = plan
+        self._me = plan.host(host)
+        self._world = mpi_world(plan, host)
+        self._programs = programs
+        self._report = report
+        self._note = note
+        self._scratch = scratch
+        self._name = socket_name(plan.run_id, host)
+        self._port = Port(self._name, secret, self._serve, note)
+        self._wanted: dict[int, Caller] = {}
+        self._number = 0
+        self._started: set[tuple[str, int]] = set()
+        self._launcher: dict[str, str] = {}
+        self._ranks: dict[str, Running] = {}
+
+    async def open(self) -> None:
+        """Opens the socket for proxies. Raises OSError."""
+        await self._port.open()
+
+    async def close(self) -> None:
+        """Closes it."""
+        await self._port.close()
+
+    def start_mpirun(self) -> None:
+        """Starts mpirun; the agent of the world's first host does."""
+        argv = [sys.executable, "-m", "headrace.agent.mpi.launch", self._me.name]
+        self._programs.launch(MPIRUN, argv, self._launcher_variables())
+
+    def obey(self, orders: Orders) -> None:
+        """Starts the daemons that are ordered, and tells mpirun which of its own have ended."""
+        for order in orders.daemons:
+            if (order.asker, order.number) not in self._started:
+                self._started.add((order.asker, order.number))
+                self._start_daemon(order)
+        for end in orders.daemon_ends:
+            caller = self._wanted.pop(end.number, None)
+            if caller is not None:
+                self._answer(caller, end)
+
+    # --- what proxies ask for ------------------------------------------------------------------------------------
+
+    def _serve(self, request: Mapping[str, object], caller: Caller) -> None:
+        if self.stopping:
+            raise ValueError(f"{self._me.name} is being stopped")
+        match request:
+            case {"kind": "rank", "runner": list(runner), "variables": dict(seen), "cpus": list(cpus)}:
+                self._start_rank(caller, [str(word) for word in runner], cast("dict[str, str]", seen), cpus)
+            case {"kind": "daemon", "host": str(host), "command": list(command)}:
+                self._want_daemon(caller, host, [str(word) for word in command])
+            case _:
+                raise ValueError("not a request")
+
+    def _start_rank(self, caller: Caller, runner: list[str], seen: dict[str, str], cpus: Sequence[int]) -> None:
+        rank, _ = names.rank_of(seen)
+        stream = str(rank)
+        before = self._ranks.get(stream)
+        if before is not None and not before.ended.is_set():
+            raise ValueError(f"rank {rank} runs already")
+        env = names.rank_variables(self._programs.variables_of(ProgramSpec(stream)), self._launcher, seen)
+        ranks = world_size(self._plan, self._me.name)
+        crowded = bool(self._scratch) and ranks > (os.cpu_count() or 1)
+        env = names.machine_variables(self._scratch, crowded) | env
+        if self._world.horovod:
+            hosts = self._plan.hosts_of(self._world)
+            env |= names.horovod_variables(seen, self._me.name, hosts.index(self._me.name), len(hosts))
+        argv = self._programs.argv_of(ProgramSpec(stream))
+        if runner and Path(argv[0]).name.startswith("python"):
+            argv = [argv[0], "-m", *runner, *argv[1:]]
+        bound = sorted(set(cpus)) != sorted(os.sched_getaffinity(0))
+        try:
+            running = self._programs.launch(
+                stream, argv, env, cpus if bound else (), lambda it: self._rank_ended(it, caller)
+            )
+        except OSError as error:
+            raise ValueError(f"rank {rank} cannot be started: {error.strerror or error}") from None
+        self._ranks[stream] = running
+        caller.on_signal = lambda number: self._rank_signalled(running, number)
+        caller.on_gone = lambda: self._proxy_gone(running)
+
+    def _rank_ended(self, running: Running, caller: Caller) -> None:
+        caller.answer(running.exit_code, running.signal)
+
+    def _rank_signalled(self, running: Running, number: int) -> None:
+        if number not in END_REQUESTS:
+            running.forward(number)
+        elif not self.stopping:
+            asyncio.get_running_loop().call_later(ABORT_PATIENCE, self._terminate, running)
+
+    def _terminate(self, running: Running) -> None:
+        if not self.stopping and not running.told:
+            running.terminate()
+
+    def _proxy_gone(self, running: Running) -> None:
+        """mpirun has ended the proxy, so it counts the rank as ended."""
+        self._terminate(running)
+        asyncio.get_running_loop().call_later(self._plan.stop_grace, running.kill)
+
+    def _want_daemon(self, caller: Caller, host: str, command: list[str]) -> None:
+        target = next((each.name for each in self._plan.hosts if host in (each.name, each.address)), host)
+        argv, variables = parse_daemon(command)
+        self._number += 1
+        self._wanted[self._number] = caller
+        self._report(DaemonWanted(self._number, target, tuple(argv), variables))
+
+    def _answer(self, caller: Caller, end: DaemonEnd) -> None:
+        if end.reason:
+            caller.refuse(end.reason)
+        else:
+            caller.answer(end.exit_code, end.signal)
+
+    # --- what is started for mpirun --------------------------------------------------------------------------------
+
+    def _start_daemon(self, order: DaemonOrder) -> None:
+        def ended(running: Running) -> None:
+            self._report(DaemonEnded(order.asker, order.number, running.exit_code, running.signal))
+
+        try:
+            check_daemon(order.argv)
+            if self.stopping:
+                raise ValueError(f"{self._me.name} is being stopped")
+            env = self._launcher_variables()
+            env |= expand(order.variables, env)
+            stream = daemon_name(order.argv) + (f"-{order.number}" if len(self._started) > 1 else "")
+            self._programs.launch(stream, order.argv, env, (), ended)
+        except (ValueError, OSError) as error:
+            reason = f"the daemon of mpirun cannot be started on {self._me.name}: {error}"
+            self._note(reason)
+            self._report(DaemonEnded(order.asker, order.number, exit_code=255, reason=reason))
+
+    def _launcher_variables(self) -> dict[str, str]:
+        beside = Path(self._plan.python_of(self._me.group) or sys.executable).parent
+        self._launcher = names.launcher_variables(
+            self._programs.variables_of(ProgramSpec(MPIRUN)),
+            scratch=self._scratch,
+            programs=str(beside) if (beside / "mpirun").exists() else "",
+        ) | {
+            proxy.AGENT_VARIABLE: self._name,
+            proxy.SECRET_VARIABLE: str(channel_dir(self._me.base_dir) / SECRET_NAME),
+        }
+        return dict(self._launcher)

@@ -1,0 +1,62 @@
+"""From a job and its launch plan to the layout of its isolation, written into the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.engines.local.isolation import layout, syscalls
+from headrace.engines.local.scratch import scratch_dir
+from headrace.instance.launch import LaunchPlan
+from headrace.job import Job
+from headrace.job.values import parse_bandwidth
+from headrace.runs import RunPaths
+
+ENGINE = "engine"
+
+
+def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
+    """Writes what the supervisor needs to isolate the instances of a run. Raises OSError."""
+    folder = paths.root / ENGINE
+    folder.mkdir(exist_ok=True)
+    network = job.local.network
+    rates = {group: parse_bandwidth(options.bandwidth) for group, options in network.items()}
+    checkpoints = "" if job.checkpoint_local_path.startswith("/opt/ml/") else job.checkpoint_local_path
+    instances = tuple(
+        layout.Instance(host.name, host.address, str(paths.host(host.name)), rates.get(host.group, 0), checkpoints)
+        for host in plan.hosts
+    )
+    outward = plan.isolation.outward
+    gateway = layout.gateway_of(".".join(plan.hosts[0].address.split(".")[:2]))
+    visible = layout.shown_below_tmp(list(_named(job, plan, paths)))
+    machine = Path(layout.RESOLVER)
+    resolver = machine.read_text(errors="replace") if machine.exists() else ""
+    made = layout.Layout(
+        user_namespace=not syscalls.may_separate(),
+        outward=outward,
+        own_resolver=not layout.name_servers(resolver),
+        gateway=gateway,
+        scratch=str(scratch_dir(plan.run_id)),
+        visible=visible,
+        files=str(folder),
+        instances=instances,
+    )
+    made.write(folder / layout.FILE)
+    (folder / "hosts").write_text(layout.hosts_text(instances, outward))
+    (folder / "resolv.conf").write_text(layout.resolver_text(resolver, outward))
+
+
+def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:
+    """Yields the paths that the job names: the run, its data, Python, and those in variables and hyperparameters."""
+    yield str(paths.root)
+    yield from (str(channel.local_path(job.base_path)) for group in plan.groups
+                for channel in job.channels_of(group.name).values())  # fmt: skip
+    yield from (sys.prefix, sys.base_prefix, sys.executable, plan.python, str(Path(layout.__file__).parents[4]))
+    yield from (entry for entry in sys.path if entry)
+    values = [*os.environ.values(), *job.environment.values(), *map(str, job.hyperparameters.values())]
+    for group in plan.groups:
+        values += plan.environment_of(group.name).values()
+    for value in values:
+        yield from value.split(os.pathsep)

@@ -1,0 +1,117 @@
+"""The mounts of one instance, made in its own mount namespace: nothing of them is seen or left outside.
+
+    /opt/ml           the host's tree; the rest of /opt stays as it is
+    (anywhere)        its checkpoints once more, at the job's checkpoint_local_path
+    /tmp              a directory of the run's temporary files; what the job names below /tmp is shown in it
+    /dev/shm          empty, in memory; gone with the instance
+    /etc/hosts        every host of the job
+    /etc/hostname     the host's name
+    /etc/resolv.conf  name servers that can be reached
+    /proc             the instance's own processes
+
+/sys stays the machine's, for its cgroups; /sys/class/net therefore lists the machine's interfaces.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headrace.engines.local.isolation.layout import RESOLVER, Layout
+from headrace.engines.local.isolation.syscalls import (
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_REC,
+    MS_SLAVE,
+    bind,
+    mount,
+)
+
+OPT = Path("/opt")
+TREE = OPT / "ml"
+
+
+def keep_mounts_inside() -> None:
+    """Stops what is mounted in this namespace from showing up in another. Raises OSError."""
+    mount("none", "/", flags=MS_REC | MS_SLAVE)
+
+
+def arrange(layout: Layout, host: str) -> None:
+    """Makes all mounts but /proc, which needs a process of the new PID namespace. Raises OSError."""
+    keep_mounts_inside()
+    instance = layout.instance(host)
+    _show_tree(instance.tree)
+    scratch = Path(layout.scratch)
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    name = scratch / f"{host}.name"
+    name.write_text(f"{host}\n")
+    for source, target in (
+        (f"{layout.files}/hosts", "/etc/hosts"),
+        (f"{layout.files}/resolv.conf", RESOLVER),
+        (str(name), "/etc/hostname"),
+    ):
+        if os.path.exists(target):  # noqa: PTH110  (a link that leads nowhere does not count)
+            bind(source, target)
+    _private_tmp(scratch / host, layout.visible)
+    if instance.checkpoints:
+        _show(f"{TREE}/checkpoints", Path(instance.checkpoints))
+    mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+
+
+def mount_proc() -> None:
+    """Shows this PID namespace in /proc. Raises OSError."""
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def _show_tree(tree: str) -> None:
+    if not TREE.is_dir():
+        _cover(OPT, TREE.name)
+        TREE.mkdir()
+    bind(tree, str(TREE))
+
+
+def _show(source: str, target: Path) -> None:
+    """Shows a directory at a path that the machine need not have; some directory above it is there, and not /."""
+    if not target.is_dir():
+        above = next(parent for parent in target.parents if parent.is_dir())
+        if not above.is_relative_to("/tmp"):  # that one is the instance's own
+            _cover(above, target.relative_to(above).parts[0])
+        target.mkdir(parents=True)
+    bind(source, str(target))
+
+
+def _cover(folder: Path, but: str) -> None:
+    """Puts an empty directory over one that shows all that was in it but one: there a mount point can be made."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    before = Path(f"/proc/self/fd/{descriptor}")
+    entries = [entry for entry in sorted(before.iterdir()) if entry.name != but]
+    mount("tmpfs", str(folder), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    for entry in entries:
+        place = folder / entry.name
+        if entry.is_symlink():
+            place.symlink_to(entry.readlink())
+            continue
+        if entry.is_dir():
+            place.mkdir()
+        else:
+            place.touch()
+        bind(str(entry), str(place))
+    os.close(descriptor)
+
+
+def _private_tmp(directory: Path, visible: tuple[str, ...]) -> None:
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o1777)
+    kept = [(path, os.open(path, os.O_PATH)) for path in visible]
+    bind(str(directory), "/tmp")
+    for path, descriptor in kept:
+        source, place = f"/proc/self/fd/{descriptor}", Path(path)
+        if os.path.isdir(source):  # noqa: PTH112
+            place.mkdir(parents=True, exist_ok=True)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        bind(source, path)
+        os.close(descriptor)

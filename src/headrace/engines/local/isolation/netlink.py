@@ -1,0 +1,123 @@
+"""Network links by rtnetlink(7): what `ip` and `tc` would do, without them. Standard library only.
+
+A `Netlink` speaks to the network namespace in which it was made, also after its process has moved to another.
+Addresses are IPv4. Constants and structs: linux/rtnetlink.h, if_link.h, if_addr.h, veth.h, pkt_sched.h.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from types import TracebackType
+
+NEWLINK, NEWADDR, NEWROUTE, NEWQDISC = 16, 20, 24, 36
+REQUEST, ACK, REPLACE, EXCL, CREATE = 0x1, 0x4, 0x100, 0x200, 0x400
+ERROR = 2
+IFNAME, MASTER, LINKINFO, NET_NS_FD = 3, 10, 18, 28
+INFO_KIND, INFO_DATA, VETH_PEER = 1, 2, 1
+UP = 1
+TBF_PARMS, TBF_RATE64, TBF_BURST = 1, 4, 6
+ETHERNET = 1  # link layer of a tc_ratespec: the kernel then needs no rate table
+ROOT = 0xFFFFFFFF
+QUEUE_SECONDS = 0.05  # what a rate limit lets wait, before it drops
+BURST_SECONDS = 0.01
+LEAST_BURST = 1 << 17  # a veth carries packets of 64 KiB
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    padded = value + b"\0" * (-len(value) % 4)
+    return struct.pack("=HH", 4 + len(value), kind) + padded
+
+
+def _name(name: str) -> bytes:
+    return _attribute(IFNAME, name.encode() + b"\0")
+
+
+def _kind(name: str, data: bytes = b"") -> bytes:
+    inside = _attribute(INFO_KIND, name.encode()) + (_attribute(INFO_DATA, data) if data else b"")
+    return _attribute(LINKINFO, inside)
+
+
+def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, change)
+
+
+class Netlink:
+    """See the module. All methods raise OSError."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        self._socket.bind((0, 0))
+        self._sequence = 0
+
+    def __enter__(self) -> Netlink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def add_bridge(self, name: str) -> None:
+        """Makes a bridge, and brings it up."""
+        self._ask(NEWLINK, CREATE | EXCL, _link(0, UP, UP) + _name(name) + _kind("bridge"), f"add bridge {name}")
+
+    def add_cable(self, name: str, master: int, peer: str, namespace: int) -> None:
+        """Makes a veth pair: one end here and up, in a bridge, the other in another network namespace.
+
+        Args:
+            name: the end here.
+            master: index of the bridge.
+            peer: the other end.
+            namespace: descriptor of its namespace.
+        """
+        other = _link() + _name(peer) + _attribute(NET_NS_FD, struct.pack("=i", namespace))
+        here = _link(0, UP, UP) + _name(name) + _attribute(MASTER, struct.pack("=i", master))
+        self._ask(NEWLINK, CREATE | EXCL, here + _kind("veth", _attribute(VETH_PEER, other)), f"add cable {name}")
+
+    def turn(self, index: int, on: bool) -> None:
+        """Brings a link up or down."""
+        self._ask(NEWLINK, 0, _link(index, UP if on else 0, UP), f"turn link {index} {'on' if on else 'off'}")
+
+    def add_address(self, index: int, address: str, bits: int) -> None:
+        """Gives a link an address in a network of that many bits."""
+        raw = socket.inet_aton(address)
+        head = struct.pack("=BBBBi", socket.AF_INET, bits, 0, 0, index)
+        body = _attribute(1, raw) + _attribute(2, raw)  # IFA_ADDRESS, IFA_LOCAL
+        self._ask(NEWADDR, CREATE | EXCL, head + body, f"add address {address}")
+
+    def add_default_route(self, gateway: str) -> None:
+        """Sends what belongs to no network of this namespace to a gateway."""
+        # main table, protocol static, scope universe, type unicast
+        head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 254, 4, 0, 1, 0)
+        self._ask(NEWROUTE, CREATE | EXCL, head + _attribute(5, socket.inet_aton(gateway)), f"route by {gateway}")
+
+    def limit(self, index: int, bits_per_second: int) -> None:
+        """Limits what a link sends, by a token bucket."""
+        rate = max(1, bits_per_second // 8)
+        burst = max(LEAST_BURST, int(rate * BURST_SECONDS))
+        queue = int(rate * QUEUE_SECONDS) + burst
+        # tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate
+        spec = struct.pack("=BBHhHI", 0, ETHERNET, 0, -1, 0, min(rate, 0xFFFFFFFF))
+        ticks = min(int(burst / rate * 1e9 / 64), 0xFFFFFFFF)  # psched ticks are 64 ns
+        parms = spec + struct.pack("=BBHhHI", 0, 0, 0, 0, 0, 0) + struct.pack("=III", queue, ticks, 0)
+        options = _attribute(TBF_PARMS, parms) + _attribute(TBF_BURST, struct.pack("=I", burst))
+        if rate > 0xFFFFFFFF:
+            options += _attribute(TBF_RATE64, struct.pack("=Q", rate))
+        head = struct.pack("=BxHiIII", socket.AF_UNSPEC, 0, index, 1 << 16, ROOT, 0)
+        body = _attribute(1, b"tbf\0") + _attribute(2, options)  # TCA_KIND, TCA_OPTIONS
+        self._ask(NEWQDISC, CREATE | REPLACE, head + body, f"limit link {index} to {bits_per_second} bit/s")
+
+    def _ask(self, kind: int, flags: int, body: bytes, what: str) -> None:
+        self._sequence += 1
+        head = struct.pack("=IHHII", 16 + len(body), kind, REQUEST | ACK | flags, self._sequence, 0)
+        self._socket.send(head + body)
+        while True:
+            data = self._socket.recv(1 << 16)
+            length, answer, _, sequence, _ = struct.unpack_from("=IHHII", data)
+            if sequence == self._sequence and answer == ERROR and length >= 20:
+                (code,) = struct.unpack_from("=i", data, 16)
+                if code:
+                    raise OSError(-code, f"{what}: {os.strerror(-code)}")
+                return

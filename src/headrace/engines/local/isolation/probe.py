@@ -1,0 +1,65 @@
+"""Tries the real thing, small: `python -S -m headrace.engines.local.isolation.probe FOLDER`.
+
+FOLDER holds a `Layout` with one instance. The job's network is made with its way out, and one instance on it, by the
+code that a run uses. Exit code 0 if that works; else the last line of standard output says why not. Nothing is left
+when this process has ended. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+from headrace.engines.local.isolation import enter, filesystem, network, syscalls
+from headrace.engines.local.isolation.layout import FILE, Layout
+
+SECONDS = 20.0
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point."""
+    folder = Path(arguments[0])
+    caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    caller.settimeout(SECONDS)
+    if os.fork() == 0:
+        caller.close()
+        os.dup2(end.fileno(), 0)
+        end.close()
+        os._exit(network.main([str(folder / FILE)]))
+    end.close()
+    try:
+        answers = [socket.recv_fds(caller, 1 << 16, 2)]
+        if b"keeper" in answers[0][0]:
+            answers.append(socket.recv_fds(caller, 1 << 16, 2))
+        data, descriptors, _, _ = answers[-1]
+        told = json.loads(data or b'{"error": "the process that makes the network ended without a word"}')
+        if "error" in told:
+            print(told["error"])
+            return 1
+        layout = Layout.read(folder / FILE)
+        net, user = descriptors
+        enter.enter(layout, layout.instances[0].name, net, user if layout.user_namespace else -1, int(told["bridge"]))
+        pid = os.fork()
+        if pid == 0:
+            _first_process()
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except OSError as error:
+        print(error)
+        return 1
+
+
+def _first_process() -> None:
+    try:
+        filesystem.mount_proc()
+        os._exit(0)
+    except OSError as error:
+        print(error, flush=True)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    syscalls.adopt_orphans()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""Which isolation this machine allows, by trying it; and which one a job gets."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from headrace.engines.local.isolation import filesystem, layout, syscalls, uplink
+from headrace.errors import EngineRefused
+from headrace.instance.launch import NAMESPACE, NO_ISOLATION, Isolation
+
+PROBE = "headrace.engines.local.isolation.probe"
+SECONDS = 60.0
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What this machine allows.
+
+    Attributes:
+        namespace: why level ``namespace`` does not work; empty when it does.
+        outward: why instances in namespaces would have no way out of the job's network; empty when they have one.
+        connected: whether the machine itself has a default route.
+        user_namespace: whether instances are in a user namespace, because this process is not root.
+    """
+
+    namespace: str
+    outward: str
+    connected: bool
+    user_namespace: bool
+
+
+@functools.cache
+def examine() -> Findings:
+    """Tries to make an instance, once a process: 0.2 s. Nothing is left of it."""
+    user_namespace = not syscalls.may_separate()
+    connected = layout.has_default_route(_routes())
+    lacking = "; ".join(uplink.missing()) if connected else "this machine has no default route"
+    outward = lacking or _try(user_namespace, outward=True)
+    namespace = _try(user_namespace, outward=False) if outward else ""
+    if namespace:
+        namespace = f"{namespace} ({_reason(user_namespace)})"
+    return Findings(namespace, outward, connected, user_namespace)
+
+
+def choose(wanted: str, *, bandwidth: bool = False) -> Isolation:
+    """Returns the isolation that a job gets.
+
+    Args:
+        wanted: ``auto``, ``none`` or ``namespace``.
+        bandwidth: whether it limits the bandwidth of hosts.
+
+    Raises:
+        EngineRefused: it wants what only namespaces give, and they do not work here.
+    """
+    chosen = _choose(wanted)
+    if bandwidth and chosen.level != NAMESPACE:
+        raise EngineRefused(
+            f"engines.local.network: bandwidth holds with isolation by namespaces only: {chosen.why}",
+            hint="leave out engines.local.network, or see `headrace doctor`",
+        )
+    return chosen
+
+
+def _choose(wanted: str) -> Isolation:
+    if wanted == NO_ISOLATION:
+        return Isolation(NO_ISOLATION, "engines.local.isolation says so")
+    found = examine()
+    if found.namespace:
+        if wanted == NAMESPACE:
+            raise EngineRefused(
+                f"isolation by namespaces does not work here: {found.namespace}",
+                hint="set engines.local.isolation to none or auto; `headrace doctor` says what that means",
+            )
+        return Isolation(NO_ISOLATION, f"namespaces do not work here: {found.namespace}")
+    if wanted == NAMESPACE:
+        return Isolation(NAMESPACE, "engines.local.isolation says so", not found.outward, found.outward)
+    if found.outward and found.connected:
+        return Isolation(NO_ISOLATION, f"in namespaces, instances would not reach other machines: {found.outward}")
+    return Isolation(NAMESPACE, "namespaces work here", not found.outward, found.outward)
+
+
+def network_here() -> str:
+    """Returns the first two numbers of the addresses of isolated hosts on this machine."""
+    return layout.choose_network(_routes())
+
+
+def _routes() -> str:
+    try:
+        return Path(layout.ROUTES).read_text()
+    except OSError:
+        return ""
+
+
+def _try(user_namespace: bool, outward: bool) -> str:
+    """Makes one instance. Returns why it did not work; empty when it did."""
+    with tempfile.TemporaryDirectory(prefix="headrace-probe-") as name:
+        folder = Path(name)
+        for part in ("tree", "files"):
+            (folder / part).mkdir()
+        for file in ("hosts", "resolv.conf"):
+            (folder / "files" / file).touch()
+        prefix = network_here()
+        instance = layout.Instance("algo-1", layout.address_of(prefix, 1), str(folder / "tree"))
+        gateway, scratch = layout.gateway_of(prefix), str(folder / "scratch")
+        files = str(folder / "files")
+        plan = layout.Layout(user_namespace, outward, False, gateway, scratch, (), files, (instance,))
+        plan.write(folder / layout.FILE)
+        package = str(Path(__file__).resolve().parents[4])
+        try:
+            done = subprocess.run(
+                [sys.executable, "-S", "-m", PROBE, name],
+                env={**os.environ, "PYTHONPATH": package},
+                cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"trying it took longer than {SECONDS:g} s"
+    if done.returncode == 0:
+        return ""
+    words = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    return words[-1] if words else f"trying it ended with code {done.returncode}"
+
+
+def _reason(user_namespace: bool) -> str:
+    """Returns what most likely stands in the way."""
+    if not filesystem.OPT.is_dir():
+        return "there is no /opt to show /opt/ml in: mkdir /opt"
+    limits = {
+        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces is 0"),
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone is 0"),
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+            "1",
+            "kernel.apparmor_restrict_unprivileged_userns is 1",
+        ),
+    }
+    if user_namespace:
+        for path, (value, words) in limits.items():
+            if Path(path).exists() and Path(path).read_text().strip() == value:
+                return f"{words}: an administrator can change that with sysctl"
+    return "in a container? it must be allowed to make namespaces and to mount /proc"

@@ -1,0 +1,76 @@
+"""The reserved hyperparameters: what the SageMaker SDK writes beside the user's own. Pure.
+
+Those that mean something outside AWS, for every host of the job:
+
+    sagemaker_program                                  the entry point of the host's group
+    sagemaker_job_name                                 the job's name
+    sagemaker_container_log_level                      20, unless the user says otherwise
+    sagemaker_region                                   only when the job runs in one
+
+and with a distribution:
+
+    sagemaker_torch_distributed_enabled                torch_distributed
+    sagemaker_mpi_enabled                              mpi, and horovod, which is mpi
+    sagemaker_mpi_num_of_processes_per_host
+    sagemaker_mpi_custom_mpi_options                   the user's options as one line
+    sagemaker_multi_worker_mirrored_strategy_enabled   multi_worker_mirrored_strategy
+    sagemaker_distribution_instance_groups             its groups, in rank order
+
+A job may have several distributions, which SageMaker has no words for. A host of one of them finds that one, as it
+would in a job of its own. A host of none finds the groups of all.
+
+There is no sagemaker_submit_directory: the code is in place already, which SageMaker's training toolkit sees.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from headrace.instance import launch
+from headrace.instance.environment import DISTRIBUTION_GROUPS
+
+LOG_LEVEL = "sagemaker_container_log_level"
+_FLAGS = {
+    launch.TORCH_DISTRIBUTED: "sagemaker_torch_distributed_enabled",
+    launch.MPI: "sagemaker_mpi_enabled",
+    launch.MULTI_WORKER_MIRRORED: "sagemaker_multi_worker_mirrored_strategy_enabled",
+}
+_INFO = 20  # logging.INFO
+
+
+def job_parameters(job_name: str, entry_point: str, region: str = "") -> dict[str, object]:
+    """Returns those of every job, as values."""
+    parameters: dict[str, object] = {"sagemaker_program": entry_point, "sagemaker_job_name": job_name}
+    return parameters | ({"sagemaker_region": region} if region else {})
+
+
+def default_parameters() -> dict[str, object]:
+    """Returns those that the user may set himself."""
+    return {LOG_LEVEL: _INFO}
+
+
+def distribution_parameters(
+    worlds: Sequence[launch.DistributionPlan], group: str, processes: Mapping[str, int]
+) -> dict[str, object]:
+    """Returns those of the distributions, as values.
+
+    Args:
+        worlds: all distributions of the job.
+        group: the host's group.
+        processes: group to its ranks on each host; of a group outside of MPI it is not read.
+
+    Raises:
+        KeyError: a kind of distribution that does not exist.
+    """
+    own = [world for world in worlds if group in world.groups] or list(worlds)
+    parameters: dict[str, object] = {}
+    for world in own:
+        parameters[_FLAGS[world.kind]] = True
+        if world.kind == launch.MPI:
+            counted = group if group in world.groups else world.groups[0]
+            parameters["sagemaker_mpi_num_of_processes_per_host"] = processes[counted]
+            parameters["sagemaker_mpi_custom_mpi_options"] = shlex.join(world.options)
+    if own:
+        parameters[DISTRIBUTION_GROUPS] = [name for world in own for name in world.groups]
+    return parameters

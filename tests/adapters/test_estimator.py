@@ -1,0 +1,140 @@
+"""The estimators beyond the cells of the notebooks: both generations of names, refusals, and a real `fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import JobInvalid, RunFailed, UsageError
+from headrace.estimator import Estimator, InstanceGroup, PyTorch, TensorFlow, TrainingInput
+
+SCRIPT = """
+import os, pathlib, sys
+print("hello from", os.environ["SM_CURRENT_HOST"], sys.argv[1:], flush=True)
+pathlib.Path(os.environ["SM_MODEL_DIR"], "model.txt").write_text("trained")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    return "train.py"
+
+
+def test_names_of_both_generations_give_one_job(script: str) -> None:
+    new = PyTorch(script, instance_type="ml.c5.xlarge", instance_count=2, volume_size=10, max_run=60, max_wait=90)
+    old = PyTorch(
+        script,
+        train_instance_type="ml.c5.xlarge",
+        train_instance_count=2,
+        train_volume_size=10,
+        train_max_run=60,
+        train_max_wait=90,
+    )
+    assert new.job(job_name="j") == old.job(job_name="j")
+    assert new.job(job_name="j").max_run == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"instance_typ": "ml.c5.xlarge"}, "did you mean 'instance_type'?"),
+        ({"instance_type": "ml.c5.xlarge", "train_instance_type": "ml.c5.xlarge"}, "are the same argument"),
+        ({"git_config": {"repo": "x"}}, "clone the repository"),
+        ({"script_mode": False}, "script_mode=False is not possible"),
+        ({"container_entry_point": "bash"}, "must be a list of strings"),
+        ({"profiler_config": 3}, "must be a mapping or False"),
+        ({"model_dir": "s3://b/m"}, "argument of the TensorFlow estimator"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(script: str, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        PyTorch(script, **arguments)  # type: ignore[arg-type]
+
+
+def test_rules_of_the_job_are_told_by_job(script: str) -> None:
+    group = InstanceGroup("data", "ml.c5.xlarge", 1)
+    both = PyTorch(script, instance_groups=[group], instance_type="ml.c5.xlarge", instance_count=1)
+    with pytest.raises(JobInvalid, match="InstanceType or InstanceCount cannot be specified with InstanceGroups"):
+        both.job()
+
+
+class SdkGroup:
+    """An InstanceGroup of another library, e.g. the SageMaker SDK's, which has no equality."""
+
+    def __init__(self, name: str) -> None:
+        self.instance_group_name, self.instance_type, self.instance_count = name, "ml.c5.xlarge", 1
+
+
+class SdkInput:
+    """A TrainingInput of the SageMaker SDK: it keeps the channel as a request has it."""
+
+    def __init__(self, **source: object) -> None:
+        self.config = {
+            "DataSource": {"S3DataSource": {"S3Uri": "s3://b/k", "S3DataType": "S3Prefix", **source}},
+            "ContentType": "text/csv",
+            "InputMode": "FastFile",
+        }
+
+
+def test_objects_of_the_sdk_are_understood(script: str) -> None:
+    torch = {"torch_distributed": {"enabled": True}, "instance_groups": [SdkGroup("dnn")]}
+    estimator = PyTorch(script, instance_groups=[SdkGroup("data"), SdkGroup("dnn")], distribution=torch)
+    job = estimator.job({"training": SdkInput(InstanceGroupNames=["data"], S3DataDistributionType="ShardedByS3Key")})
+    assert job.distribution_groups == ("dnn",)
+    assert job.inputs["training"] == TrainingInput(
+        "s3://b/k",
+        distribution="ShardedByS3Key",
+        content_type="text/csv",
+        input_mode="FastFile",
+        s3_data_type="S3Prefix",
+        instance_groups=["data"],
+    )
+
+
+def test_one_location_is_the_channel_training(script: str) -> None:
+    job = PyTorch(script, instance_type="local", instance_count=1).job("data")
+    assert list(job.inputs) == ["training"]
+    with pytest.raises(UsageError, match="is of type int"):
+        PyTorch(script, instance_type="local", instance_count=1).job({"a": 3})
+
+
+def test_tensorflow_tells_the_program_where_the_model_goes(script: str) -> None:
+    def model_dir(**arguments: object) -> object:
+        estimator = TensorFlow(entry_point=script, instance_type="local", instance_count=1, **arguments)  # type: ignore[arg-type]
+        return estimator.hyperparameters().get("model_dir")
+
+    assert model_dir() == "/opt/ml/model"
+    assert model_dir(model_dir="/elsewhere") == "/elsewhere"
+    assert model_dir(model_dir=False) is None
+
+
+def test_a_generated_name_begins_as_asked_and_is_valid(script: str) -> None:
+    long = Estimator(entry_point=script, instance_type="local", instance_count=1, base_job_name="x" * 80)
+    assert len(long.job().job_name) == 63
+    assert PyTorch(script, instance_type="local", instance_count=1).job().job_name.startswith("pytorch-training-2")
+
+
+def test_fit_runs_and_the_latest_job_is_known(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    estimator = PyTorch(script, instance_type="local", instance_count=1, hyperparameters={"epochs": 1})
+    with pytest.raises(UsageError, match="started no job yet"):
+        estimator.logs()
+    estimator.fit({"training": "data"}, logs=True)
+    out = capfd.readouterr().out
+    assert "hello from algo-1 ['--epochs', '1']" in out
+    latest = estimator.latest_training_job
+    assert latest is not None
+    assert latest.describe()["TrainingJobStatus"] == "Completed"
+    estimator.sagemaker_session.logs_for_job(latest.name)
+    assert "hello from algo-1" in capfd.readouterr().out
+    assert Path(estimator.model_data.removeprefix("file://")).is_file()
+
+
+def test_a_failed_job_raises_with_the_first_cause(script: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    with pytest.raises(RunFailed, match="exited with code 3"):
+        PyTorch(script, instance_type="local", instance_count=1).fit(logs=False)

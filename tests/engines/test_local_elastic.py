@@ -1,0 +1,129 @@
+"""Elastic worlds: real torchrun on every host, ranks that are programs of their hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from stage import agent_pid, groups, kill, program_pid, text, until
+
+from headrace.engines.local import planning
+from headrace.runs import Status
+from headrace.runs.events import HostLost, ProgramExited, ProgramStarted
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+MASTER = 25_000 + os.getpid() % 5_000
+
+
+def start(stage, script: str, hosts: int = 2, ranks: int = 2, minimum: int = 1, restarts: int = 2, **fields):
+    elastic = {"min_hosts": minimum, "max_restarts": restarts}
+    return stage.start(
+        script,
+        instance_groups=groups(dnn=hosts),
+        distribution={"torch_distributed": {"enabled": True, "processes_per_host": ranks, "elastic": elastic}},
+        local={"isolation": "none", "ports": {"master": MASTER}},
+        **fields,
+    )
+
+
+def started(handle, host: str, stream: str) -> list[int]:
+    return [
+        each.pid
+        for each in handle.run.events()
+        if isinstance(each, ProgramStarted) and (each.host, each.stream) == (host, stream)
+    ]
+
+
+def test_every_rank_has_a_log_its_hosts_variables_and_torchruns(stage):
+    script = """
+    import json, os, sys
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_MAX_RESTARTS")
+    print(json.dumps({name: os.environ[name] for name in names}), flush=True)
+    print("host", os.environ["SM_CURRENT_HOST"], sys.argv[1:], os.environ["OMP_NUM_THREADS"], flush=True)
+    assert os.environ["MASTER_ADDR"] and os.environ["MASTER_PORT"]
+    assert "HEADRACE_AGENT_SECRET" not in os.environ
+    """
+    handle = start(stage, script, hyperparameters={"note": "a b; $(id)"}, environment={"OMP_NUM_THREADS": "3"})
+    assert handle.wait(120) is Status.COMPLETED, text(handle)
+    stage.assert_nothing_left(handle, within=3.0)
+    for host in (1, 2):
+        ranks = [rank for rank in "0123" if started(handle, f"algo-{host}", rank)]
+        assert len(ranks) == 2
+        for local, rank in enumerate(ranks):
+            said = text(handle, f"dnn/algo-{host}[{rank}]")
+            assert f'"RANK": "{rank}", "LOCAL_RANK": "{local}", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"' in said
+            assert f"host algo-{host} ['--note', 'a b; $(id)'] 3" in said
+    assert not text(handle, "dnn/algo-1[torchrun]").strip()
+
+
+def test_a_rank_that_always_fails_is_the_first_cause_when_restarts_are_used_up(stage):
+    script = """
+    import os, sys, time
+    if os.environ["RANK"] == "1":
+        print("no such file", file=sys.stderr)
+        sys.exit(7)
+    time.sleep(600)
+    """
+    handle = start(stage, script, hosts=1, restarts=1)
+    assert handle.wait(120) is Status.FAILED
+    assert (handle.cause.host, handle.cause.stream, handle.cause.exit_code) == ("algo-1", "1", 7)
+    assert "no such file" in handle.cause.last_lines
+    exits = [each for each in handle.run.events() if isinstance(each, ProgramExited) and each.stream == "1"]
+    assert [each.exit_code for each in exits] == [7, 7]  # once, and once more
+    stage.assert_nothing_left(handle, within=3.0)
+
+
+def test_a_stop_gives_ranks_their_time_and_torchrun_starts_none_again(stage):
+    script = """
+    import os, pathlib, signal, sys, time
+    def save(number, frame):
+        time.sleep(0.5)
+        print("saved", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("ready", flush=True)
+    time.sleep(600)
+    """
+    handle = start(stage, script, hosts=1)
+    until(lambda: text(handle).count("ready") == 2, 60, "two ranks")
+    handle.stop()
+    assert handle.wait(20) is Status.STOPPED
+    assert text(handle).count("saved") == 2
+    assert text(handle).count("ready") == 2
+    stage.assert_nothing_left(handle, within=3.0)
+
+
+@pytest.mark.parametrize("what", ["torchrun", "agent"])
+def test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without(stage, what):
+    script = """
+    import os, pathlib, time
+    print("begins", os.environ["WORLD_SIZE"], flush=True)
+    time.sleep(600 if os.environ["WORLD_SIZE"] == "2" else 0.1)
+    """
+    handle = start(stage, script, ranks=1)
+    until(lambda: text(handle).count("begins 2") == 2, 90, "two ranks")
+    kill(program_pid(handle, "algo-2", "torchrun") if what == "torchrun" else agent_pid(handle, "algo-2"))
+    first = started(handle, "algo-1", "0") or started(handle, "algo-1", "1")
+    until(lambda: [each for each in handle.run.events() if isinstance(each, HostLost)], 20, "loss of algo-2")
+    kill(first[0])  # a rank that lost its peer ends
+    assert handle.wait(90) is Status.COMPLETED, f"{handle.cause} {text(handle)}"
+    (lost,) = (each for each in handle.run.events() if isinstance(each, HostLost))
+    assert lost.host == "algo-2"
+    assert what in lost.reason
+    stage.assert_nothing_left(handle, within=3.0)
+
+
+def test_a_torchrun_that_does_not_come_to_the_rendezvous_is_named(stage, monkeypatch):
+    monkeypatch.setattr(planning, "START_TIMEOUT", 15.0)
+    handle = start(stage, "import time; time.sleep(600)", ranks=1, minimum=2)
+    pid = until(lambda: next(iter(started(handle, "algo-2", "torchrun")), None), what="torchrun of algo-2")
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert handle.wait(60) is Status.FAILED
+    assert time.monotonic() - began < 25
+    assert handle.cause.host == "algo-2"
+    assert "torchrun on algo-2 did not come to the rendezvous within 15 s: it is stopped" in str(handle.cause)
+    stage.assert_nothing_left(handle, within=5.0)
