@@ -27,7 +27,7 @@ class HostView(msgspec.Struct, frozen=True):
     """One host.
 
     `cpus` empty means all of the machine; `limits` are its other limits in words, `memory` the bytes that it may use
-    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `channels` maps names to folders.
+    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `channels` maps names to places.
     """
 
     name: str
@@ -39,6 +39,13 @@ class HostView(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...] | None
     programs: tuple[ProgramView, ...]
     channels: dict[str, str]
+
+
+class UnusedView(msgspec.Struct, frozen=True):
+    """A value of the job that is accepted and has no effect here."""
+
+    field: str
+    why: str
 
 
 class PlanView(msgspec.Struct, frozen=True):
@@ -56,6 +63,7 @@ class PlanView(msgspec.Struct, frozen=True):
     stop_grace: float
     max_run: float
     isolation: Isolation
+    without_effect: tuple[UnusedView, ...]
     limits: tuple[str, ...] = ()
 
 
@@ -75,19 +83,18 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
         max_run=plan.max_run,
         isolation=plan.isolation,
         limits=limits,
+        without_effect=tuple(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
     )
 
 
 def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
-    from headrace.engines.local.limits_words import (
-        describe_host,
-    )  # brings the whole job room, which `brief` does not need
+    # It brings the whole job room, which `brief` does not need.
+    from headrace.engines.local.limits_words import describe_host
 
     programs = [
         ProgramView(spec.stream, spec.local_rank, tuple(_argv(job, plan, host, spec)))
         for spec in programs_of(plan, host.name)
     ]
-    channels = {name: str(channel.local_path(job.base_path)) for name, channel in job.channels_of(host.group).items()}
     return HostView(
         name=host.name,
         group=host.group,
@@ -97,7 +104,7 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
         memory=host.memory,
         gpus=host.gpus,
         programs=tuple(programs),
-        channels=channels,
+        channels={name: _channel(job, name) for name in job.channels_of(host.group)},
     )
 
 
@@ -115,6 +122,16 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
     world = plan.distribution_of(host.group)
     # mpirun's own options follow from its version, which is known only where it runs.
     return ["mpirun", *(world.options if world else ()), *program] if spec.is_mpirun else program
+
+
+def _channel(job: Job, name: str) -> str:
+    """Where a channel's data are, and how they come when that is not the common way."""
+    channel = job.inputs[name]
+    place = channel.s3_data if channel.is_remote else str(channel.local_path(job.base_path))
+    ways: list[str] = [job.input_mode_of(name), channel.distribution, channel.s3_data_type]
+    ways += [channel.compression or "None", channel.record_wrapping or "None"]
+    told = [way for way in ways if way not in ("File", "FullyReplicated", "S3Prefix", "None")]
+    return f"{place} ({', '.join(told)})" if told else place
 
 
 def brief(plan: LaunchPlan) -> list[str]:

@@ -16,6 +16,8 @@ from headrace.cli.options import output_option, set_option
 def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, detach: bool) -> int:
     """Run the job file JOB on this machine; follow its logs and progress to the end.
 
+    JOB may also be a CreateTrainingJob request as JSON; `headrace plan` tells what of it has no effect here.
+
     Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too, unless it
     was detached: then it goes on without this command, the shell and the terminal.
 

@@ -12,6 +12,7 @@ from headrace.cli.terminal import Terminal
 from headrace.instance.launch import LaunchPlan
 from headrace.runs import Event, LogLine, Metric, Run, Status, Stream
 from headrace.runs.events import (
+    ChannelProgress,
     DataWorkerLost,
     HostLost,
     HostReleased,
@@ -65,6 +66,10 @@ class RunScreen:
             self._say(f"{event.group}/{event.host}: data worker lost: {event.reason}; {then} (run degraded)")
         elif isinstance(event, HostLost):
             self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
+        elif isinstance(event, ChannelProgress):
+            self._progress.staged(event)
+            if event.files == event.files_total:
+                self._say(f"channel {event.channel}: {event.files} files, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
             how = ended(event.exit_code, event.signal)
             self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}")

@@ -115,13 +115,17 @@ def _hyperparameter_key(value: object) -> str:
 
 def _hyperparameter_value(value: object) -> object:
     try:
-        length = len(json_form(value))
+        as_json = json_form(value)
+        length = len(value) if isinstance(value, str) else len(as_json)
     except RecursionError:
         raise broken("is nested too deeply", seen="") from None
     except ValueError as error:
         raise broken(f"must be a scalar, a list or a mapping that JSON can hold: {error}") from None
     if length > 2500:
-        raise broken("must have at most 2500 characters as JSON", seen=f"{length} characters")
+        raise broken(
+            "must have at most 2500 characters" + ("" if isinstance(value, str) else " as JSON"),
+            seen=f"{length} characters",
+        )
     return value
 
 

@@ -169,6 +169,16 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
     recovered: bool = False
 
 
+class ChannelProgress(_Event, frozen=True, tag="channel_progress"):
+    """How much of an input channel is on this machine; the last one of a channel says that all of it is."""
+
+    channel: str
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
+
+
 class JobStarted(_Event, frozen=True, tag="job_started"):
     """All hosts have registered and were told to start their programs."""
 
@@ -282,6 +292,7 @@ Event = (
     | ArtefactsStored
     | CheckpointsRestored
     | RequirementsInstalled
+    | ChannelProgress
     | JobStarted
     | JobStopping
     | JobFinished

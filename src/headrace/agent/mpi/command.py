@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 KNOWN = (4, 5)
+LOOPBACK = "lo"
 NCCL_DEBUG = "--NCCL_DEBUG"
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)\.(\d+)")
 _PARAMETER = re.compile(r"--?(g|prte|pmix|o)?mca")
@@ -107,12 +108,17 @@ def mpirun_command(
         options: words of custom_mpi_options; the user's come last and win.
 
     Raises:
-        ValueError: a version that is not known, an option without its value.
+        ValueError: a version that is not known or does not work here, an option without its value.
     """
     custom, nccl_debug = split_options(options)
     if version[0] not in KNOWN:
         known = " and ".join(str(major) for major in KNOWN)
         raise ValueError(f"Open MPI {'.'.join(map(str, version))} is not known here; known are {known}")
+    if version[0] == 5 and interface == LOOPBACK:
+        raise ValueError(
+            "Open MPI 5 does not work over the loopback interface: use Open MPI 4, or `isolation: namespace`, "
+            "which gives every host an interface of its own"
+        )
     flags = _flags_4 if version[0] == 4 else _flags_5
     forwarded = [f"NCCL_SOCKET_IFNAME={interface}", f"NCCL_DEBUG={nccl_debug}"]
     forwarded += [name for name in _FORWARDED if environment.get(name)]

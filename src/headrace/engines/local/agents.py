@@ -12,19 +12,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.engines.local.helper_processes import FOLDER
-from headrace.engines.local.isolation.starting import Begun, Started, Starter
+from headrace.engines.local.isolation.starting import Start, Started, Starter
 from headrace.engines.local.limits_cgroup import RunGroups
 from headrace.engines.local.scratch import scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, SPENT, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
+from headrace.processes.spawn import spawn
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostStarted, JobFinished
@@ -41,6 +43,14 @@ class _Agent:
     lifeline: int  # this end of it
     memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
     kills: int = 0  # when it was read last
+
+
+@dataclass
+class _Begun:
+    start: Start
+    process: subprocess.Popen[bytes]
+    lifeline: int
+    memory: OomCounter | None
 
 
 class Agents:
@@ -81,12 +91,12 @@ class Agents:
     def start(self) -> None:
         """Starts the agents of all hosts, side by side. Raises OSError, HeadraceError."""
         begun = [self._begin(host) for host in self._plan.hosts]
-        for host, (each, lifeline, memory) in zip(self._plan.hosts, begun, strict=True):
-            agent = _Agent(host, self._starter.agent(each), lifeline, memory)
+        for host, each in zip(self._plan.hosts, begun, strict=True):
+            agent = _Agent(host, self._starter.agent(each.start, each.process), each.lifeline, each.memory)
             self._agents[agent.process.pid] = agent
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
 
-    def _begin(self, host: HostPlan) -> tuple[Begun, int, OomCounter | None]:
+    def _begin(self, host: HostPlan) -> _Begun:
         reading, writing = os.pipe()
         ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), SPENT: f"{self._spent:.3f}"}
         env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
@@ -98,16 +108,18 @@ class Agents:
             env[FD_VARIABLE] = str(kills)
         try:
             with path.open("ab") as log:
-                begun = self._starter.begin(
-                    [sys.executable, "-m", "headrace.agent", OPTION],
-                    host=host.name,
-                    env=env,
+                start = self._starter.prepare(host.name, [sys.executable, "-m", "headrace.agent", OPTION])
+                process = spawn(
+                    start.argv,
+                    env={**env, **start.variables},
                     cwd=self._paths.root,
+                    tied=False,
                     cpus=host.cpus,
                     groups=groups,
-                    pass_fds=() if kills is None else (kills,),
                     stdin=reading,
-                    log=log,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=start.pass_fds if kills is None else (*start.pass_fds, kills),
                 )
         except BaseException:
             os.close(writing)
@@ -115,7 +127,7 @@ class Agents:
         finally:
             os.close(reading)
         os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        return begun, writing, None if kills is None else OomCounter(kills)
+        return _Begun(start, process, writing, None if kills is None else OomCounter(kills))
 
     def stop(self, command: StopJob) -> None:
         """Has the job stopped, or stopped faster."""

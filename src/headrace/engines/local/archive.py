@@ -37,6 +37,8 @@ def unpack(archive: Path, target: Path, name: str) -> None:
         with tarfile.open(archive) as members:
             for member in members:
                 _unpack(members, member, target, name)
+            while members.fileobj is not None and members.fileobj.read(1 << 20):
+                pass  # to the end, where the checksum is
     except _DAMAGED as error:
         shutil.rmtree(target)
         told = f"{name} is no archive, or a damaged one: {error}"

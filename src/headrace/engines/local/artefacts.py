@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, StorageError, UsageError
 from headrace.instance import storage
-from headrace.instance.launch import HostPlan, LaunchPlan, write_atomically
+from headrace.instance.launch import NAMESPACE, LaunchPlan, write_atomically
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
 from headrace.runs import RunPaths
 
@@ -81,7 +81,8 @@ def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> ArtefactPlan:
     return ArtefactPlan(
         output=output,
         hosts=tuple(
-            HostArtefacts(host.name, host.base_dir, str(checkpoint_folder(job, host))) for host in leader_first
+            HostArtefacts(host.name, str(paths.host(host.name)), str(checkpoint_folder(job, paths, host.name)))
+            for host in leader_first
         ),
         checkpoints=checkpoints,
         compress=compression != "NONE",
@@ -89,7 +90,7 @@ def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> ArtefactPlan:
     )
 
 
-def checkpoint_folder(job: Job, host: HostPlan) -> Path:
+def checkpoint_folder(job: Job, paths: RunPaths, host: str) -> Path:
     """Returns the folder of this machine that holds a host's checkpoints.
 
     A `checkpoint_local_path` below /opt/ml is that part of the host's tree. Any other is `checkpoints` in the tree,
@@ -97,8 +98,8 @@ def checkpoint_folder(job: Job, host: HostPlan) -> Path:
     """
     wanted = PurePosixPath(job.checkpoint_local_path)
     if wanted.is_relative_to(DEFAULT_BASE):
-        return Path(host.base_dir, wanted.relative_to(DEFAULT_BASE))
-    return TreePaths(host.base_dir).checkpoints
+        return paths.host(host) / wanted.relative_to(DEFAULT_BASE)
+    return TreePaths(paths.host(host)).checkpoints
 
 
 def check_artefacts(job: Job, isolated: bool) -> None:
@@ -109,36 +110,45 @@ def check_artefacts(job: Job, isolated: bool) -> None:
         isolated: whether every host has a file system of its own.
 
     Raises:
-        EngineRefused: a folder for checkpoints that hosts cannot have.
-        StorageError, UsageError: a place that cannot be written.
+        EngineRefused: a folder for checkpoints that hosts cannot have, or a place that cannot be written.
     """
     local = PurePosixPath(job.checkpoint_local_path)
     taken = [PurePosixPath(DEFAULT_BASE, name) for name in ("input", "code", "model", "output")]
+    default = f"leave it out for {DEFAULT_CHECKPOINTS}, or name a folder below {DEFAULT_BASE}"
     if local == PurePosixPath(DEFAULT_BASE) or any(local.is_relative_to(folder) for folder in taken):
-        raise EngineRefused(
-            f"checkpoint_local_path: {str(local)!r} has another use in an instance",
-            hint=f"leave it out for {DEFAULT_CHECKPOINTS}, or name another folder",
-        )
-    if not isolated and not local.is_relative_to(DEFAULT_BASE):
-        raise EngineRefused(
-            f"checkpoint_local_path: without isolation the hosts share one file system, and cannot each have {local}",
-            hint=f"leave it out for {DEFAULT_CHECKPOINTS}, name a folder below {DEFAULT_BASE}, "
-            "or use engines: {local: {isolation: namespace}}",
-        )
-    with storage.Store() as store:
-        for place in (job.output_path, job.checkpoint_s3_uri):
-            if place is not None:
-                store.check_writable(_absolute(place, job.base_path))
+        raise EngineRefused(f"checkpoint_local_path: {str(local)!r} has another use in an instance", hint=default)
+    if not local.is_relative_to(DEFAULT_BASE):
+        if not isolated:
+            raise EngineRefused(
+                f"checkpoint_local_path: without isolation hosts share one file system, and cannot each have {local}",
+                hint=f"{default}, or use engines: {{local: {{isolation: namespace}}}}",
+            )
+        if not can_be_shown(local):
+            raise EngineRefused(
+                f"checkpoint_local_path: an instance cannot have {local}: this machine has no /{local.parts[1]}",
+                hint=f"{default} or /tmp",
+            )
+    try:
+        with storage.Store() as store:
+            for place in (job.output_path, job.checkpoint_s3_uri):
+                if place is not None:
+                    store.check_writable(_absolute(place, job.base_path))
+    except (StorageError, UsageError) as error:
+        raise EngineRefused(error.message, error.hint) from error
 
 
-def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, isolated: bool) -> None:
+def can_be_shown(path: PurePosixPath) -> bool:
+    """Tells whether isolation can show a folder at a path: some folder above it but / is there already."""
+    return path.is_relative_to("/tmp") or (len(path.parts) > 1 and Path("/", path.parts[1]).is_dir())
+
+
+def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     """Writes what the processes of the run need, and checkpointconfig.json of every host.
 
     Args:
         job: the job.
         plan: its launch plan; the trees of its hosts exist.
         paths: the run's directory.
-        isolated: whether every host sees its tree as /opt/ml.
 
     Raises:
         OSError: something cannot be written.
@@ -153,12 +163,12 @@ def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, isolated: boo
     folder.mkdir(exist_ok=True)
     for name in wanted:
         (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(artefacts)) + b"\n")
-    for host, kept in zip(plan.hosts, sorted(artefacts.hosts, key=lambda each: _number(each.name)), strict=True):
-        Path(kept.checkpoints).mkdir(parents=True, exist_ok=True)
+    isolated = plan.isolation.level == NAMESPACE
+    for host in artefacts.hosts:
+        Path(host.checkpoints).mkdir(parents=True, exist_ok=True)
         if artefacts.checkpoints:
-            shown = job.checkpoint_local_path if isolated else kept.checkpoints
-            content = msgspec.json.encode({"LocalPath": shown})
-            write_atomically(TreePaths(host.base_dir).input_config / CHECKPOINT_CONFIG, content)
+            content = msgspec.json.encode({"LocalPath": job.checkpoint_local_path if isolated else host.checkpoints})
+            write_atomically(TreePaths(host.base).input_config / CHECKPOINT_CONFIG, content)
 
 
 def read_plan(run: Path, name: str) -> ArtefactPlan:
@@ -174,10 +184,6 @@ def has_artefacts(run: Path) -> bool:
             if folder.is_dir() and any(folder.iterdir()):
                 return True
     return False
-
-
-def _number(host: str) -> int:
-    return int(host.rpartition("-")[2])
 
 
 def _absolute(place: str, base: Path) -> str:

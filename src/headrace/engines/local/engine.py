@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.engines.local.artefacts import check_artefacts
+from headrace.engines.local.channel_area import sweep_channels
+from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.helper_processes import FOLDER
@@ -21,8 +24,8 @@ from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
-from headrace.errors import EngineRefused
-from headrace.instance.launch import LaunchPlan
+from headrace.errors import EngineRefused, StorageError
+from headrace.instance.launch import NAMESPACE, LaunchPlan
 from headrace.instance.lifeline import RUN_ID
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
@@ -32,7 +35,14 @@ SUPERVISOR_SECONDS = 30.0
 
 
 def plan(job: Job) -> LaunchPlan:
-    """Returns what would run where. Raises JobInvalid for a CPU or GPU that this machine does not have."""
+    """Returns what would run where.
+
+    Raises:
+        JobInvalid: what this engine or this machine does not have, such as a CPU.
+        EngineRefused: FastFile channels where nothing can be mounted.
+    """
+    job.check_engine("local")
+    check_mounts(job)
     return _plan(job, RunPaths(runs_dir() / job.job_name))
 
 
@@ -43,9 +53,13 @@ def limits(job: Job) -> tuple[str, ...]:
 
 def check(job: Job) -> None:
     """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
+    job.check_engine("local")
     job.check_files()
     check_name(job.job_name)
-    check_ports(plan(job))
+    planned = plan(job)
+    check_ports(planned)
+    check_artefacts(job, planned.isolation.level == NAMESPACE)
+    check_channels(job)
 
 
 def start(job: Job, detach: bool = False) -> Handle:
@@ -56,6 +70,7 @@ def start(job: Job, detach: bool = False) -> Handle:
     """
     check(job)
     sweep(find_places())  # of runs whose supervisor and caller were killed together
+    sweep_channels()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
@@ -68,6 +83,8 @@ def start(job: Job, detach: bool = False) -> Handle:
                 f"the run cannot be prepared in {paths.root}: {error}",
                 hint="is the disk full, or $HEADRACE_HOME wrong?",
             ) from error
+        if isinstance(error, StorageError):
+            raise EngineRefused(error.message, error.hint) from error
         raise
 
 
@@ -77,7 +94,7 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
-    isolation, network = choose(job.local.isolation), network_here()
+    isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
     machine, _ = look_at_machine(job)
     return make_plan(job, paths, machine, sys.executable, isolation, network)
 

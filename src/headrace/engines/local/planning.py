@@ -24,6 +24,7 @@ from headrace.job import Job
 from headrace.runs import RunPaths
 
 START_TIMEOUT = 60.0
+START_SECONDS_A_HOST = 2.0  # all hosts start on one machine, which may be small and busy
 
 
 def make_plan(
@@ -79,7 +80,7 @@ def make_plan(
         environment=dict(job.environment),
         ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
         stop_grace=job.local.stop_grace,
-        start_timeout=START_TIMEOUT,
+        start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
         stall_after=job.stall_after,
         encrypt=job.encrypt_inter_container_traffic,

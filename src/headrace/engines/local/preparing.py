@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 
 import msgspec
 
+from headrace.engines.local.artefacts import prepare_artefacts
+from headrace.engines.local.channels import prepare_channels, tree_channels
 from headrace.engines.local.code import bring_code
 from headrace.engines.local.isolation.arranging import arrange
 from headrace.engines.local.isolation.layout import INTERFACE
-from headrace.instance import Channel, build_tree
+from headrace.engines.local.requirements import plan_environments, prepare_install
+from headrace.instance import build_tree
 from headrace.instance.launch import NAMESPACE, LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -24,12 +28,16 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         paths: the run's directory, which exists.
 
     Raises:
+        UsageError, StorageError: code or requirements that cannot be used.
         OSError: something cannot be read or written.
     """
     (paths.root / "job.yaml").write_text(job.to_yaml())
     (paths.root / "job.json").write_text(job.to_json())
-    (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
+    environments = plan_environments(job, paths)
+    plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
+    prepare_install(environments, paths)
+    (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     secret = secrets.token_hex(32)
     apart = plan.isolation.level == NAMESPACE
     if apart:
@@ -44,16 +52,19 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=job.hyperparameters_of(host.group),
-            channels={
-                name: Channel(
-                    source=channel.local_path(job.base_path),
-                    content_type=channel.content_type,
-                    input_mode=job.input_mode_of(name),
-                    distribution=channel.distribution,
-                )
-                for name, channel in job.channels_of(host.group).items()
-            },
+            channels=tree_channels(job, host.name),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
         )
         write_plan(plan, tree, secret)
+    prepare_artefacts(job, plan, paths)
+    prepare_channels(job, paths)
+
+
+def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:
+    """Returns the plan with interpreters of their own for the programs of some groups."""
+    groups = tuple(
+        msgspec.structs.replace(group, python=pythons[group.name]) if group.name in pythons else group
+        for group in plan.groups
+    )
+    return msgspec.structs.replace(plan, groups=groups)

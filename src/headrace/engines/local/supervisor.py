@@ -37,6 +37,7 @@ import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
 from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
+from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.isolation.starting import Starter, open_starter
 from headrace.engines.local.limits_cgroup import RunGroups, find_places
@@ -121,6 +122,7 @@ class Supervisor:
             self._starter.close()
             self._end_everything()
             remove_scratch(self._plan.run_id)
+            remove_channels(self._paths)
             for group in self._groups.remove():
                 print(f"the control group {group} could not be removed", file=sys.stderr)
             reason = failure_reason(self._plan, cause) if status is Status.FAILED else ""
@@ -230,7 +232,8 @@ class Supervisor:
             unasked = helper.ended
             helper.terminate()
             self._until_ended(helper, time.monotonic() + seconds, self._at_once)
-            if helper.name == "sync" and (unasked or helper.exit_code != 0):  # what the job has saved may be lost
+            # Data that the job has read may have ended too early, or what it has saved may be lost.
+            if unasked or (helper.name == "sync" and helper.exit_code != 0):
                 trouble = helper.failure()
         self._beside = []
         return trouble
