@@ -66,6 +66,7 @@ def test_a_program_that_fails_is_retried_if_wanted_and_finds_its_checkpoints_onl
         "Starting",
         *("Training", "Restarting") * 2,
         "Training",
+        "Uploading",
         "Completed",
     ]
     assert state.attempt == 3

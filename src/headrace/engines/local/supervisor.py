@@ -91,6 +91,7 @@ class Supervisor:
         self._broken: Cause | None = None  # what worked beside the agents and ended unasked
         self._began = time.monotonic()
         self._instances_run = False
+        self._trained = False  # agents were started: there may be something to collect
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         for end in (self._wake, wake_end):
@@ -191,6 +192,7 @@ class Supervisor:
             return self._wished()
         outcome = self._start_beside()
         if outcome is None:
+            self._trained = True
             agents = self._agents = Agents(
                 self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
             )
@@ -240,7 +242,7 @@ class Supervisor:
 
     def _after(self, outcome: Outcome) -> Outcome:
         """Collects what the job has made. Returns how it ends."""
-        if not is_wanted(self._paths.root, "collect") or self._at_once():
+        if not is_wanted(self._paths.root, "collect") or not self._trained or self._at_once():
             return outcome
         self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
         heard = len(self._wishes)
