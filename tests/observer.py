@@ -6,12 +6,14 @@
 
 Processes are found by the mark that every process of a run carries in its environment (HEADRACE_RUN_ID), or by their
 working directory inside the run, so a re-parented daemon is seen too. Listening sockets are found by address, abstract
-Unix sockets by name, and files by comparing /dev/shm and the temporary directory with what was there before.
+Unix sockets and control groups by name, and files by comparing /dev/shm and the temporary directory with what was
+there before.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -36,6 +38,7 @@ class Observer:
         found = [f"process {pid}: {command}" for pid, command in processes_of(run_id, root)]
         found += [f"listening socket {socket}" for socket in listening(self.prefix)]
         found += [f"abstract socket {name}" for name in abstract_sockets() if run_id in name]
+        found += [f"control group {path}" for path in control_groups(run_id)]
         scratch = f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
         found += [f"directory {path}" for path in Path(tempfile.gettempdir()).glob(scratch)]
         found += [f"file {path}" for path in sorted(self._files() - self.before)]
@@ -88,6 +91,15 @@ def listening(prefix: str) -> list[str]:
         readable = ".".join(str(octet) for octet in reversed(bytes.fromhex(address)))
         if state == "0A" and readable.startswith(f"{prefix}."):
             found.append(f"{readable}:{int(port, 16)}")
+    return found
+
+
+def control_groups(run_id: str) -> list[Path]:
+    """Returns the control groups of a run, in every hierarchy that is mounted."""
+    name = f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}-"
+    found = []
+    for top, folders, _ in os.walk("/sys/fs/cgroup"):
+        found += [Path(top, folder) for folder in folders if folder.startswith(name) or f"/{name}" in top]
     return found
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import feed_executors, make_plan
 from headrace.engines.local.preparing import snapshot
 from headrace.job import Job
@@ -21,7 +22,7 @@ def group(name, count, kind="ml.c5.xlarge"):
 
 
 def plan(machine=(0, 1, 2, 3), **fields):
-    return make_plan(job(**fields), PATHS, machine, "/usr/bin/python3")
+    return make_plan(job(**fields), PATHS, Machine(tuple(machine)), "/usr/bin/python3")
 
 
 def test_hosts_are_numbered_through_the_groups_with_an_address_each():

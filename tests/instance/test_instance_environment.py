@@ -138,7 +138,7 @@ def test_accelerators_are_counted_by_their_tools(tmp_path, monkeypatch, tool: st
     (tmp_path / tool).write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    ask = machine.num_neurons.__wrapped__ if tool == "neuron-ls" else machine.num_gpus.__wrapped__
+    ask = machine.num_neurons.__wrapped__ if tool == "neuron-ls" else machine.installed_gpus.__wrapped__
     assert ask(*["ml.trn1.2xlarge"] if tool == "neuron-ls" else []) == expected
 
 

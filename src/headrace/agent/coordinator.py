@@ -139,6 +139,7 @@ class Coordinator:
         self._stop: StopOrder | None = None
         self._feed_generation = 1
         self._daemons = Daemons(plan)
+        self._feed: tuple[FeedHost, ...] = ()
         self._hosts: dict[str, _Host] = {}
         for host in plan.hosts:
             executors = plan.group(host.group).feed_executors
@@ -146,6 +147,7 @@ class Coordinator:
             state = _Host(host.name, host.group, host.address, streams, executors, heard=now)
             state.feed = "starting" if executors else ""
             self._hosts[host.name] = state
+        self._list_feed()
 
     # --- what the hosts shall do -------------------------------------------------------------------------------
 
@@ -159,13 +161,7 @@ class Coordinator:
             ack=host.taken,
             start=self._started > 0,
             feed_generation=self._feed_generation,
-            feed=tuple(
-                FeedHost(
-                    each.name, each.group, f"tcp://{each.address}:{self._plan.ports.feed}", each.executors, each.feed
-                )
-                for each in self._hosts.values()
-                if each.feed
-            ),
+            feed=self._feed,
             daemons=self._daemons.orders_of(name),
             daemon_ends=self._daemons.ends_of(name),
             stop=stop,
@@ -259,6 +255,7 @@ class Coordinator:
                             number=message.signal,
                             last_lines=message.last_lines,
                             launcher=is_launcher(message.stream),
+                            words=message.reason,
                         ),
                         now,
                     )
@@ -291,7 +288,17 @@ class Coordinator:
     def _feed_changed(self, host: _Host, state: str, effects: Effects) -> None:
         host.feed = state
         self._feed_generation += 1
+        self._list_feed()
         effects.wake.update(self._hosts)
+
+    def _list_feed(self) -> None:
+        """Makes the list that goes to every host, with every order: once for each generation."""
+        port = self._plan.ports.feed
+        self._feed = tuple(
+            FeedHost(each.name, each.group, f"tcp://{each.address}:{port}", each.executors, each.feed)
+            for each in self._hosts.values()
+            if each.feed
+        )
 
     def _feed_lost(self, host: _Host, reason: str, gone: bool, effects: Effects, now: float) -> None:
         host.feed_word = reason

@@ -73,6 +73,7 @@ def exit_suspect(
     number: int | None,
     last_lines: Sequence[str] = (),
     launcher: bool = False,
+    words: str = "",
 ) -> Suspect:
     """Returns the suspect that a program is which ended with another result than exit code 0.
 
@@ -82,8 +83,9 @@ def exit_suspect(
         exit_code, number: its exit code, or the signal that killed it.
         last_lines: its last output.
         launcher: whether it only starts ranks.
+        words: how it ended, when more is known than code and signal.
     """
-    reason = name_of_exit(exit_code, number)
+    reason = words or name_of_exit(exit_code, number)
     if launcher:
         said = [line for line in last_lines if line.startswith("error: ")]
         reason += f": {said[-1].removeprefix('error: ')}" if said else ""

@@ -26,7 +26,8 @@ from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
 from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.leader import Leader
-from headrace.agent.messages import Hello, HostEnded, Orders, ProgramsEnded, StopOrder
+from headrace.agent.memory import MemoryKills
+from headrace.agent.messages import Hello, HostEnded, Message, Orders, ProgramsEnded, StopOrder
 from headrace.agent.mpi.host import MpiHost
 from headrace.agent.programs import (
     FEED,
@@ -73,6 +74,7 @@ class HostAgent:
         self._events = EventWriter(self._paths.events(host))
         self._log = LogWriter(self._paths.log(self._stream("agent")))
         self._variables = HostVariables(plan, host)
+        self._memory = MemoryKills(self.me.memory, self.note)
         self._reaper = Reaper()
         self._feed: FeedServer | None = None
         self._feed_generation = 0
@@ -101,7 +103,15 @@ class HostAgent:
             note=self.note,
         )
         self._programs = HostPrograms(
-            plan, host, self._paths, self._events, self._variables, self._reaper, self._client.report, self.note
+            plan,
+            host,
+            self._paths,
+            self._events,
+            self._variables,
+            self._reaper,
+            self._client.report,
+            self.note,
+            self._memory,
         )
         self._programs.on_end = self._program_ended
         self._mpi: MpiHost | None = None
@@ -134,6 +144,7 @@ class HostAgent:
             len(self.me.cpus) or len(os.sched_getaffinity(0)),
         )
         self._task(sampler.run())
+        self._task(self._memory.watch())
         self._variables.prepare()
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
@@ -229,7 +240,7 @@ class HostAgent:
         self._started = True
         for spec in programs_of(self.plan, self.me.name):
             if spec.is_feed:
-                self._feed = FeedServer(self._start_feed, self._client.report, self.note, self.plan.start_timeout)
+                self._feed = FeedServer(self._start_feed, self._report_feed, self.note, self.plan.start_timeout)
                 self._feed.start()
             elif spec.is_mpirun and self._mpi is not None:
                 self._programs.start_by(spec.stream, self._mpi.start_mpirun)
@@ -241,6 +252,9 @@ class HostAgent:
     def _start_feed(self, status_fd: int, on_end: Callable[[], None]) -> Running:
         argv = [sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
         return self._programs.launch_feed(argv, status_fd, on_end)
+
+    def _report_feed(self, message: Message) -> None:
+        self._client.report(self._memory.explain(message))
 
     def _program_ended(self) -> None:
         if not self._programs.entry_running() and self._stop is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from headrace.agent.memory import MemoryKills
 from headrace.agent.messages import Exited, Message, clip_lines
 from headrace.agent.programs import FEED, ProgramSpec
 from headrace.agent.running import Reaper, Running
@@ -28,6 +29,7 @@ class HostPrograms:
         reaper: takes in their ends.
         tell: takes reports for the coordinator.
         note: writes a line into the agent's log.
+        memory: knows whom the kernel killed for memory.
 
     Attributes:
         running: the last program of each stream, also when it has ended.
@@ -44,6 +46,7 @@ class HostPrograms:
         reaper: Reaper,
         tell: Callable[[Message], None],
         note: Callable[[str], None],
+        memory: MemoryKills,
     ) -> None:
         self.running: dict[str, Running] = {}
         self.on_end: Callable[[], None] = lambda: None
@@ -54,6 +57,7 @@ class HostPrograms:
         self._reaper = reaper
         self._tell = tell
         self._note = note
+        self._memory = memory
         self._logs: dict[str, LogWriter] = {}
 
     def start(self, spec: ProgramSpec) -> None:
@@ -156,6 +160,8 @@ class HostPrograms:
         return running
 
     def _record_exit(self, running: Running) -> None:
+        if not running.told:
+            running.reason = self._memory.of_program(running.exit_code, running.signal)
         self._events.write(
             ProgramExited(
                 t=time.time(),
@@ -165,6 +171,7 @@ class HostPrograms:
                 exit_code=running.exit_code,
                 signal=running.signal,
                 stopped=running.told,
+                reason=running.reason,
             )
         )
 
@@ -172,7 +179,7 @@ class HostPrograms:
         """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
         lines = clip_lines(list(running.tail))
         if running.exit_code != 0 and not running.told:
-            how = name_of_exit(running.exit_code, running.signal)
+            how = running.reason or name_of_exit(running.exit_code, running.signal)
             self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
         self._tell(
             Exited(
@@ -181,6 +188,7 @@ class HostPrograms:
                 exit_code=running.exit_code,
                 signal=running.signal,
                 stopped=running.told,
+                reason=running.reason,
                 last_lines=lines,
             )
         )

@@ -69,6 +69,7 @@ class Exited(_Message, frozen=True, tag="exited"):
         at: when, seconds since the epoch on that host's clock.
         stopped: the agent had told it to stop before.
         last_lines: its last output.
+        reason: how it ended, in words, when more is known than code and signal.
     """
 
     stream: str
@@ -77,6 +78,7 @@ class Exited(_Message, frozen=True, tag="exited"):
     signal: int | None = None
     stopped: bool = False
     last_lines: tuple[str, ...] = ()
+    reason: str = ""
 
 
 class DaemonWanted(_Message, frozen=True, tag="daemon_wanted"):

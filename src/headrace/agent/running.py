@@ -93,6 +93,7 @@ class Running:
     Attributes:
         pid: its process.
         exit_code, signal: one of them is set when it has ended.
+        reason: how it ended, when more is known than code and signal.
         told: it was told to stop.
         ended: set when it has ended.
         tail: its last lines.
@@ -116,6 +117,7 @@ class Running:
         self.argv = tuple(argv)
         self.exit_code: int | None = None
         self.signal: int | None = None
+        self.reason = ""
         self.told = False
         self.ended = asyncio.Event()
         self.tail: deque[bytes] = deque(maxlen=LAST_LINES)

@@ -16,11 +16,12 @@ from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPla
 from headrace.instance.lifeline import RUN_ID, SCRATCH
 from headrace.instance.tfconfig import tf_config
 from headrace.instance.torchrun import torchrun_command, torchrun_variables
+from headrace.processes.oom import FD_VARIABLE
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
 PROXY_OF_RANK = (sys.executable, "-I", "-S", proxy.__file__, "rank")  # what a launcher starts in place of a rank
-_OURS = (SCRATCH, FEED_VARIABLE, METRICS_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
+_OURS = (SCRATCH, FEED_VARIABLE, METRICS_VARIABLE, FD_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
 
 
 class HostVariables:

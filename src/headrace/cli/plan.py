@@ -12,7 +12,7 @@ from headrace.cli.options import output_option, set_option
 @set_option
 @output_option
 def command(job: str, overrides: tuple[str, ...], output: str) -> None:
-    """Show groups, hosts, addresses, CPU sets, programs, channels and ports of the job file JOB. Starts nothing.
+    """Show groups, hosts, addresses, limits, programs, channels and ports of the job file JOB. Starts nothing.
 
     \b
     Examples:
@@ -25,7 +25,7 @@ def command(job: str, overrides: tuple[str, ...], output: str) -> None:
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
-    shown = view(loaded, engines.plan(loaded))
+    shown = view(loaded, engines.plan(loaded), engines.limits(loaded))
     if output == "json":
         echo_json(shown)
     else:

@@ -23,18 +23,25 @@ class ProgramView(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """One host. `cpus` empty means all of the machine; `channels` maps names to folders."""
+    """One host.
+
+    `cpus` empty means all of the machine; `limits` are its other limits in words, `memory` the bytes that it may use
+    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `channels` maps names to folders.
+    """
 
     name: str
     group: str
     address: str
     cpus: tuple[int, ...]
+    limits: str
+    memory: int
+    gpus: tuple[int, ...] | None
     programs: tuple[ProgramView, ...]
     channels: dict[str, str]
 
 
 class PlanView(msgspec.Struct, frozen=True):
-    """What a job would run where. Nothing was started."""
+    """What a job would run where. Nothing was started. `limits` says in sentences how the machine is divided."""
 
     job_name: str
     entry_point: str
@@ -48,9 +55,10 @@ class PlanView(msgspec.Struct, frozen=True):
     stop_grace: float
     max_run: float
     isolation: Isolation
+    limits: tuple[str, ...] = ()
 
 
-def view(job: Job, plan: LaunchPlan) -> PlanView:
+def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
     """Returns the plan of a job with the command lines and channels of every host."""
     script = (plan.python or "python", plan.entry_point, *hyperparameter_arguments(job.hyperparameters))
     return PlanView(
@@ -66,17 +74,32 @@ def view(job: Job, plan: LaunchPlan) -> PlanView:
         stop_grace=plan.stop_grace,
         max_run=plan.max_run,
         isolation=plan.isolation,
+        limits=limits,
     )
 
 
 def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -> HostView:
+    from headrace.engines.local.limits_words import (
+        describe_host,
+    )  # brings the whole job room, which `brief` does not need
+
     programs = []
     for spec in programs_of(plan, host.name):
         # The last two arguments of the feed server are a descriptor that exists only once the agent runs.
         argv = (plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]) if spec.is_feed else script
         programs.append(ProgramView(spec.stream, spec.local_rank, argv))
     channels = {name: str(channel.local_path(job.base_path)) for name, channel in job.channels_of(host.group).items()}
-    return HostView(host.name, host.group, host.address, host.cpus, tuple(programs), channels)
+    return HostView(
+        name=host.name,
+        group=host.group,
+        address=host.address,
+        cpus=host.cpus,
+        limits=describe_host(host.cpu_weight, host.memory, host.gpus),
+        memory=host.memory,
+        gpus=host.gpus,
+        programs=tuple(programs),
+        channels=channels,
+    )
 
 
 def brief(plan: LaunchPlan) -> list[str]:

@@ -167,12 +167,15 @@ def show_plan(plan: PlanView) -> None:
     for host in plan.hosts:
         leader = ", leads the job" if host.name == plan.leader else ""
         out.print()
-        out.print(Text(f"{host.group}/{host.name}  {host.address}  CPUs {cpu_set(host.cpus)}{leader}", style="bold"))
+        owns = f"CPUs {cpu_set(host.cpus)}" + (f", {host.limits}" if host.limits else "")
+        out.print(Text(f"{host.group}/{host.name}  {host.address}  {owns}{leader}", style="bold"))
         for program in host.programs:
             out.print(Text(f"  [{program.stream}] {shlex.join(program.argv)}"))
         for name, folder in host.channels.items():
             out.print(Text(f"  channel {name}: {folder}"))
     ports = plan.ports
     out.print()
+    for line in plan.limits:
+        out.print(Text(line))
     out.print(Text(f"ports: control {ports.control}, feed {ports.feed}, torch.distributed {ports.master}"))
     out.print(Text(isolated(plan.isolation)))

@@ -1,6 +1,7 @@
 """Where instances come from: an engine checks and plans a job, starts an agent on each, and brings the run home.
 
     plan(job)     what would run where; starts nothing, asks nothing but the machine's CPUs
+    limits(job)   what the instances may use of the machine, in words
     check(job)    raises what would stop `start`; starts nothing
     start(job)    starts a run and returns its `Handle`
     stop(run)     stops a run that somebody else started
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
     from headrace.job import Job
     from headrace.runs import Run
 
-__all__ = ["ENGINES", "check", "plan", "start", "stop"]
+__all__ = ["ENGINES", "check", "limits", "plan", "start", "stop"]
 
 ENGINES = {"local": "headrace.engines.local.engine"}  # module with these functions
 
 
 class _Engine(Protocol):
     def plan(self, job: Job) -> LaunchPlan: ...
+
+    def limits(self, job: Job) -> tuple[str, ...]: ...
 
     def check(self, job: Job) -> None: ...
 
@@ -44,6 +47,15 @@ def plan(job: Job, engine: str = "local") -> LaunchPlan:
         JobInvalid: the job asks for something that this machine does not have.
     """
     return _engine(engine).plan(job)
+
+
+def limits(job: Job, engine: str = "local") -> tuple[str, ...]:
+    """Returns what the job's instances may use of the machine, and what cannot be limited there, in sentences.
+
+    Raises:
+        EngineRefused: no engine of that name.
+    """
+    return _engine(engine).limits(job)
 
 
 def check(job: Job, engine: str = "local") -> None:

@@ -53,8 +53,10 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         base_dir: its /opt/ml.
         record_dir: run directory to which its agent appends events, metrics and logs.
         cpus: CPU ids that its processes may use; empty means all.
-        gpus: ids of the GPUs that its programs may use, as in CUDA_VISIBLE_DEVICES.
+        gpus: ids of the GPUs that its programs may use, as in CUDA_VISIBLE_DEVICES; None means all that are visible.
         memory: bytes that all its processes together may use; 0 means no limit.
+        cpu_weight: its part of the CPU time while the hosts of one machine compete, 1 is all of it; 0 means that
+            nothing is set.
     """
 
     name: str
@@ -63,8 +65,9 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_dir: str
     record_dir: str
     cpus: tuple[int, ...] = ()
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[int, ...] | None = None
     memory: int = 0
+    cpu_weight: float = 0.0
 
 
 class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
 """CPUs, GPUs and Neuron cores of this instance.
 
 SageMaker's toolkit asks the same tools. The CPUs are those that this process may use, because a host of the local
-engine may own only some of the machine's; the toolkit counts all of them.
+engine may own only some of the machine's; the toolkit counts all of them. So are the GPUs: CUDA_VISIBLE_DEVICES says
+which of the machine's a host owns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import shutil
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _TOOL_SECONDS = 30.0
 
 
@@ -19,8 +21,19 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-@functools.cache
 def num_gpus() -> int:
+    """Returns the number of NVIDIA GPUs that this process may use: those of the machine that are visible."""
+    visible = os.environ.get(VISIBLE_GPUS)
+    if visible is None:
+        return installed_gpus()
+    names = [name.strip() for name in visible.split(",")]
+    # As CUDA reads it: the list ends at an empty name or -1.
+    seen = next((place for place, name in enumerate(names) if name in {"", "-1"}), len(names))
+    return min(seen, installed_gpus()) if seen else 0
+
+
+@functools.cache
+def installed_gpus() -> int:
     """Returns the number of NVIDIA GPUs that `nvidia-smi` lists, 0 without it. Asked once a process."""
     return sum(line.startswith("GPU ") for line in _output("nvidia-smi", "--list-gpus").splitlines())
 

@@ -24,6 +24,7 @@ from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.entry import search_path
 from headrace.instance.environment import Environment
 from headrace.instance.launch import MASTER_PORT, LaunchPlan
+from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
 
 LEFT_OUT = "HEADRACE_LEFT_OUT"
@@ -115,9 +116,8 @@ def program_variables(
     """
     inherited = os.environ if inherited is None else inherited
     user = plan.environment_of(env.current_instance_group) if plan else {}
-    cpus = len(plan.host(env.current_host).cpus) if plan else 0
     job_name = plan.job_name if plan else env.job_name
-    variables = toolkit_variables(env, num_cpus=cpus or env.num_cpus, job_name=job_name)
+    variables = toolkit_variables(env, job_name=job_name, **(_machine(plan, env.current_host) if plan else {}))
     variables |= _cluster_variables(env, plan)
     variables |= _sdk3_variables(env)
     variables |= {
@@ -130,6 +130,9 @@ def program_variables(
         "PYTHONPATH": _search_path(env.paths().code, user, inherited),
         "PYTHONUNBUFFERED": user.get("PYTHONUNBUFFERED", "1"),
     }
+    gpus = plan.host(env.current_host).gpus if plan else None
+    if gpus is not None and VISIBLE_GPUS not in user:
+        variables[VISIBLE_GPUS] = ",".join(map(str, gpus))
     return _possible(user | variables)
 
 
@@ -138,6 +141,15 @@ def _programs_path(python: str, user: Mapping[str, str], inherited: Mapping[str,
     path = user.get("PATH") or inherited.get("PATH") or os.defpath
     own = str(Path(python or sys.executable).parent)
     return path if path.split(os.pathsep)[0] == own else os.pathsep.join([own, path])
+
+
+def _machine(plan: LaunchPlan, host: str) -> dict[str, object]:
+    """CPUs and GPUs of a host, as far as the plan gives it its own."""
+    me = plan.host(host)
+    own: dict[str, object] = {"num_cpus": len(me.cpus)} if me.cpus else {}
+    if me.gpus is not None and VISIBLE_GPUS not in plan.environment_of(me.group):
+        own["num_gpus"] = len(me.gpus)
+    return own
 
 
 def _search_path(code: Path, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ def spawn(
     stdout: int | IO[bytes] = subprocess.DEVNULL,
     stderr: int | IO[bytes] = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
+    groups: Sequence[Path] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts a program. Call it from the main thread when `tied` (see `bootstrap`).
 
@@ -36,12 +37,14 @@ def spawn(
         cpus: CPUs that it may use; empty for all of this process.
         stdin, stdout, stderr: as in `subprocess.Popen`.
         pass_fds: descriptors that it gets besides.
+        groups: directories of the control groups in which it runs.
 
     Raises:
         OSError: no process could be made. That the program itself cannot be started shows as exit code 127.
     """
     known = [str(cpu) for cpu in sorted(set(cpus) & os.sched_getaffinity(0))] if cpus else []
     before = [str(os.getpid()), str(int(tied)), ",".join(known) or "-", "0"]
+    before.append("\n".join(map(str, groups)) or "-")
     return subprocess.Popen(
         [sys.executable, "-I", "-S", _BOOTSTRAP, *before, *argv],
         env=dict(env),

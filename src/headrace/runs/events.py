@@ -86,7 +86,10 @@ class ProgramStarted(_Event, frozen=True, tag="program_started"):
 
 
 class ProgramExited(_Event, frozen=True, tag="program_exited"):
-    """A program ended. Exactly one of `exit_code` and `signal` is set."""
+    """A program ended. Exactly one of `exit_code` and `signal` is set.
+
+    `reason` says how, in words, when more is known: that the kernel killed it for memory.
+    """
 
     group: str
     host: str
@@ -94,6 +97,7 @@ class ProgramExited(_Event, frozen=True, tag="program_exited"):
     exit_code: int | None = None
     signal: int | None = None
     stopped: bool = False  # it ended because the agent had asked it to
+    reason: str = ""
 
 
 class FeedReady(_Event, frozen=True, tag="feed_ready"):

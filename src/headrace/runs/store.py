@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import msgspec
-import psutil
 
 import headrace
 from headrace.errors import RunNotFound
@@ -64,6 +63,8 @@ def process_start_time(pid: int) -> float | None:
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return None
+    import psutil  # where there is no /proc; every agent would pay for it
+
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())

@@ -15,6 +15,9 @@ from pathlib import Path
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.isolation.probing import choose, network_here
+from headrace.engines.local.limits_cgroup import find_places, sweep
+from headrace.engines.local.limits_machine import look_at_machine
+from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
 from headrace.errors import EngineRefused
@@ -29,8 +32,13 @@ ENGINE_LOGS = "engine"  # folder of the run: what supervisor and agents write wh
 
 
 def plan(job: Job) -> LaunchPlan:
-    """Returns what would run where. Raises JobInvalid for a CPU set that this machine does not have."""
+    """Returns what would run where. Raises JobInvalid for a CPU or GPU that this machine does not have."""
     return _plan(job, RunPaths(runs_dir() / job.job_name))
+
+
+def limits(job: Job) -> tuple[str, ...]:
+    """Returns what the job's instances may use of this machine, and what cannot be limited here, in sentences."""
+    return explain_limits(job, *look_at_machine(job))
 
 
 def check(job: Job) -> None:
@@ -43,6 +51,7 @@ def check(job: Job) -> None:
 def start(job: Job) -> Handle:
     """Starts a run. Raises JobInvalid or EngineRefused; then nothing is left."""
     check(job)
+    sweep(find_places())  # of runs whose supervisor and caller were killed together
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
@@ -65,7 +74,8 @@ def stop(run: Run, now: bool = False) -> bool:
 
 def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
     isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
-    return make_plan(job, paths, sorted(os.sched_getaffinity(0)), sys.executable, isolation, network)
+    machine, _ = look_at_machine(job)
+    return make_plan(job, paths, machine, sys.executable, isolation, network)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
 from headrace.engines.local.isolation.layout import address_of
+from headrace.engines.local.limits import HostLimits, Machine, assign_limits
 from headrace.errors import JobInvalid
 from headrace.instance.launch import (
     NAMESPACE,
@@ -18,16 +18,17 @@ from headrace.instance.launch import (
     Ports,
 )
 from headrace.instance.paths import DEFAULT_BASE
-from headrace.job import Job, assign_cpus
+from headrace.job import Job
 from headrace.runs import RunPaths
 
 START_TIMEOUT = 60.0
+START_SECONDS_A_HOST = 2.0  # all hosts start on one machine, which may be small and busy
 
 
 def make_plan(
     job: Job,
     paths: RunPaths,
-    machine: Sequence[int],
+    machine: Machine,
     python: str,
     isolation: Isolation | None = None,
     network: str = "10.77",
@@ -37,15 +38,15 @@ def make_plan(
     Args:
         job: the job.
         paths: the run's directory; it need not exist.
-        machine: ids of the CPUs that this process may use.
+        machine: what it has for the job.
         python: interpreter for the user's programs.
         isolation: of its hosts; by default none.
         network: the first two numbers of their addresses when they are isolated.
 
     Raises:
-        JobInvalid: a CPU set that this machine does not have, or a distribution that runs on SageMaker only.
+        JobInvalid: a CPU or GPU that this machine does not have, or a distribution that runs on SageMaker only.
     """
-    cpus = assign_cpus(job, tuple(machine))
+    limits = assign_limits(job, machine)
     isolation = isolation or Isolation()
     apart = isolation.level == NAMESPACE
     prefix = job.local.address_prefix
@@ -56,7 +57,10 @@ def make_plan(
             address=address_of(network, number_of(host)) if apart else f"{prefix}.{number_of(host)}",
             base_dir=DEFAULT_BASE if apart else str(paths.host(host)),
             record_dir=str(paths.root),
-            cpus=cpus[host],
+            cpus=limits[host].cpus,
+            gpus=limits[host].gpus,
+            memory=limits[host].memory,
+            cpu_weight=limits[host].cpu_weight,
         )
         for group, names in job.hosts.items()
         for host in names
@@ -66,7 +70,7 @@ def make_plan(
         run_id=paths.id,
         entry_point=job.entry_point,
         command=job.command,
-        groups=tuple(_group(job, group.instance_group_name, cpus, len(machine)) for group in job.groups),
+        groups=tuple(_group(job, group.instance_group_name, limits, len(machine.cpus)) for group in job.groups),
         hosts=hosts,
         leader=job.hosts[job.completion_groups[0]][0],
         distributions=_worlds(job),
@@ -74,7 +78,7 @@ def make_plan(
         environment=dict(job.environment),
         ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
         stop_grace=job.local.stop_grace,
-        start_timeout=START_TIMEOUT,
+        start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
         python=python,
         isolation=isolation,
@@ -118,12 +122,12 @@ def number_of(host: str) -> int:
     return int(host.rpartition("-")[2])
 
 
-def _group(job: Job, name: str, cpus: dict[str, tuple[int, ...]], machine: int) -> GroupPlan:
+def _group(job: Job, name: str, limits: dict[str, HostLimits], machine: int) -> GroupPlan:
     group = job.group(name)
     hosts = job.hosts[name]
     entry_point = name in job.entry_point_groups
     ranks = job.processes_on(name) or int(entry_point)
-    cores = min(len(cpus[host]) or machine for host in hosts)
+    cores = min(len(limits[host].cpus) or machine for host in hosts)
     return GroupPlan(
         name=name,
         instance_type=group.instance_type,

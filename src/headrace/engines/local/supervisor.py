@@ -19,7 +19,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -28,14 +27,15 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.isolation.starting import Start, Started, Starter, open_starter
+from headrace.engines.local.isolation.starting import Begun, Started, Starter, open_starter
+from headrace.engines.local.limits_cgroup import RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch, scratch_dir
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.spawn import spawn
-from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, scan, send
+from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
+from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, send
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
 from headrace.runs.events import HostLost, HostStarted, JobFinished, RunFinished
 
@@ -55,6 +55,8 @@ class _Agent:
     host: HostPlan
     process: Started
     lifeline: int  # this end of it
+    memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
+    kills: int = 0  # when it was read last
 
 
 class Supervisor:
@@ -86,6 +88,7 @@ class Supervisor:
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
         self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
+        self._groups = RunGroups(self._plan.run_id, find_places())
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -110,38 +113,44 @@ class Supervisor:
             self._starter.close()
             self._end_everything()
             remove_scratch(self._plan.run_id)
+            for group in self._groups.remove():
+                print(f"the control group {group} could not be removed", file=sys.stderr)
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
         return status
 
     def _start_agents(self) -> None:
-        started = [(host, *self._spawn_agent(host)) for host in self._plan.hosts]
-        for host, start, process, lifeline in started:
-            agent = _Agent(host, self._starter.agent(start, process), lifeline)
+        begun = [self._begin_agent(host) for host in self._plan.hosts]
+        for host, (each, lifeline, memory) in zip(self._plan.hosts, begun, strict=True):
+            agent = _Agent(host, self._starter.agent(each), lifeline, memory)
             self._agents[agent.process.pid] = agent
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
 
-    def _spawn_agent(self, host: HostPlan) -> tuple[Start, subprocess.Popen[bytes], int]:
+    def _begin_agent(self, host: HostPlan) -> tuple[Begun, int, OomCounter | None]:
         reading, writing = os.pipe()
         env = {**os.environ, BASE_VARIABLE: host.base_dir, SCRATCH: str(scratch_dir(self._plan.run_id))}
         path = self._paths.root / ENGINE_LOGS / f"{host.name}.log"
-        start = self._starter.prepare(host.name, [sys.executable, "-m", "headrace.agent", OPTION])
+        weight = host.cpu_weight * len(self._plan.hosts)
+        groups = self._groups.add(host.name, memory=host.memory, cpu_weight=weight)
+        events = self._groups.open_events(host.name)
+        if events is not None:
+            env[FD_VARIABLE] = str(events)
         try:
             with path.open("ab") as log:
-                process = spawn(
-                    start.argv,
-                    env={**env, **start.variables},
+                begun = self._starter.begin(
+                    [sys.executable, "-m", "headrace.agent", OPTION],
+                    host=host.name,
+                    env=env,
                     cwd=self._paths.root,
-                    tied=False,
                     cpus=host.cpus,
+                    groups=groups,
+                    pass_fds=() if events is None else (events,),
                     stdin=reading,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=start.pass_fds,
+                    log=log,
                 )
         finally:
             os.close(reading)
         os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        return start, process, writing
+        return begun, writing, None if events is None else OomCounter(events)
 
     def _step(self) -> None:
         ending = self._orphans_since > 0 or self._leader_ended
@@ -155,6 +164,9 @@ class Supervisor:
         for pid, status in reap():
             if pid in self._agents:
                 self._agent_ended(self._agents.pop(pid), status)
+        for agent in self._agents.values():
+            if agent.memory is not None:
+                agent.kills = agent.memory.read()
         if self._adopting:
             self._end_orphans()
         if time.monotonic() > self._kill_at:
@@ -196,7 +208,7 @@ class Supervisor:
         agent.process.returncode = os.waitstatus_to_exitcode(status)
         os.close(agent.lifeline)
         self._adopting = True
-        how = f"agent {name_of_exit(*describe_exit(status))}"
+        how = f"agent {_how_it_ended(agent, status)}"
         if agent.host.name != self._plan.leader:
             self._tell(self._plan.leader, AgentGone(agent.host.name, how))
             # The leader alone, and others have given up waiting for its word: it must come to an end. When they were
@@ -248,7 +260,7 @@ class Supervisor:
 
     def _end_orphans(self) -> None:
         """Ends what agents have left; helpers that end by themselves get a moment."""
-        orphans = descendants(os.getpid(), scan(), without=self._known())
+        orphans = descendants(os.getpid(), without=self._known())
         now = time.monotonic()
         if not orphans:
             self._orphans_since = 0.0
@@ -285,6 +297,16 @@ class Supervisor:
         if verdict is not None:
             return verdict.status, verdict.cause
         return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict")
+
+
+def _how_it_ended(agent: _Agent, status: int) -> str:
+    exit_code, number = describe_exit(status)
+    if agent.memory is not None:
+        killed = agent.memory.read() > agent.kills
+        agent.memory.close()
+        if killed and number == signal.SIGKILL:
+            return oom_words(agent.host.memory)
+    return name_of_exit(exit_code, number)
 
 
 def main() -> int:
