@@ -6,6 +6,9 @@
     │   ├── RunNotFound           no run of that name or id
     │   └── EngineRefused         this engine cannot start this job here and now (port in use, name taken, ...)
     ├── RunFailed                 a run ended in another way than success; holds the first cause
+    ├── StorageError              data that cannot be read or written: no credentials, denied, no answer, disk full
+    │   ├── ObjectMissing         no such bucket, object, file or folder
+    │   └── ObjectChanged         it changed while it was read
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
         ├── PositionError         a saved position that does not fit the loader, or is none
@@ -53,6 +56,7 @@ class Problem:
         file: the job file, empty for a `Job` made in Python.
         line: 1-based line in `file`, 0 when there is none.
         hint: what to do, empty when the message says it all.
+        code: what SageMaker or its SDK calls this error, e.g. ``ValidationException``; empty for a rule of headrace.
     """
 
     field: str
@@ -61,6 +65,7 @@ class Problem:
     file: str = ""
     line: int = 0
     hint: str = ""
+    code: str = ""
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
@@ -90,6 +95,18 @@ class EngineRefused(UsageError):
 
 class RunFailed(HeadraceError):
     """A run ended in another way than success."""
+
+
+class StorageError(HeadraceError):
+    """Data that cannot be read or written, here or in an object store."""
+
+
+class ObjectMissing(StorageError):
+    """No such bucket, object, file or folder."""
+
+
+class ObjectChanged(StorageError):
+    """An object or file changed while it was read."""
 
 
 class FeedError(HeadraceError):

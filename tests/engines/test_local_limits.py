@@ -146,6 +146,28 @@ def test_a_rank_that_fails_because_the_kernel_killed_its_child_says_so(stage, sm
 
 
 @needs_groups
+def test_an_agent_that_the_kernel_kills_for_memory_is_named_as_that(stage, small) -> None:
+    script = """
+    import os, pathlib, time
+    print("running", flush=True)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    block = bytearray()
+    while os.environ["SM_CURRENT_HOST"] == "algo-2":
+        block += b"x" * (8 << 20)
+    time.sleep(600)
+    """
+    handle = stage.start(script, instance_groups=groups(dnn=2))
+    until(lambda: text(handle).count("running") == 2)
+    Path(f"/proc/{agent_pid(handle, 'algo-2')}/oom_score_adj").write_text("1000")  # the first that the kernel takes
+    (handle.paths.code / "go").touch()
+    assert_failed(handle, time.monotonic(), within=30)
+    words = "agent killed by the kernel for memory (OOM): the instance's limit is 200 MiB"
+    assert str(handle.cause) == f"dnn/algo-2[agent]: {words}"
+    stage.assert_nothing_left(handle)
+
+
+@needs_groups
 @pytest.mark.torch
 def test_a_data_worker_that_the_kernel_kills_for_memory_is_named_in_its_event(stage, monkeypatch) -> None:
     monkeypatch.setattr(limits, "LEAST_MEMORY", 900 * MIB)
@@ -293,6 +315,7 @@ def pids_of(run_id: str) -> list[int]:
 
 
 @needs_groups
+@both_isolations
 def test_when_the_supervisor_is_killed_the_caller_removes_the_groups(stage) -> None:
     handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
     until(lambda: text(handle).count("running") == 2)
