@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.instance import global_ranks
+from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import entry_command
 from headrace.instance.launch import MPI, SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 
@@ -94,6 +95,12 @@ def is_in_mpi_world(plan: LaunchPlan, host: str) -> bool:
     return world is not None and world.kind == MPI and group.entry_point
 
 
+def mpi_peers(plan: LaunchPlan, host: str) -> tuple[str, ...]:
+    """Returns the hosts of a host's MPI world: as long as one has ranks, all have a daemon. Empty outside of MPI."""
+    world = plan.distribution_of(plan.host(host).group)
+    return plan.hosts_of(world) if world is not None and is_in_mpi_world(plan, host) else ()
+
+
 def is_of_mpirun(stream: str) -> bool:
     """Tells whether a program is mpirun or a daemon of it: it starts ranks and is none."""
     return stream.partition("-")[0] in (MPIRUN, *MPI_DAEMONS)
@@ -157,6 +164,8 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
     """Returns the arguments of the feed server after the interpreter."""
     me = plan.host(host)
     group = plan.group(me.group)
+    files = certificate_files(me.base_dir)
+    tls = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key)) if plan.encrypt else ()
     return [
         *("-m", "headrace.feed.serve"),
         *("--bind", f"{me.address}:{plan.ports.feed}"),
@@ -168,4 +177,5 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
         *("--host", host),
         *("--group", group.name),
         *("--status-fd", str(status_fd)),
+        *tls,
     ]

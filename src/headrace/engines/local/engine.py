@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.engines.local.artefacts import check_artefacts
+from headrace.engines.local.certifying import check_certificates
 from headrace.engines.local.channel_area import sweep_channels
 from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.isolation.probing import choose, network_here
-from headrace.engines.local.limits_cgroup import find_places, sweep
+from headrace.engines.local.limits_cgroup import RECORD, find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
@@ -57,6 +58,7 @@ def check(job: Job) -> None:
     job.check_files()
     check_name(job.job_name)
     planned = plan(job)
+    check_certificates(planned)
     check_ports(planned)
     check_artefacts(job, planned.isolation.level == NAMESPACE)
     check_channels(job)
@@ -69,7 +71,7 @@ def start(job: Job, detach: bool = False) -> Handle:
         JobInvalid, EngineRefused: then nothing is left.
     """
     check(job)
-    sweep(find_places())  # of runs whose supervisor and caller were killed together
+    sweep(find_places(), runs_dir().glob(f"*/{RECORD}"))  # of runs whose supervisor and caller were killed together
     sweep_channels()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")

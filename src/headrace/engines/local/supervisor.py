@@ -40,7 +40,7 @@ from headrace.engines.local.attempts import clear, failure_reason, is_tried_agai
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.isolation.starting import Starter, open_starter
-from headrace.engines.local.limits_cgroup import RunGroups, find_places
+from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
@@ -101,7 +101,7 @@ class Supervisor:
             self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
         self._starter = Starter()
-        self._groups = RunGroups(self._plan.run_id, find_places())
+        self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -125,7 +125,7 @@ class Supervisor:
             remove_channels(self._paths)
             for group in self._groups.remove():
                 print(f"the control group {group} could not be removed", file=sys.stderr)
-            reason = failure_reason(self._plan, cause) if status is Status.FAILED else ""
+            reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
 
@@ -179,7 +179,7 @@ class Supervisor:
             of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
             self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
             remove_scratch(self._plan.run_id)
-            clear(self._plan)
+            clear(self._plan, self._paths)
             self._events.write(AttemptStarted(t=time.time(), number=attempt))
 
     def _spent(self) -> float:
