@@ -8,6 +8,9 @@ from collections.abc import Generator, Iterator
 import pytest
 
 import leaks
+from objectstore import s3, s3_endpoint
+
+__all__ = ["s3", "s3_endpoint"]
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
-OPTIONAL_LIBRARIES = {"feed/prometheus.py": {"prometheus_client"}}  # an extra; nothing else needs the module
+OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
+    "feed/prometheus.py": {"prometheus_client"},
+    "instance/s3.py": {"botocore", "s3transfer"},
+}
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec"]
 
 

@@ -6,6 +6,9 @@
     │   ├── RunNotFound           no run of that name or id
     │   └── EngineRefused         this engine cannot start this job here and now (port in use, name taken, ...)
     ├── RunFailed                 a run ended in another way than success; holds the first cause
+    ├── StorageError              data that cannot be read or written: no credentials, denied, no answer, disk full
+    │   ├── ObjectMissing         no such bucket, object, file or folder
+    │   └── ObjectChanged         it changed while it was read
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
         ├── PositionError         a saved position that does not fit the loader, or is none
@@ -90,6 +93,18 @@ class EngineRefused(UsageError):
 
 class RunFailed(HeadraceError):
     """A run ended in another way than success."""
+
+
+class StorageError(HeadraceError):
+    """Data that cannot be read or written, here or in an object store."""
+
+
+class ObjectMissing(StorageError):
+    """No such bucket, object, file or folder."""
+
+
+class ObjectChanged(StorageError):
+    """An object or file changed while it was read."""
 
 
 class FeedError(HeadraceError):

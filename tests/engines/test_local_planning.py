@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.engines.local.code import snapshot
 from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import feed_executors, make_plan
-from headrace.engines.local.preparing import snapshot
 from headrace.job import Job
 from headrace.runs import RunPaths
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.agent.programs import feed_argv, programs_of
+from headrace.agent.programs import ProgramSpec, feed_argv, program_argv, programs_of
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, Isolation, LaunchPlan, Ports
+from headrace.instance.torchrun import torchrun_command
 
 if TYPE_CHECKING:
     from headrace.job import Job
@@ -60,13 +61,12 @@ class PlanView(msgspec.Struct, frozen=True):
 
 def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
     """Returns the plan of a job with the command lines and channels of every host."""
-    script = (plan.python or "python", plan.entry_point, *hyperparameter_arguments(job.hyperparameters))
     return PlanView(
         job_name=plan.job_name,
         entry_point=plan.entry_point,
         leader=plan.leader,
         groups=plan.groups,
-        hosts=tuple(_host(job, plan, host, script) for host in plan.hosts),
+        hosts=tuple(_host(job, plan, host) for host in plan.hosts),
         distributions=plan.distributions,
         completion_groups=plan.completion_groups,
         ports=plan.ports,
@@ -78,16 +78,15 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
     )
 
 
-def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -> HostView:
+def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
     from headrace.engines.local.limits_words import (
         describe_host,
     )  # brings the whole job room, which `brief` does not need
 
-    programs = []
-    for spec in programs_of(plan, host.name):
-        # The last two arguments of the feed server are a descriptor that exists only once the agent runs.
-        argv = (plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]) if spec.is_feed else script
-        programs.append(ProgramView(spec.stream, spec.local_rank, argv))
+    programs = [
+        ProgramView(spec.stream, spec.local_rank, tuple(_argv(job, plan, host, spec)))
+        for spec in programs_of(plan, host.name)
+    ]
     channels = {name: str(channel.local_path(job.base_path)) for name, channel in job.channels_of(host.group).items()}
     return HostView(
         name=host.name,
@@ -100,6 +99,22 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -
         programs=tuple(programs),
         channels=channels,
     )
+
+
+def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
+    """The command line of a program, with that of a rank in the place where a launcher has a proxy of it."""
+    if spec.is_feed:
+        # The last two arguments are a descriptor that exists only once the agent runs.
+        return [plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]]
+    python = plan.python_of(host.group) or "python"
+    folder = job.base_path / job.source_dir
+    arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
+    program = program_argv(plan, host.group, arguments, python, folder if folder.is_dir() else None)
+    if spec.is_torchrun:
+        return torchrun_command(plan, host.name, program, python)
+    world = plan.distribution_of(host.group)
+    # mpirun's own options follow from its version, which is known only where it runs.
+    return ["mpirun", *(world.options if world else ()), *program] if spec.is_mpirun else program
 
 
 def brief(plan: LaunchPlan) -> list[str]:

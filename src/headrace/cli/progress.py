@@ -15,8 +15,12 @@ class Progress:
 
     The loader shown is ``train`` once it has reported, else the one that reported last. Ranks move in step, so the
     steps are those of the furthest rank; samples/s are added over the ranks, data wait is of all their step time.
+
+    Attributes:
+        part: what the run is at, in words.
     """
 
+    part: str = ""
     _steps: dict[tuple[str, Stream], int] = field(default_factory=dict)
     _last: dict[tuple[str, Stream], LoaderSecond] = field(default_factory=dict)
     _loader: str = ""
@@ -40,6 +44,8 @@ class Progress:
         """
         parts = [duration(elapsed)]
         steps = [count for (loader, _), count in self._steps.items() if loader == self._loader]
+        if not steps and self.part:
+            parts.append(self.part)
         if steps:
             parts.append(f"{max(steps)} steps")
         recent = [

@@ -3,7 +3,15 @@
 What shows or judges a job reads this and nothing else, so it works after the job, without its engine and offline.
 """
 
-from headrace.runs.events import Cause, Event, Status
+from headrace.runs.events import (
+    ArtefactsStored,
+    Cause,
+    CheckpointsRestored,
+    Clash,
+    Event,
+    RequirementsInstalled,
+    Status,
+)
 from headrace.runs.layout import RunPaths, Stream, runs_dir
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
 from headrace.runs.metrics import HostSecond, LoaderSecond, Metric
@@ -23,7 +31,10 @@ from headrace.runs.writers import LOG_CAP_BYTES, EventWriter, LogWriter, MetricW
 __all__ = [
     "ENGINE_KILLED",
     "LOG_CAP_BYTES",
+    "ArtefactsStored",
     "Cause",
+    "CheckpointsRestored",
+    "Clash",
     "Damage",
     "EndOfRun",
     "Event",
@@ -38,6 +49,7 @@ __all__ = [
     "MetricFollower",
     "MetricWriter",
     "Program",
+    "RequirementsInstalled",
     "Run",
     "RunHeader",
     "RunPaths",

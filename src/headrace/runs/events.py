@@ -3,6 +3,8 @@
 Every event has `event` (its type), `t` (seconds since the epoch, UTC) and the fields below. The agent of a host
 writes what happened on that host; the leader's agent also writes what it decided for the job; the engine writes what
 it saw from outside, and the last word: `run_finished`. A run without it is still going, or its engine was killed.
+
+A run has one attempt, or several when it is retried: `attempt_started` begins the second and every later one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,25 @@ class Status(str, enum.Enum):
     STOPPED = "Stopped"
 
 
+class SecondaryStatus(str, enum.Enum):
+    """SageMaker's SecondaryStatus, as far as an engine here can be in it."""
+
+    STARTING = "Starting"
+    DOWNLOADING = "Downloading"
+    TRAINING = "Training"
+    UPLOADING = "Uploading"
+    STOPPING = "Stopping"
+    RESTARTING = "Restarting"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    STOPPED = "Stopped"
+    MAX_RUNTIME_EXCEEDED = "MaxRuntimeExceeded"
+
+
+MAX_RUN = "MaxRuntimeExceeded"
+"""How the reason of a job begins that was stopped by max_run."""
+
+
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a job did not succeed: the first thing that went wrong.
 
@@ -31,6 +52,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
         exit_code: exit code of the program, None if it was killed or did not end.
         signal: number of the signal that killed it, None if none did.
         last_lines: its last output.
+        infrastructure: a machine or an agent failed, not the user's program: another attempt may well succeed.
     """
 
     reason: str
@@ -40,6 +62,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     last_lines: tuple[str, ...] = ()
+    infrastructure: bool = False
 
     def __str__(self) -> str:
         place = f"{self.group}/{self.host}" if self.host else ""
@@ -50,6 +73,25 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
     t: float
+
+
+class StatusChanged(_Event, frozen=True, tag="status_changed"):
+    """The engine has come to another part of its work. The ends are not said here but by `run_finished`."""
+
+    status: SecondaryStatus
+    message: str = ""
+
+
+class InstancesStarted(_Event, frozen=True, tag="instances_started"):
+    """The instances run from here on: they are paid for. `hosts`: the hosts of every group."""
+
+    hosts: dict[str, tuple[str, ...]]
+
+
+class AttemptStarted(_Event, frozen=True, tag="attempt_started"):
+    """The job is tried once more. `number`: 2 for the first retry."""
+
+    number: int
 
 
 class HostStarted(_Event, frozen=True, tag="host_started"):
@@ -73,6 +115,13 @@ class HostLost(_Event, frozen=True, tag="host_lost"):
     group: str
     host: str
     reason: str
+
+
+class HostReleased(_Event, frozen=True, tag="host_released"):
+    """A host's programs are done and nobody needs it any more: it has ended before the job, and costs no more."""
+
+    group: str
+    host: str
 
 
 class ProgramStarted(_Event, frozen=True, tag="program_started"):
@@ -125,9 +174,10 @@ class JobStarted(_Event, frozen=True, tag="job_started"):
 
 
 class JobStopping(_Event, frozen=True, tag="job_stopping"):
-    """The coordinator has begun to stop every host."""
+    """The coordinator has begun to stop every host. `status`: how the job will end."""
 
     reason: str
+    status: Status = Status.STOPPED
 
 
 class JobFinished(_Event, frozen=True, tag="job_finished"):
@@ -138,20 +188,100 @@ class JobFinished(_Event, frozen=True, tag="job_finished"):
 
 
 class RunFinished(_Event, frozen=True, tag="run_finished"):
-    """The engine's last word: everything is stopped and cleaned up."""
+    """The engine's last word: everything is stopped and cleaned up.
+
+    Attributes:
+        status: how the job ended.
+        cause: why, if it did not succeed.
+        failure_reason: SageMaker's FailureReason, at most 1024 characters: what the user's program wrote to
+            output/failure, else the cause. Empty when the job did not fail.
+    """
 
     status: Status
     cause: Cause | None = None
+    failure_reason: str = ""
+
+
+class Clash(msgspec.Struct, frozen=True):
+    """Several hosts made a file of the same name with different content; only one of them was kept.
+
+    Attributes:
+        path: relative to the folder, e.g. ``weights/model.pt``.
+        kept: host whose file was kept.
+        dropped: hosts whose files were not.
+    """
+
+    path: str
+    kept: str
+    dropped: tuple[str, ...]
+
+
+class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
+    """What the hosts made was brought to its place.
+
+    Attributes:
+        name: ``model``, ``output``, ``checkpoints`` or ``intermediate``.
+        uri: where it is: an object, a file or a folder.
+        files: files of all hosts together, after the merge.
+        bytes: their bytes.
+        stored: bytes at the place, after compression.
+        clashes: files of several hosts with one name and different content; at most 100 are listed.
+        clash_count: all of them.
+        left_out: what is no file that can be stored (a socket, a link that leads nowhere), as ``host:path``; at
+            most 100.
+    """
+
+    name: str
+    uri: str
+    files: int
+    bytes: int
+    stored: int = 0
+    clashes: tuple[Clash, ...] = ()
+    clash_count: int = 0
+    left_out: tuple[str, ...] = ()
+
+
+class CheckpointsRestored(_Event, frozen=True, tag="checkpoints_restored"):
+    """Earlier checkpoints were brought to the hosts before the programs started."""
+
+    uri: str
+    files: int
+    bytes: int
+
+
+class RequirementsInstalled(_Event, frozen=True, tag="requirements_installed"):
+    """An environment with a file of requirements is ready.
+
+    Attributes:
+        requirements: the file, inside the code.
+        environment: folder of the environment.
+        groups: whose programs run in it.
+        seconds: what it took.
+        reused: another job had made it already.
+    """
+
+    requirements: str
+    environment: str
+    groups: tuple[str, ...]
+    seconds: float
+    reused: bool = False
 
 
 Event = (
-    HostStarted
+    StatusChanged
+    | InstancesStarted
+    | AttemptStarted
+    | HostStarted
     | HostRegistered
     | HostLost
+    | HostReleased
     | ProgramStarted
     | ProgramExited
     | FeedReady
     | DataWorkerLost
+    | ArtefactsStored
+    | CheckpointsRestored
+    | RequirementsInstalled
     | JobStarted
     | JobStopping
     | JobFinished

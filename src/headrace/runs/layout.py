@@ -9,6 +9,7 @@
         metrics/<group>/<host>/<stream>.jsonl one line a second: `host`, or a rank's number
         logs/<group>/<host>/<stream>.log      a rank's number, `feed` or `agent`
         hosts/<host>/                         the instance's /opt/ml
+        output/                               model.tar.gz, output.tar.gz, unless the job names another place
 
 Files are append-only and have one writer. Group names may hold any character, so path components are
 percent-encoded (`component`). A run id is `<job name>-<UTC time>-<4 hex>`; a run is found by its id, or by its
@@ -80,6 +81,11 @@ class RunPaths:
     def code(self) -> Path:
         """Snapshot of the source directory."""
         return self.root / "code"
+
+    @property
+    def output(self) -> Path:
+        """Where model and output go when the job names no other place."""
+        return self.root / "output"
 
     def events(self, writer: str) -> Path:
         """Event file of one writer."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.runs.events import Cause, Event, RunFinished, Status
+from headrace.runs.events import ArtefactsStored, Cause, Event, RunFinished, Status
 from headrace.runs.layout import RunPaths, Stream
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metrics import HostSecond, LoaderSecond, Metric
@@ -123,6 +123,11 @@ class Run:
         follower = EventFollower(self.paths, self.on_damage)
         follower.poll()
         return follower.events
+
+    @property
+    def artefacts(self) -> tuple[ArtefactsStored, ...]:
+        """What of the run was stored where, with sizes and clashes: the last word about each."""
+        return self.state().artefacts
 
     def state(self) -> RunState:
         """Returns status, cause, times and programs, all of one moment."""

@@ -16,6 +16,8 @@ from headrace.instance.launch import (
     Isolation,
     LaunchPlan,
     Ports,
+    Readiness,
+    Retry,
 )
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
@@ -80,6 +82,9 @@ def make_plan(
         stop_grace=job.local.stop_grace,
         start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
+        stall_after=job.stall_after,
+        encrypt=job.encrypt_inter_container_traffic,
+        retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
         isolation=isolation,
     )
@@ -137,6 +142,8 @@ def _group(job: Job, name: str, limits: dict[str, HostLimits], machine: int) -> 
         environment=dict(group.environment),
         processes_per_host=job.processes_on(name),
         feed_executors=feed_executors(job.feed_workers, cores, ranks) if name in job.feed_groups else 0,
+        depends_on=group.depends_on,
+        ready=Readiness(group.ready.port or 0, group.ready.timeout) if group.ready else Readiness(),
     )
 
 

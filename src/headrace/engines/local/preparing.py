@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import fnmatch
-import os
 import secrets
-import shutil
-import stat
-from pathlib import Path
+from collections.abc import Mapping
 
 import msgspec
 
+from headrace.engines.local.artefacts import prepare_artefacts
+from headrace.engines.local.code import bring_code
 from headrace.engines.local.isolation.arranging import arrange
 from headrace.engines.local.isolation.layout import INTERFACE
+from headrace.engines.local.requirements import plan_environments, prepare_install
 from headrace.instance import Channel, build_tree
 from headrace.instance.launch import NAMESPACE, LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
-
-SKIPPED = (".git", "__pycache__", ".venv*", ".headrace")
 
 
 def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
@@ -30,12 +27,16 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         paths: the run's directory, which exists.
 
     Raises:
+        UsageError, StorageError: code or requirements that cannot be used.
         OSError: something cannot be read or written.
     """
     (paths.root / "job.yaml").write_text(job.to_yaml())
     (paths.root / "job.json").write_text(job.to_json())
+    bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
+    environments = plan_environments(job, paths)
+    plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
+    prepare_install(environments, paths)
     (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
-    snapshot(job.base_path / job.source_dir, paths.code, leave_out=paths.root.parent)
     secret = secrets.token_hex(32)
     apart = plan.isolation.level == NAMESPACE
     if apart:
@@ -63,38 +64,13 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             network_interface_name=INTERFACE if apart else "lo",
         )
         write_plan(plan, tree, secret)
+    prepare_artefacts(job, plan, paths)
 
 
-def snapshot(source: Path, target: Path, leave_out: Path) -> None:
-    """Copies a directory of code, so that a run keeps what it ran.
-
-    Left out: version control, caches, virtual environments, the directory of all runs, and what is neither file nor
-    directory nor symlink. A relative symlink that leads out of the directory is made absolute.
-
-    Args:
-        source: the user's directory.
-        target: where the copy goes; it must not exist.
-        leave_out: a directory that is not copied, wherever it is met.
-    """
-    target.mkdir()
-    root, runs = source.resolve(), leave_out.resolve()
-    for folder, names, files in os.walk(source):
-        here = Path(folder)
-        there = target / here.relative_to(source)
-        kept = [name for name in names if not _skipped(name) and (here / name).resolve() != runs]
-        for name in kept + files:
-            path, copy = here / name, there / name
-            mode = path.lstat().st_mode
-            if stat.S_ISLNK(mode):
-                link = Path(os.readlink(path))  # noqa: PTH115  (Path.readlink is the same)
-                inside = not link.is_absolute() and (here / link).resolve().is_relative_to(root)
-                copy.symlink_to(link if inside or link.is_absolute() else (here / link).resolve())
-            elif stat.S_ISDIR(mode):
-                copy.mkdir()
-            elif stat.S_ISREG(mode) and not _skipped(name):
-                shutil.copy2(path, copy)
-        names[:] = [name for name in kept if not (here / name).is_symlink()]
-
-
-def _skipped(name: str) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in SKIPPED)
+def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:
+    """Returns the plan with interpreters of their own for the programs of some groups."""
+    groups = tuple(
+        msgspec.structs.replace(group, python=pythons[group.name]) if group.name in pythons else group
+        for group in plan.groups
+    )
+    return msgspec.structs.replace(plan, groups=groups)

@@ -23,8 +23,9 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     folder.mkdir(exist_ok=True)
     network = job.local.network
     rates = {group: parse_bandwidth(options.bandwidth) for group, options in network.items()}
+    checkpoints = "" if job.checkpoint_local_path.startswith("/opt/ml/") else job.checkpoint_local_path
     instances = tuple(
-        layout.Instance(host.name, host.address, str(paths.host(host.name)), rates.get(host.group, 0))
+        layout.Instance(host.name, host.address, str(paths.host(host.name)), rates.get(host.group, 0), checkpoints)
         for host in plan.hosts
     )
     outward = plan.isolation.outward

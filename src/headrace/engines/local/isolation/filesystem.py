@@ -1,6 +1,7 @@
 """The mounts of one instance, made in its own mount namespace: nothing of them is seen or left outside.
 
     /opt/ml           the host's tree; the rest of /opt stays as it is
+    (anywhere)        its checkpoints once more, at the job's checkpoint_local_path
     /tmp              a directory of the run's temporary files; what the job names below /tmp is shown in it
     /dev/shm          empty, in memory; gone with the instance
     /etc/hosts        every host of the job
@@ -54,6 +55,8 @@ def arrange(layout: Layout, host: str) -> None:
         if os.path.exists(target):  # noqa: PTH110  (a link that leads nowhere does not count)
             bind(source, target)
     _private_tmp(scratch / host, layout.visible)
+    if instance.checkpoints:
+        _show(f"{TREE}/checkpoints", Path(instance.checkpoints))
     mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
 
 
@@ -64,19 +67,29 @@ def mount_proc() -> None:
 
 def _show_tree(tree: str) -> None:
     if not TREE.is_dir():
-        _cover_opt()
+        _cover(OPT, TREE.name)
         TREE.mkdir()
     bind(tree, str(TREE))
 
 
-def _cover_opt() -> None:
-    """Puts an empty directory over /opt that shows all that was in it: there a mount point can be made."""
-    descriptor = os.open(OPT, os.O_PATH | os.O_DIRECTORY)
+def _show(source: str, target: Path) -> None:
+    """Shows a directory at a path that the machine need not have; some directory above it is there, and not /."""
+    if not target.is_dir():
+        above = next(parent for parent in target.parents if parent.is_dir())
+        if not above.is_relative_to("/tmp"):  # that one is the instance's own
+            _cover(above, target.relative_to(above).parts[0])
+        target.mkdir(parents=True)
+    bind(source, str(target))
+
+
+def _cover(folder: Path, but: str) -> None:
+    """Puts an empty directory over one that shows all that was in it but one: there a mount point can be made."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     before = Path(f"/proc/self/fd/{descriptor}")
-    entries = [entry for entry in sorted(before.iterdir()) if entry.name != TREE.name]
-    mount("tmpfs", str(OPT), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    entries = [entry for entry in sorted(before.iterdir()) if entry.name != but]
+    mount("tmpfs", str(folder), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     for entry in entries:
-        place = OPT / entry.name
+        place = folder / entry.name
         if entry.is_symlink():
             place.symlink_to(entry.readlink())
             continue

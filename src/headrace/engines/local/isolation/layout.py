@@ -33,12 +33,14 @@ class Instance(NamedTuple):
         address: its address in the job's network.
         tree: directory of the machine that it sees as /opt/ml.
         bandwidth: bits per second that it sends, and receives, at most; 0 means no limit.
+        checkpoints: path at which it sees `tree`/checkpoints besides; empty for none.
     """
 
     name: str
     address: str
     tree: str
     bandwidth: int = 0
+    checkpoints: str = ""
 
 
 class Layout(NamedTuple):

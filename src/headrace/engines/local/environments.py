@@ -1,0 +1,191 @@
+"""Makes environments of Python packages, each once: `<folder>/<digest>`, see `requirements`.
+
+An environment is a virtual environment on top of the Python that runs headrace: it sees that one's packages (torch,
+say), and what it installs goes before them. It is made in a folder of its own, `.made/<digest>-<letters>`, and then
+gets its name, a link, in one step: an environment is never seen half made. Who makes one holds the lock
+`.<digest>.lock`; a second job that needs it waits, and then finds it made. What a killed one has left is removed by the
+next (`sweep`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import site
+import subprocess
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from headrace.errors import HeadraceError
+from headrace.instance.files import told
+from headrace.processes.spawn import spawn
+
+MADE = ".made"
+INSTALL_SECONDS = 3600.0
+LAST_LINES = 12
+PARENT = "_headrace_parent.pth"
+
+
+class InstallRequirementsError(HeadraceError):
+    """A file of requirements could not be installed.
+
+    Attributes:
+        lines: the last of what pip said.
+    """
+
+    def __init__(self, message: str, lines: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.lines = lines
+
+
+def is_made(environment: Path) -> bool:
+    """Tells whether an environment can be used."""
+    return (environment / "bin" / "python").exists()
+
+
+def make(environment: Path, requirements: Path, code: Path, log: IO[bytes]) -> bool:
+    """Makes an environment, or waits until somebody else has made it.
+
+    Args:
+        environment: its folder.
+        requirements: the file.
+        code: where pip runs.
+        log: gets all that pip says.
+
+    Returns:
+        Whether it was made here.
+
+    Raises:
+        InstallRequirementsError: pip failed, or took too long.
+        StorageError: it cannot be written.
+    """
+    made = environment.parent / MADE
+    with told(str(environment), "written"):
+        made.mkdir(parents=True, exist_ok=True)
+        with _lock(environment):
+            if is_made(environment):
+                return False
+            _remove_leftovers(environment)
+            place = Path(tempfile.mkdtemp(prefix=f"{environment.name}-", dir=made))
+            try:
+                _create(place)
+                _install(place, requirements, code, log)
+                link = place / ".link"
+                link.symlink_to(os.path.relpath(place, environment.parent))
+                link.replace(environment)
+            except BaseException:
+                shutil.rmtree(place, ignore_errors=True)
+                raise
+    return True
+
+
+@contextlib.contextmanager
+def _opened_lock(environment: Path) -> Iterator[int]:
+    path = environment.with_name(f".{environment.name}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _lock(environment: Path) -> Iterator[None]:
+    with _opened_lock(environment) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _wait_for(descriptor, environment)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+
+
+def _wait_for(descriptor: int, environment: Path) -> None:
+    """Waits for the lock. Raises InstallRequirementsError when its holder takes longer than an installation may."""
+    holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "?"
+
+    def give_up(*_: object) -> None:
+        raise InstallRequirementsError(
+            f"waited {INSTALL_SECONDS:g} s for the process {holder}, which installs into {environment}"
+        )
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, INSTALL_SECONDS)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def sweep(folder: Path) -> None:
+    """Removes what was begun by processes that are gone.
+
+    Args:
+        folder: that of all environments; it need not exist.
+    """
+    for path in (folder / MADE).glob("*-*"):
+        environment = folder / path.name.rpartition("-")[0]
+        with contextlib.suppress(OSError), _opened_lock(environment) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: it is being made
+            _remove_leftovers(environment)
+
+
+def _remove_leftovers(environment: Path) -> None:
+    """Removes what is not in use of an environment; its lock is held. Also a name that leads to what was removed."""
+    if not environment.exists():
+        environment.unlink(missing_ok=True)
+    for path in (environment.parent / MADE).glob(f"{environment.name}-*"):
+        if not environment.is_symlink() or environment.resolve() != path.resolve():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _create(place: Path) -> None:
+    venv.EnvBuilder(system_site_packages=True, symlinks=True).create(place)
+    # The Python of headrace may itself be one of a virtual environment, whose packages "system" does not mean.
+    parents = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    packages = next((place / "lib").glob("python*/site-packages"))
+    lines = [f"import site; site.addsitedir({parent!r})" for parent in parents]
+    (packages / PARENT).write_text("\n".join(lines) + "\n")
+
+
+def _install(place: Path, requirements: Path, code: Path, log: IO[bytes]) -> None:
+    python = str(place / "bin" / "python")
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PIP_USER"}}
+    environment |= {"PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "VIRTUAL_ENV": str(place)}
+    asked = subprocess.run([python, "-c", "import pip"], check=False, env=environment, cwd=code, capture_output=True)
+    if asked.returncode:
+        _run([python, "-m", "ensurepip"], environment, code, log)
+    _run([python, "-m", "pip", "install", "--no-input", "-r", str(requirements)], environment, code, log)
+
+
+def _run(argv: list[str], environment: dict[str, str], folder: Path, log: IO[bytes]) -> None:
+    log.write(f"$ {' '.join(argv)}\n".encode())
+    log.flush()
+    begin = log.tell()
+    process = spawn(argv, env=environment, cwd=folder, tied=True, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        code = process.wait(INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise InstallRequirementsError(f"pip took longer than {INSTALL_SECONDS:g} s", _last(log, begin)) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # a session of its own: what pip has started goes with it
+        process.wait()
+    if code:
+        lines = _last(log, begin)
+        wrong = [line for line in lines if line.startswith("ERROR:")] or list(lines)
+        raise InstallRequirementsError(f"pip ended with code {code}: {' '.join(wrong[:2])}", lines)
+
+
+def _last(log: IO[bytes], begin: int) -> tuple[str, ...]:
+    with open(log.name, "rb") as file:  # noqa: PTH123
+        file.seek(begin)
+        return tuple(line for line in file.read().decode(errors="replace").splitlines() if line.strip())[-LAST_LINES:]

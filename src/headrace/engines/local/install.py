@@ -1,0 +1,78 @@
+"""Installs the requirements of a job before its programs start: `python -m headrace.engines.local.install RUN_DIR`.
+
+`engine/install.json` names the environments that the run needs (see `requirements`). What pip says goes to
+`engine/pip.log`. Ends with 0, or with 1 and ``error: ...`` as the last line of standard error, after the last lines of
+pip. SIGTERM ends it, and pip with it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from headrace.engines.local.artefacts import FOLDER
+from headrace.engines.local.environments import InstallRequirementsError, make, sweep
+from headrace.engines.local.requirements import INSTALL, Environment, environments_dir
+from headrace.errors import HeadraceError
+from headrace.runs import EventWriter, RequirementsInstalled, RunPaths
+
+PIP_LOG = "pip.log"
+FAILED = "InstallRequirementsError"
+
+
+def install(paths: RunPaths) -> None:
+    """Makes the environments of a run.
+
+    Raises:
+        InstallRequirementsError, StorageError: one cannot be made.
+    """
+    wanted = msgspec.json.decode((paths.root / FOLDER / f"{INSTALL}.json").read_bytes(), type=list[Environment])
+    with EventWriter(paths.events(INSTALL)) as events, (paths.root / FOLDER / PIP_LOG).open("ab") as log:
+        for environment in wanted:
+            began = time.monotonic()
+            try:
+                made = make(Path(environment.path), paths.code / environment.requirements, paths.code, log)
+            except InstallRequirementsError as error:
+                raise InstallRequirementsError(f"{environment.requirements}: {error.message}", error.lines) from error
+            events.write(
+                RequirementsInstalled(
+                    t=time.time(),
+                    requirements=environment.requirements,
+                    environment=environment.path,
+                    groups=environment.groups,
+                    seconds=round(time.monotonic() - began, 3),
+                    reused=not made,
+                )
+            )
+
+
+def main() -> int:
+    """Entry point. Returns the exit code."""
+    signal.signal(signal.SIGTERM, _stopped)
+    paths = RunPaths(Path(sys.argv[1]))
+    try:
+        sweep(environments_dir())
+        install(paths)
+    except HeadraceError as error:
+        for line in error.lines if isinstance(error, InstallRequirementsError) else ():
+            print(line, file=sys.stderr)
+        log = paths.root / FOLDER / PIP_LOG
+        print(f"error: {FAILED}: {' '.join(error.message.split())} (all that pip said: {log})", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {FAILED}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _stopped(*_: object) -> None:
+    print(f"error: {FAILED}: stopped", file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Brings earlier checkpoints to the hosts before a job starts: `python -m headrace.engines.local.restore RUN_DIR`.
+
+Every host gets all of them, as on the service: each is fetched once and copied from host to host. Ends with 0, or with
+1 and ``error: ...`` as the last line of standard error. SIGTERM ends it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from headrace.engines.local.artefacts import RESTORE, read_plan
+from headrace.engines.local.mirror import Folder
+from headrace.engines.local.sync import write_known
+from headrace.errors import HeadraceError, ObjectMissing
+from headrace.instance import storage
+from headrace.instance.storage import Object, Store
+from headrace.runs import CheckpointsRestored, EventWriter, RunPaths
+
+FAILED = "ClientError: Checkpoint download failed"
+
+
+def restore(paths: RunPaths, store: Store) -> None:
+    """Brings the checkpoints of a run to its hosts.
+
+    Raises:
+        StorageError, UsageError: they cannot be read, or not written.
+    """
+    plan = read_plan(paths.root, RESTORE)
+    kept = [Folder(host.name, Path(host.checkpoints), plan.checkpoints) for host in plan.hosts]
+    found = find(store, plan.checkpoints)
+    source = [(file, name) for name, file in found.items()]
+    for folder in kept:
+        pairs = [(file, storage.inside(folder.path, name)) for file, name in source]
+        store.download_all(pairs)
+        copies = [(storage.local_object(str(path)), name) for (_, path), name in zip(pairs, found, strict=True)]
+        folder.known.update({name: file.etag for file, name in copies})
+        source = copies
+    write_known(paths.root, kept)
+    with EventWriter(paths.events(RESTORE)) as events:
+        size = sum(file.size for file in found.values())
+        events.write(CheckpointsRestored(t=time.time(), uri=plan.checkpoints, files=len(found), bytes=size))
+
+
+def find(store: Store, place: str) -> dict[str, Object]:
+    """Returns what is at a place, by the name below it; nothing when a folder is not there yet."""
+    prefix = place.rstrip("/") + "/"
+    try:
+        files = store.list(prefix)
+    except ObjectMissing:
+        if storage.is_s3(place):
+            raise
+        return {}
+    return {file.uri.removeprefix(prefix): file for file in files}
+
+
+def main() -> int:
+    """Entry point. Returns the exit code."""
+    signal.signal(signal.SIGTERM, _stopped)
+    try:
+        with Store() as store:
+            restore(RunPaths(Path(sys.argv[1])), store)
+    except HeadraceError as error:
+        print(f"error: {FAILED}: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {FAILED}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _stopped(*_: object) -> None:
+    print(f"error: {FAILED}: stopped", file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

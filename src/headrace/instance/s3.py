@@ -1,0 +1,237 @@
+"""Objects of an S3 bucket, through botocore, in the words of headrace's errors.
+
+botocore is an extra (`pip install 'headrace[s3]'`), imported when the first object is asked for.
+Credentials, region and endpoint are found as every AWS tool finds them: AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION,
+AWS_ENDPOINT_URL, ~/.aws. Measured against s3fs with 400 files of 20 KB and of 500 KB: threads around botocore cost
+0.8 to 1.0 of its CPU seconds, and half of its start.
+
+A read that breaks off goes on where it was, of the very same object (If-Match). Safe for use by several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, UsageError
+
+CHUNK = 1 << 18
+PART = 16 << 20
+PARTS_AT_ONCE = 4
+MOST_PARTS = 10_000  # S3's limit
+CONNECT_SECONDS = 10.0
+ATTEMPTS = 3
+INSTALL = "pip install 'headrace[s3]'"
+
+_MISSING = {"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "404", "NotFound"}
+_CHANGED = {"PreconditionFailed", "412", "InvalidRange", "416"}
+_DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "AccountProblem"}
+_CREDENTIALS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+_REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+
+
+class S3:
+    """A client for all buckets.
+
+    Args:
+        timeout: seconds without an answer after which a request is tried again.
+        attempts: how often a request is made at most; 0 means as AWS_MAX_ATTEMPTS says, else 3.
+        connections: open connections at most; as many threads can work at once.
+
+    Raises:
+        UsageError: the extra is not installed, or the configuration of AWS names something that does not exist.
+    """
+
+    def __init__(self, timeout: float = 20.0, attempts: int = 0, connections: int = 16) -> None:
+        try:
+            session = importlib.import_module("botocore.session")
+            config = importlib.import_module("botocore.config")
+            self._errors = importlib.import_module("botocore.exceptions")
+        except ImportError as error:
+            raise UsageError(f"s3:// needs a library that is not installed: {error.name}", INSTALL) from error
+        self._broken = (
+            self._errors.ResponseStreamingError,
+            self._errors.ReadTimeoutError,
+            self._errors.IncompleteReadError,
+        )
+        with self._told("s3://"):
+            core = session.get_session()
+            self._attempts = attempts or int(core.get_config_variable("max_attempts") or ATTEMPTS)
+            self._client = core.create_client(
+                "s3",
+                config=config.Config(
+                    connect_timeout=min(CONNECT_SECONDS, timeout),
+                    read_timeout=timeout,
+                    retries={"total_max_attempts": self._attempts, "mode": "standard"},
+                    max_pool_connections=connections,
+                ),
+            )
+        self.endpoint: str = self._client.meta.endpoint_url
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._client.close()
+
+    def list(self, bucket: str, prefix: str) -> Iterator[tuple[str, int, str]]:
+        """Yields (key, bytes, etag) of every object whose key begins with the prefix, in S3's order.
+
+        Folder markers (keys that end with a slash) are left out.
+        """
+        with self._told(f"s3://{bucket}/{prefix}"):
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+                for entry in page.get("Contents", ()):
+                    if not entry["Key"].endswith("/"):
+                        yield entry["Key"], entry["Size"], entry["ETag"]
+
+    def head(self, bucket: str, key: str) -> tuple[int, str]:
+        """Returns (bytes, etag) of an object. Raises ObjectMissing."""
+        with self._told(f"s3://{bucket}/{key}"):
+            answer = self._client.head_object(Bucket=bucket, Key=key)
+            return answer["ContentLength"], answer["ETag"]
+
+    def check_bucket(self, bucket: str) -> None:
+        """Asks whether the bucket is there and may be used. Raises StorageError."""
+        with self._told(f"s3://{bucket}"):
+            self._client.head_bucket(Bucket=bucket)
+
+    def read(self, bucket: str, key: str, etag: str, start: int, length: int, write: Callable[[bytes], object]) -> None:
+        """Reads a range of an object, in pieces.
+
+        Args:
+            bucket, key: the object.
+            etag: what it must be; empty for whatever it is.
+            start: first byte.
+            length: bytes; all of them come, or an error is raised.
+            write: gets the pieces in order.
+
+        Raises:
+            ObjectMissing, ObjectChanged, StorageError: it cannot be read.
+        """
+        uri = f"s3://{bucket}/{key}"
+        arguments = {"Bucket": bucket, "Key": key} | ({"IfMatch": etag} if etag else {})
+        got = 0
+        for left in reversed(range(self._attempts)):
+            if got or start or not etag:
+                arguments["Range"] = f"bytes={start + got}-{start + length - 1}"
+            with self._told(uri):
+                body = self._client.get_object(**arguments)["Body"]
+                try:
+                    with contextlib.closing(body):
+                        while got < length and (piece := body.read(min(CHUNK, length - got))):
+                            write(piece)
+                            got += len(piece)
+                        body.read(1)  # the end, where botocore compares length and checksum
+                    break
+                except self._broken:
+                    if not left:
+                        raise
+        if got < length:
+            raise ObjectChanged(f"{uri} ends at byte {start + got}, expected were {start + length}")
+
+    def stream(self, bucket: str, key: str, etag: str, size: int) -> Iterator[bytes]:
+        """Yields the pieces of an object in order, each fetched when it is asked for."""
+        for start in range(0, size, PART):
+            pieces: list[bytes] = []
+            self.read(bucket, key, etag, start, min(PART, size - start), pieces.append)
+            yield from pieces
+
+    def upload(self, descriptor: int, size: int, bucket: str, key: str, check: Callable[[], None]) -> None:
+        """Writes an open file as an object; it is there as a whole or not at all.
+
+        Args:
+            descriptor: the file, open for reading.
+            size: its bytes.
+            bucket, key: the object.
+            check: called when all is read and before the object appears; raises if the file has changed meanwhile.
+
+        Raises:
+            ObjectMissing, StorageError, UsageError: it cannot be written.
+        """
+        place = {"Bucket": bucket, "Key": key}
+        if size <= PART:
+            data = os.pread(descriptor, size, 0)
+            check()
+            self.put(data, bucket, key)
+            return
+        part = max(PART, -(-size // MOST_PARTS))
+        with self._told(f"s3://{bucket}/{key}", verb="written"):
+            upload = place | {"UploadId": self._client.create_multipart_upload(**place)["UploadId"]}
+
+            def send(number: int) -> dict[str, object]:
+                data = os.pread(descriptor, part, (number - 1) * part)
+                return {
+                    "PartNumber": number,
+                    "ETag": self._client.upload_part(Body=data, PartNumber=number, **upload)["ETag"],
+                }
+
+            try:
+                with ThreadPoolExecutor(PARTS_AT_ONCE, "headrace-s3") as pool:
+                    sending = [pool.submit(send, number) for number in range(1, -(-size // part) + 1)]
+                    try:
+                        parts = [future.result() for future in sending]
+                    finally:
+                        pool.shutdown(cancel_futures=True)
+                check()
+                self._client.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+            except BaseException:
+                with contextlib.suppress(self._errors.BotoCoreError, self._errors.ClientError):
+                    self._client.abort_multipart_upload(**upload)
+                raise
+
+    def put(self, data: bytes, bucket: str, key: str) -> None:
+        """Writes bytes as an object."""
+        with self._told(f"s3://{bucket}/{key}", verb="written"):
+            self._client.put_object(Bucket=bucket, Key=key, Body=data)
+
+    @contextlib.contextmanager
+    def _told(self, uri: str, verb: str = "read") -> Iterator[None]:
+        """Turns what botocore raises into headrace's errors."""
+        try:
+            yield
+        except HeadraceError:
+            raise
+        except self._errors.ClientError as error:
+            raise _of_answer(error.response, uri, verb) from error
+        except (self._errors.NoCredentialsError, self._errors.PartialCredentialsError) as error:
+            raise UsageError(f"{uri} cannot be {verb}: no AWS credentials were found", _SET_CREDENTIALS) from error
+        except (
+            self._errors.ProfileNotFound,
+            self._errors.CredentialRetrievalError,
+            self._errors.InvalidRegionError,
+            self._errors.TokenRetrievalError,
+            self._errors.ConfigParseError,
+        ) as error:
+            raise UsageError(
+                f"{uri} cannot be {verb}: {error}", "look at AWS_PROFILE, AWS_REGION and ~/.aws"
+            ) from error
+        except (self._errors.HTTPClientError, self._errors.ConnectionError, *self._broken) as error:
+            raise StorageError(
+                f"{uri} cannot be {verb}: no answer from {self.endpoint}, tried {self._attempts} times: {error}",
+                "is the endpoint right (AWS_ENDPOINT_URL), and does the network reach it?",
+            ) from error
+        except (self._errors.BotoCoreError, ValueError) as error:
+            raise StorageError(f"{uri} cannot be {verb}: {error}") from error
+
+
+def _of_answer(response: dict[str, Any], uri: str, verb: str) -> HeadraceError:
+    """Returns the error for an answer of the service that is none."""
+    fault = response.get("Error", {})
+    code, words = str(fault.get("Code", "")), str(fault.get("Message", ""))
+    told = f"{uri} cannot be {verb}: {code} {words}".rstrip()
+    if code in _MISSING:
+        what = "bucket" if code == "NoSuchBucket" or uri.count("/") < 3 else "object"
+        return ObjectMissing(f"{uri}: there is no such {what}", "check the name, and the account that it is asked of")
+    if code in _CHANGED:
+        return ObjectChanged(f"{uri} changed while it was read", "let nobody write to data that a job reads")
+    if code in _CREDENTIALS:
+        return StorageError(told, f"the credentials are wrong or too old: {_SET_CREDENTIALS}")
+    if code in _DENIED:
+        return StorageError(told, "these credentials may not do that: ask for s3:ListBucket, GetObject and PutObject")
+    if code in _REGION:
+        return StorageError(told, "the bucket is in another region: set AWS_REGION")
+    return StorageError(told)

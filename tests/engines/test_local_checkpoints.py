@@ -1,0 +1,277 @@
+"""Checkpoints and intermediate output are safe within seconds, whole, and there again for the next job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from artefact_runs import HandMade
+from stage import until
+
+from headrace.engines.local.sync import read_known
+from headrace.runs import Clash
+from headrace.runs.events import CheckpointsRestored
+from headrace.runs.reading import Run
+from objectstore import ObjectStore, free_port
+
+SECONDS = 10.0
+
+
+class Place:
+    """A place for checkpoints, looked at behind headrace's back."""
+
+    def __init__(self, uri: str, files: Callable[[], dict[str, bytes]], put: Callable[[str, bytes], object]) -> None:
+        self.uri = uri
+        self.files = files
+        self.put = put
+
+    def has(self, **files: bytes) -> Callable[[], bool]:
+        return lambda: {name: self.files().get(name) for name in files} == files
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, s3: ObjectStore) -> Place:
+    if request.param == "bucket":
+
+        def listed() -> dict[str, bytes]:
+            return {key.removeprefix("kept/"): s3.get(key) for key in s3.listed()}
+
+        return Place(s3.uri("kept"), listed, lambda name, data: s3.put(f"kept/{name}", data))
+    root = tmp_path / "kept"
+
+    def found() -> dict[str, bytes]:
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    def put(name: str, data: bytes) -> None:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+
+    return Place(str(root), found, put)
+
+
+@contextmanager
+def syncing(run: HandMade, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    process = run.start("sync", **environment)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    return process.returncode, said
+
+
+def test_new_and_changed_files_go_up_while_the_job_runs_and_none_is_removed(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", hosts=2, checkpoints=place.uri)
+    with syncing(run) as process:
+        run.fill(1, {"checkpoints/step-1/model.pt": b"1", "checkpoints/one": b"1"})
+        run.fill(2, {"checkpoints/two": b"2"})
+        first = {"step-1/model.pt": b"1", "one": b"1", "two": b"2"}
+        until(lambda: place.files() == first, SECONDS, "the files")
+        (run.base() / "checkpoints/one").unlink()
+        (run.base() / "checkpoints/step-1/model.pt").write_bytes(b"later")
+        (run.base() / "checkpoints/new").write_bytes(b"made aside")
+        (run.base() / "checkpoints/new").rename(run.base() / "checkpoints/renamed")
+        until(place.has(**{"step-1/model.pt": b"later", "renamed": b"made aside"}), SECONDS, "the changes")
+        assert place.files()["one"] == b"1"
+        assert end(process) == (0, "")
+    kept = run.artefacts()["checkpoints"]
+    assert (kept.uri, kept.clashes) == (place.uri, ())
+
+
+def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
+    with syncing(run) as process, (run.base() / "checkpoints/slow").open("wb") as file:
+        file.write(b"half")
+        file.flush()
+        os.utime(file.fileno(), (1, 1))  # it looks as if nobody had touched it for long
+        run.fill(1, {"checkpoints/mark": b"m"})
+        until(place.has(mark=b"m"), SECONDS, "the mark")
+        (run.base() / "checkpoints/mark").write_bytes(b"again")
+        until(place.has(mark=b"again"), SECONDS, "a later look")
+        assert "slow" not in place.files()
+        file.write(b", whole")
+        file.close()
+        until(place.has(slow=b"half, whole"), SECONDS, "the whole file")
+        assert end(process)[0] == 0
+
+
+def test_what_is_rewritten_in_place_all_the_time_is_never_torn(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
+    path, over, torn = run.base() / "checkpoints/state", threading.Event(), []
+    whole = {bytes([letter]) * (3 << 20) for letter in b"abc"}
+
+    def write() -> None:
+        while not over.is_set():
+            for data in whole:
+                path.write_bytes(data)
+                over.wait(0.15)
+
+    with syncing(run) as process:
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            deadline = time.monotonic() + 4
+            while time.monotonic() < deadline:
+                torn += [len(data) for data in place.files().values() if data not in whole]
+        finally:
+            over.set()
+            writer.join()
+        assert torn == []
+        assert end(process)[0] == 0
+    assert place.files() == {"state": path.read_bytes()}
+
+
+def test_the_end_takes_what_was_written_last(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
+    with syncing(run) as process:
+        run.fill(1, {f"checkpoints/{number}": b"x" for number in range(50)})
+        assert end(process) == (0, "")
+    assert len(place.files()) == 50
+    kept = run.artefacts()["checkpoints"]
+    assert (kept.files, kept.bytes) == (50, 50)
+
+
+def test_checkpoints_are_there_again_on_every_host(tmp_path: Path, place: Place) -> None:
+    place.put("deep/er/model.pt", b"m" * 10_000)
+    place.put("step", b"7")
+    run = HandMade.make(tmp_path / "run", hosts=3, checkpoints=place.uri)
+    assert run.run("restore") == (0, "")
+    for number in (1, 2, 3):
+        assert (run.base(number) / "checkpoints/deep/er/model.pt").read_bytes() == b"m" * 10_000
+        assert (run.base(number) / "checkpoints/step").read_bytes() == b"7"
+    (restored,) = [event for event in Run(run.paths).events() if isinstance(event, CheckpointsRestored)]
+    assert (restored.uri, restored.files, restored.bytes) == (place.uri, 2, 10_001)
+    before = place.files()
+    with syncing(run) as process:
+        run.fill(2, {"checkpoints/step": b"8"})
+        until(place.has(step=b"8"), SECONDS, "the new step")
+        assert end(process)[0] == 0
+    assert place.files() == {**before, "step": b"8"}
+    assert run.artefacts()["checkpoints"].files == 1  # what was brought down was not brought up again
+
+
+def test_the_next_attempt_knows_what_is_at_the_place(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
+    run.fill(1, {"checkpoints/a": b"a", "checkpoints/b": b"b"})
+    for _ in range(2):
+        with syncing(run) as process:
+            assert end(process)[0] == 0
+    assert set(read_known(run.paths.root)[str(run.base() / "checkpoints")]) == {"a", "b"}
+    assert run.artefacts()["checkpoints"].files == 2  # said by the first; the second had nothing to do
+
+
+def test_no_checkpoints_yet_is_no_error(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
+    assert run.run("restore") == (0, "")
+
+
+def test_the_last_writer_wins_and_the_clash_is_reported(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", hosts=3, checkpoints=place.uri)
+    with syncing(run) as process:
+        for number, data in [(3, b"3"), (1, b"1")]:
+            run.fill(number, {"checkpoints/model": data, "checkpoints/same": b"same"})
+            until(place.has(model=data), SECONDS, f"that of algo-{number}")
+        run.fill(2, {"checkpoints/model": b"2"})
+        os.utime(run.base(2) / "checkpoints/model", (1, 1))
+        until(place.has(model=b"2"), SECONDS, "that of algo-2")
+        assert end(process)[0] == 0
+    kept = run.artefacts()["checkpoints"]
+    assert kept.clashes == (Clash("model", "algo-2", ("algo-3", "algo-1")),)
+
+
+def test_intermediate_output_is_brought_up_when_it_is_closed(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", hosts=2, output=place.uri, remote=True)
+    with syncing(run) as process:
+        run.fill(1, {"output/intermediate/loss.png": b"1"})
+        run.fill(2, {"output/intermediate/deep/two": b"2"})
+        until(lambda: len(place.files()) == 2, SECONDS, "both")
+        assert end(process)[0] == 0
+    assert place.files() == {"intermediate/loss.png": b"1", "intermediate/deep/two": b"2"}
+    assert run.artefacts()["intermediate"].uri == f"{place.uri}/intermediate"
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_comes_back_gets_all(tmp_path: Path, s3: ObjectStore) -> None:
+    """First nobody listens at the endpoint, then a server does: the test's own, reached through a link in a file."""
+    port = free_port()
+    run = HandMade.make(tmp_path / "run", checkpoints=s3.uri("kept"))
+    environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_MAX_ATTEMPTS": "1"}
+    with syncing(run, **environment) as process:
+        run.fill(1, {"checkpoints/a": b"a"})
+        assert "warning: " in process.stderr.readline()
+        forward = subprocess.Popen(
+            ["python3", str(Path(__file__).parent / "forward.py"), str(port), s3.endpoint.rpartition(":")[2]]
+        )
+        try:
+            until(lambda: s3.listed() == ["kept/a"], 20, "the file")
+            assert end(process)[0] == 0
+        finally:
+            forward.kill()
+            forward.wait()
+
+
+def test_a_place_that_stays_away_is_an_error_at_the_end(tmp_path: Path, s3: ObjectStore) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=s3.uri("kept"))
+    environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}", "AWS_MAX_ATTEMPTS": "1"}
+    with syncing(run, **environment) as process:
+        run.fill(1, {"checkpoints/a": b"a"})
+        began = time.monotonic()
+        code, said = end(process)
+        assert time.monotonic() - began < 10
+    assert code == 1
+    assert said.splitlines()[-1].startswith(
+        "error: ClientError: Checkpoint or intermediate output upload failed: s3://"
+    )
+    assert "AWS_ENDPOINT_URL" in said.splitlines()[-1]
+
+
+def test_checkpoints_that_cannot_be_had_are_an_error(tmp_path: Path, s3: ObjectStore) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints="s3://no-such-bucket-at-all/kept")
+    code, said = run.run("restore")
+    assert code == 1
+    assert said.startswith(
+        "error: ClientError: Checkpoint download failed: s3://no-such-bucket-at-all/kept/: there is no"
+    )
+    s3.put("evil/../../../x", b"x")
+    run = HandMade.make(tmp_path / "other", checkpoints=s3.uri("evil"))
+    code, said = run.run("restore")
+    assert code == 1
+    assert "cannot be the name of a file" in said
+
+
+def test_a_killed_sync_leaves_nothing_but_whole_files(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
+    data = os.urandom(4 << 20)
+    with syncing(run) as process:
+        run.fill(1, {f"checkpoints/{number:02d}": data for number in range(20)})
+        until(place.files, SECONDS, "the first file")
+        process.kill()
+        process.wait()
+    assert set(place.files().values()) == {data}
+    assert set(place.files()) <= {f"{number:02d}" for number in range(20)}
+    assert sorted(path.name for path in (run.paths.root / "engine").iterdir()) == ["sync.json"]
+
+
+def test_a_damaged_memory_of_what_is_kept_is_no_error(tmp_path: Path, place: Place) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
+    run.fill(1, {"checkpoints/a": b"a"})
+    (run.paths.root / "engine/kept.json").write_bytes(msgspec.json.encode([1]))
+    with syncing(run) as process:
+        assert end(process)[0] == 0
+    assert place.files() == {"a": b"a"}

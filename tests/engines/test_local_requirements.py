@@ -1,0 +1,273 @@
+"""Requirements are installed once for each content, never seen half made, and a failure says what pip said."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from stage import until
+
+from headrace.engines.local import environments
+from headrace.engines.local.requirements import Environment, environment_of, plan_environments, prepare_install
+from headrace.errors import UsageError
+from headrace.job import Job
+from headrace.runs import RunPaths
+from headrace.runs.events import RequirementsInstalled
+from headrace.runs.reading import Run
+
+
+def wheel(folder: Path, name: str, version: str = "1.0", script: bool = False) -> Path:
+    """Builds the smallest wheel there is: one module that knows its version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"version = {version!r}\ndef main():\n    print({name!r}, version)\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    if script:
+        files[f"{info}/entry_points.txt"] = f"[console_scripts]\n{name}-say = {name}:main\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"]))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own, and a pip that knows no index."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    (tmp_path / "wheels").mkdir()
+    return tmp_path / "home"
+
+
+class Case:
+    """A run whose code is in place."""
+
+    def __init__(self, root: Path, **files: str) -> None:
+        self.paths = RunPaths(root)
+        self.paths.code.mkdir(parents=True)
+        for name, text in (files or {"requirements.txt": "alpha\n"}).items():
+            (self.paths.code / name.replace("_txt", ".txt")).write_text(text)
+
+    def environment(self, name: str = "requirements.txt") -> Environment:
+        return environment_of(name, self.paths, ("all",))
+
+    def start(self, *names: str) -> subprocess.Popen[str]:
+        prepare_install({name: self.environment(name) for name in names or ["requirements.txt"]}, self.paths)
+        return subprocess.Popen(
+            [sys.executable, "-m", "headrace.engines.local.install", str(self.paths.root)],
+            cwd=self.paths.root,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def install(self, *names: str) -> tuple[int, str]:
+        process = self.start(*names)
+        try:
+            _, said = process.communicate(timeout=90)
+        finally:
+            process.kill()
+        return process.returncode, said
+
+    def said(self) -> list[RequirementsInstalled]:
+        return [event for event in Run(self.paths).events() if isinstance(event, RequirementsInstalled)]
+
+    def wanted(self) -> bool:
+        prepare_install({"all": self.environment()}, self.paths)
+        return (self.paths.root / "engine/install.json").exists()
+
+
+def run_in(environment: Environment, code: str) -> str:
+    done = subprocess.run([environment.python, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_an_environment_has_what_is_required_and_what_headrace_has(tmp_path: Path) -> None:
+    wheel(tmp_path / "wheels", "alpha", script=True)
+    case = Case(tmp_path / "run")
+    environment = case.environment()
+    assert case.wanted()
+    assert case.install() == (0, "")
+    assert (
+        run_in(environment, "import alpha, msgspec, sys; print(alpha.version, sys.prefix)") == f"1.0 {environment.path}"
+    )
+    shown = subprocess.run([Path(environment.path, "bin/alpha-say")], check=True, capture_output=True, text=True)
+    assert shown.stdout == "alpha 1.0\n"
+    assert run_in(Environment("", sys.prefix, ()), "import importlib.util as u; print(u.find_spec('alpha'))") == "None"
+    (event,) = case.said()
+    assert (event.requirements, event.environment, event.groups) == ("requirements.txt", environment.path, ("all",))
+    assert not event.reused
+    assert "Successfully installed alpha-1.0" in (case.paths.root / "engine/pip.log").read_text()
+
+
+def test_what_headrace_has_is_covered_by_what_is_required_and_not_changed(tmp_path: Path) -> None:
+    wheel(tmp_path / "wheels", "iniconfig", "99.0")
+    case = Case(tmp_path / "run", requirements_txt="iniconfig==99.0\n")
+    assert case.install() == (0, "")
+    assert run_in(case.environment(), "import iniconfig; print(iniconfig.version)") == "99.0"
+    assert run_in(Environment("", sys.prefix, ()), "import iniconfig; print(hasattr(iniconfig, 'IniConfig'))") == "True"
+
+
+def test_the_same_content_is_installed_once(tmp_path: Path) -> None:
+    wheel(tmp_path / "wheels", "alpha")
+    first = Case(tmp_path / "1")
+    second = Case(tmp_path / "2", other_txt="alpha\n")
+    assert first.environment().path == second.environment("other.txt").path
+    assert first.install()[0] == 0
+    assert not Case(tmp_path / "3").wanted()
+
+
+def test_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = set()
+
+    def one(**files: str) -> None:
+        case = Case(tmp_path / str(len(paths)), **files)
+        for name in ("pkg", "pkg.whl"):
+            if name in files.get("requirements_txt", ""):
+                wheel(case.paths.code, "pkg", f"{len(paths)}.0").rename(case.paths.code / "pkg.whl")
+        before = len(paths)
+        paths.add(case.environment().path)
+        assert len(paths) == before + 1
+
+    one(requirements_txt="alpha\n")
+    one(requirements_txt="alpha==1\n")
+    one(requirements_txt="-r more.txt\n", more_txt="alpha\n")
+    one(requirements_txt="-r more.txt\n", more_txt="beta\n")
+    one(requirements_txt="alpha\n-cmore.txt\n", more_txt="alpha<2\n")
+    one(requirements_txt="alpha\n-cmore.txt\n", more_txt="alpha<3\n")
+    one(requirements_txt="./pkg.whl\n")
+    one(requirements_txt="./pkg.whl\n")
+    one(requirements_txt="pkg @ ./pkg.whl\n")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://elsewhere")
+    one(requirements_txt="alpha\n")
+
+
+def test_an_editable_folder_is_the_runs_own(tmp_path: Path) -> None:
+    first, second = (Case(tmp_path / name, requirements_txt="-e .\n") for name in "12")
+    for case in (first, second):
+        (case.paths.code / "pyproject.toml").write_text("")
+    assert Path(first.environment().path).is_relative_to(first.paths.root)
+    assert Path(second.environment().path).is_relative_to(second.paths.root)
+
+
+def test_groups_have_their_own(tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        wheel(tmp_path / "wheels", name)
+    case = Case(tmp_path / "run", requirements_txt="alpha\n", data_txt="beta\n")
+    (case.paths.code / "train.py").write_text("")
+    groups = [
+        {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": 1, **more}
+        for name, more in {"a": {}, "b": {"requirements": "data.txt"}, "c": {}}.items()
+    ]
+    job = Job("job", source_dir=str(case.paths.code), entry_point="train.py", instance_groups=groups)
+    planned = plan_environments(job, case.paths)
+    assert [planned[name].groups for name in "abc"] == [("a", "c"), ("b",), ("a", "c")]
+    assert case.install("requirements.txt", "data.txt")[0] == 0
+    assert run_in(planned["b"], "import beta; print(beta.version)") == "1.0"
+    assert run_in(planned["b"], "import importlib.util as u; print(u.find_spec('alpha'))") == "None"
+
+
+def test_a_file_that_is_included_and_is_not_there_is_named(tmp_path: Path) -> None:
+    case = Case(tmp_path / "run", requirements_txt="-r nothing.txt\n")
+    with pytest.raises(UsageError, match=r"nothing\.txt cannot be read: No such file"):
+        case.environment()
+
+
+def test_files_that_include_each_other_end(tmp_path: Path) -> None:
+    Case(tmp_path / "run", requirements_txt="-r other.txt\n", other_txt="-r requirements.txt\n").environment()
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+def environments_of(home: Path) -> list[str]:
+    """What a user sees in the folder of environments, and what is being made."""
+    folder = home / "environments"
+    return [path.name for path in folder.iterdir() if not path.name.startswith(".")] + [
+        path.name for path in (folder / ".made").iterdir()
+    ]
+
+
+def test_a_package_that_is_not_there_is_an_error_with_the_words_of_pip(tmp_path: Path, home: Path) -> None:
+    case = Case(tmp_path / "run", requirements_txt="no-such-package-at-all==3\n")
+    code, said = case.install()
+    assert code == 1
+    last = said.splitlines()[-1]
+    assert last.startswith("error: InstallRequirementsError: requirements.txt: pip ended with code 1: ERROR: ")
+    assert "no-such-package-at-all==3" in last
+    assert str(case.paths.root / "engine/pip.log") in last
+    assert said.count("ERROR: No matching distribution") == 2
+    assert environments_of(home) == []
+    assert case.said() == []
+
+
+def test_two_jobs_at_once_install_once(tmp_path: Path, home: Path) -> None:
+    wheel(tmp_path / "wheels", "alpha")
+    cases = [Case(tmp_path / name) for name in "12"]
+    processes = [case.start() for case in cases]
+    for process in processes:
+        assert process.communicate(timeout=90)[1] == ""
+        assert process.returncode == 0
+    assert sorted(case.said()[0].reused for case in cases) == [False, True]
+    assert len(environments_of(home)) == 2  # one, and its name
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_installation_that_is_killed_is_never_seen_and_the_next_one_makes_it(
+    tmp_path: Path, home: Path, number: int
+) -> None:
+    """pip hangs in a build of which the test is the judge: a FIFO that nobody writes to."""
+    case = Case(tmp_path / "run", requirements_txt="./slow\n")
+    slow = case.paths.code / "slow"
+    slow.mkdir()
+    os.mkfifo(slow / "gate")
+    (slow / "setup.py").write_text(
+        f"open({str(slow / 'begun')!r}, 'w').close()\nopen({str(slow / 'gate')!r}).read()\n"
+        "from setuptools import setup\nsetup(name='slow', version='1', py_modules=[])\n"
+    )
+    backend = "[build-system]\nrequires = []\nbuild-backend = 'setuptools.build_meta:__legacy__'\n"
+    (slow / "pyproject.toml").write_text(backend)
+    process = case.start()
+    until((slow / "begun").exists, 60, "the build")
+    assert not environments.is_made(Path(case.environment().path))
+    process.send_signal(number)
+    said = process.communicate(timeout=20)[1]
+    assert process.returncode != 0
+    if number == signal.SIGTERM:
+        assert said.splitlines()[-1] == "error: InstallRequirementsError: stopped"
+        assert environments_of(home) == []
+    for pid in running(str(home)):  # what the supervisor does with what a killed process leaves; pip itself is tied
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not running(str(home)), 20, "the end of all")
+    wheel(tmp_path / "wheels", "alpha")
+    other = Case(tmp_path / "other")
+    assert other.install()[0] == 0
+    assert (
+        sorted(re.sub("-.*", "", name) for name in environments_of(home)) == [Path(other.environment().path).name] * 2
+    )
+
+
+def running(word: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if word in command:
+            found.append(int(path.parent.name))
+    return found

@@ -1,0 +1,93 @@
+"""An S3 server of the tests' own (moto), in a process of its own, and what a user has in his environment for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A running server and a bucket in it.
+
+    Attributes:
+        endpoint: URL of the server.
+        bucket: name of a bucket that only this test knows.
+        client: botocore's client, to look behind headrace's back.
+    """
+
+    endpoint: str
+    bucket: str
+    client: Any
+
+    def put(self, key: str, data: bytes) -> None:
+        self.client.put_object(Bucket=self.bucket, Key=key, Body=data)
+
+    def get(self, key: str) -> bytes:
+        return self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+
+    def listed(self) -> list[str]:
+        return [each["Key"] for each in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+
+    def uri(self, key: str = "") -> str:
+        return f"s3://{self.bucket}/{key}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a server that lives as long as the session."""
+    pytest.importorskip("moto", reason="no S3 server to test with: pip install 'moto[server]'")
+    port = free_port()
+    log = tmp_path_factory.mktemp("moto") / "log"
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=file, stderr=file
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(log.read_text()) from None
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """A bucket of the test's own; the environment is a user's who works with that server."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    session = pytest.importorskip("botocore.session")
+    client = session.get_session().create_client("s3", region_name="us-east-1")
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    client.create_bucket(Bucket=bucket)
+    yield ObjectStore(s3_endpoint, bucket, client)
+    client.close()
