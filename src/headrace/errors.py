@@ -56,6 +56,7 @@ class Problem:
         file: the job file, empty for a `Job` made in Python.
         line: 1-based line in `file`, 0 when there is none.
         hint: what to do, empty when the message says it all.
+        code: what SageMaker or its SDK calls this error, e.g. ``ValidationException``; empty for a rule of headrace.
     """
 
     field: str
@@ -64,6 +65,7 @@ class Problem:
     file: str = ""
     line: int = 0
     hint: str = ""
+    code: str = ""
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.agent.running import Reaper, Running
 from headrace.agent.sweep import end_leftovers
+from headrace.processes import table
 from headrace.processes.spawn import spawn
 from headrace.processes.table import descendants, describe_exit, is_running, look, name_of_exit, reap, send
 from headrace.runs import LogWriter
@@ -58,6 +59,72 @@ def test_descendants_are_found_through_generations_and_can_be_left_out():
         parent.wait()
 
 
+TREE = """
+import subprocess, sys, threading
+def start():
+    child = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & echo $$; wait"], stdout=subprocess.PIPE, text=True)
+    started.append(child.stdout.readline())
+    children.append(child)
+    over.wait()
+started, children, over = [], [], threading.Event()
+threads = [threading.Thread(target=start) for _ in range(3)]
+[thread.start() for thread in threads]
+while len(started) < 3:
+    pass
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def tree():
+    """A process with three threads, each of which has a child with two children."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout.readline() == b"ready\n"
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_children_of_every_thread_are_found_and_the_lists_say_what_the_table_says(tree):
+    found = descendants(tree.pid)
+    assert len(found) == 9
+    assert {(each.pid, each.start) for each in found} == {
+        (each.pid, each.start) for each in descendants(tree.pid, table.scan())
+    }
+    left_out = found[0].pid
+    assert len(descendants(tree.pid, without=[left_out])) == 6
+
+
+def test_finding_descendants_costs_what_is_found_and_not_what_runs_on_the_machine(tree, monkeypatch):
+    asked = []
+    monkeypatch.setattr(table, "look", lambda pid: asked.append(pid) or look(pid))
+    descendants(tree.pid)
+    assert len(asked) == 9
+
+
+def test_a_kernel_without_lists_of_children_has_its_table_scanned(tree, monkeypatch):
+    monkeypatch.setattr(table, "_children", lambda pid: None)
+    assert len(descendants(tree.pid)) == 9
+
+
+def test_descendants_are_never_missed_while_others_come_and_go(tree):
+    """The tree must be seen whole by every look, while a neighbour starts and reaps children all the time."""
+    busy = "import subprocess\nwhile True: subprocess.run(['true'])"
+    with subprocess.Popen([sys.executable, "-c", busy]) as neighbour:
+        try:
+            for _ in range(300):
+                pids = {each.pid for each in descendants(os.getpid())}
+                assert {tree.pid, neighbour.pid} <= pids
+                assert len(pids) >= 11
+        finally:
+            neighbour.kill()
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [("raise SystemExit(3)", "exited with code 3"), ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL")],
@@ -70,6 +137,7 @@ def test_how_a_program_ended_in_words(code, expected):
 def test_a_tied_program_dies_with_its_parent_even_when_that_is_killed():
     code = """
 import os, subprocess, sys, time
+from headrace.processes import table
 from headrace.processes.spawn import spawn
 child = spawn(["sleep", "60"], env=dict(os.environ), cwd="/", tied=True)
 while b"sleep" not in open(f"/proc/{child.pid}/cmdline", "rb").read().split(b"\\0")[0]:
@@ -107,6 +175,27 @@ def test_a_program_gets_session_cpus_directory_and_default_signals(tmp_path):
     assert (session, cpus) == ("True", f"{{{cpu}}}")
     assert rest[:2] == [str(tmp_path), "y"]
     assert int(rest[2], 16) & (1 << (signal.SIGTERM - 1)) == 0
+
+
+def test_what_python_ignores_is_not_ignored_in_a_program(tmp_path):
+    reading, writing = os.pipe()
+    child = spawn(["grep", "SigIgn", "/proc/self/status"], env=dict(os.environ), cwd="/", tied=True, stdout=writing)
+    os.close(writing)
+    with os.fdopen(reading) as out:
+        ignored = int(out.read().split()[1], 16)
+    assert child.wait() == 0
+    assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
+
+
+def test_a_program_whose_control_group_is_not_there_is_not_started(tmp_path):
+    reading, writing = os.pipe()
+    child = spawn(
+        ["echo", "started"], env={}, cwd="/", tied=True, stdout=writing, stderr=writing, groups=[tmp_path / "none"]
+    )
+    os.close(writing)
+    with os.fdopen(reading) as out:
+        assert out.read() == f"cannot enter the control group {tmp_path}/none: No such file or directory\n"
+    assert child.wait() == 127
 
 
 def test_a_program_that_is_not_there_says_so_and_exits_127(tmp_path):

@@ -201,8 +201,9 @@ def test_a_job_that_cannot_start_exits_with_2_and_leaves_no_run(cli: Cli, job_fi
 
 def test_plan_shows_what_would_run_and_starts_nothing(cli: Cli, job_file: JobFile) -> None:
     path = job_file(HELLO)
-    text = cli("plan", path).stdout
+    text = cli("plan", path, "--set", "engines.local.isolation=none").stdout
     assert "127.0.1.1" in text
+    assert "isolation: none (engines.local.isolation says so)" in text
     assert "train.py --epochs 2 --note 'a b'" in text
     found = json.loads(cli("plan", path, "--set", "hyperparameters.epochs=9", "--output", "json").stdout)
     (host,) = found["hosts"]

@@ -13,6 +13,7 @@ from headrace.cli.progress import Progress
 from headrace.cli.terminal import Terminal
 from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan
 from headrace.runs import HostSecond, LoaderSecond, LogLine, Stream
+from headrace.runs.events import ChannelProgress
 
 A, B = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
 
@@ -43,6 +44,14 @@ def test_progress_says_nothing_about_rates_that_are_old() -> None:
     now = Progress()
     now.add(A, second(10.0))
     assert now.text(1, 30.0) == "1.0 s  10 steps"
+
+
+def test_progress_shows_a_channel_until_all_of_it_is_there() -> None:
+    now = Progress()
+    now.staged(ChannelProgress(t=0.0, channel="train", files=3, files_total=9, bytes=2_000_000, bytes_total=7_400_000))
+    assert now.text(2.0, 0.0) == "2.0 s  channel train: 3/9 files, 2/7 MB"
+    now.staged(ChannelProgress(t=1.0, channel="train", files=9, files_total=9, bytes=7_400_000, bytes_total=7_400_000))
+    assert now.text(3.0, 1.0) == "3.0 s"
 
 
 def test_progress_stays_with_the_training_loader() -> None:

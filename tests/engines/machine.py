@@ -24,35 +24,37 @@ class Machine:
     def __init__(self) -> None:
         self._before = self._look()
         self._spaces: set[str] = set()
+        self._known_at = 0.0
         self._own = _spaces_of("self")
 
     def know(self, pids: list[int]) -> None:
         """Remembers the namespaces of running processes."""
         for pid in pids:
             self._spaces |= _spaces_of(pid)
+        self._known_at = float(Path("/proc/uptime").read_text().split()[0]) * TICKS
         self._spaces -= self._own
         assert len(self._spaces) >= 5, "these processes have no namespaces of their own"
 
     def assert_unchanged(self, within: float = 0.0) -> None:
         """Fails when the run has left something.
 
-        Later processes may get the same namespace numbers: they are left out.
+        Namespace numbers are used again: processes that came after `know` are other people's.
         """
-        until = float(Path("/proc/uptime").read_text().split()[0]) * TICKS
         deadline = time.monotonic() + within
-        while left := sorted(self._look() - self._before) + self._inside(until):
+        while left := sorted(self._look() - self._before) + self._inside():
             assert time.monotonic() < deadline, f"left behind: {left}"
             time.sleep(0.02)
 
-    def _inside(self, until: float) -> list[str]:
+    def _inside(self) -> list[str]:
         found = []
         for process in scan():
             try:
                 spaces = _spaces_of(process.pid)
+                command = Path(f"/proc/{process.pid}/cmdline").read_text().replace("\0", " ")
             except OSError:
                 continue
-            if process.start <= until and spaces & self._spaces:
-                found.append(f"process {process.pid} in {sorted(spaces & self._spaces)}")
+            if process.start <= self._known_at and spaces & self._spaces:
+                found.append(f"process {process.pid} in {sorted(spaces & self._spaces)}: {command}")
         return found
 
     @staticmethod

@@ -11,6 +11,7 @@ from stage import groups, text
 
 from headrace import engines
 from headrace.errors import EngineRefused, JobInvalid
+from headrace.job import Job
 from headrace.runs import Status
 
 TORCH = {"torch_distributed": {"enabled": True, "processes_per_host": 1}}
@@ -167,3 +168,66 @@ def test_the_ports_of_every_world_must_be_free(stage):
     taken = (f"{stage.prefix}.2", 8890)
     with socket.create_server(taken), pytest.raises(EngineRefused, match=rf"TensorFlow worker port {taken[0]}:8890"):
         engines.start(job)
+
+
+@pytest.mark.torch
+@pytest.mark.namespaces
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("stage", ["namespace"], indirect=True)
+def test_a_script_that_calls_torchrun_itself_runs_where_hosts_have_names_and_ports(stage):
+    """As users write it for SageMaker: an entry point in shell, with the variables of the container alone."""
+    code = stage.folder / "code"
+    code.mkdir()
+    (code / "run.sh").write_text(
+        """\
+set -eu
+hosts=$(python -c 'import json, os; print(" ".join(json.loads(os.environ["SM_HOSTS"])))')
+master=${hosts%% *}
+rank=0
+for host in $hosts; do [ "$host" = "$SM_CURRENT_HOST" ] && break; rank=$((rank + 1)); done
+torchrun --nnodes="$(echo $hosts | wc -w)" --node_rank="$rank" --nproc_per_node=1 \\
+  --master_addr="$master" --master_port=7777 train.py "$@"
+"""
+    )
+    (code / "train.py").write_text(
+        """\
+import sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("sum", total.item(), sys.argv[1:], flush=True)
+dist.destroy_process_group()
+"""
+    )
+    job = Job(
+        "job",
+        source_dir=str(code),
+        entry_point="run.sh",
+        hyperparameters={"note": "a b"},
+        instance_type="ml.c5.xlarge",
+        instance_count=2,
+        engines={"local": {"isolation": "namespace", "stop_grace": 3}},
+    )
+    handle = engines.start(job)
+    stage.handles.append(handle)
+    assert handle.wait(120) is Status.COMPLETED, text(handle)
+    for host in (1, 2):
+        assert "sum 2.0 ['--note', 'a b']" in text(handle, f"homogeneousCluster/algo-{host}[0]")
+    stage.assert_nothing_left(handle, within=3.0)
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("stage", ["namespace"], indirect=True)
+def test_workers_of_multi_worker_mirrored_strategy_have_the_services_names_in_namespaces(stage):
+    handle = stage.start(
+        "import os; print(os.environ['TF_CONFIG'], flush=True)",
+        distribution={"multi_worker_mirrored_strategy": {"enabled": True}},
+        instance_type="ml.c5.xlarge",
+        instance_count=2,
+    )
+    assert handle.wait(60) is Status.COMPLETED, text(handle)
+    config = json.loads(text(handle, "homogeneousCluster/algo-2[1]"))
+    assert config["cluster"]["worker"] == ["algo-1:8890", "algo-2:8890"]
+    assert config["task"]["index"] == 1

@@ -140,13 +140,20 @@ def test_a_channel_name_cannot_leave_the_tree_or_take_ours(job, name: str) -> No
     assert not (job.root / "algo-1").exists()
 
 
-@pytest.mark.parametrize(
-    ("attributes", "message"),
-    [({"distribution": "ShardedByS3Key"}, "ShardedByS3Key"), ({"input_mode": "Pipe"}, "Pipe")],
-)
-def test_what_local_data_cannot_do_is_refused(job, attributes: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        job.tree("algo-1", channels={"training": job.channel("training", **attributes)})
+def test_a_channel_that_comes_later_is_told_and_not_made(job) -> None:
+    pipe = Channel(
+        None, input_mode="Pipe", distribution="ShardedByS3Key", record_wrapping="RecordIO", compression="Gzip"
+    )
+    paths = TreePaths(job.tree("algo-1", channels={"training": pipe}))
+    assert json.loads(paths.input_data_config.read_bytes()) == {
+        "training": {
+            "TrainingInputMode": "Pipe",
+            "S3DistributionType": "ShardedByS3Key",
+            "RecordWrapperType": "RecordIO",
+            "CompressionType": "Gzip",
+        }
+    }
+    assert list(paths.input_data.iterdir()) == []
 
 
 def test_missing_data_is_refused_before_anything_is_written(job) -> None:

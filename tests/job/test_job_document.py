@@ -200,15 +200,17 @@ def test_the_json_form_has_the_keys_of_the_job_file_and_every_default(load: Call
         "hyperparameters": {"a": None},
         "instance_type": "ml.c5.xlarge",
         "instance_count": 1,
-        "inputs": {"training": {"s3_data": "data", "distribution": "FullyReplicated", "input_mode": "File"}},
+        "input_mode": "File",
+        "inputs": {"training": {"s3_data": "data", "distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}},
+        "checkpoint_local_path": "/opt/ml/checkpoints",
         "stopping_condition": {"max_run": 86400},
         "engines": {
             "local": {
-                "cpu_sets": {},
-                "cpu_shares": {},
                 "stop_grace": 30.0,
                 "address_prefix": "127.0.1",
                 "ports": {"control": 7071, "feed": 7070, "master": 7777},
+                "isolation": "auto",
+                "limits": "auto",
             }
         },
     }

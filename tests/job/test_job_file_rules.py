@@ -68,6 +68,31 @@ KEYS = [
     (ONE + "distribution:\n  torch_distributed: {}", "distribution.torch_distributed.enabled", 7, ["is required"]),
     (ONE + "data_service: {feed: {}}", "data_service.feed.enabled", 6, ["is required"]),
     (ONE + "completion: {}", "completion.instance_groups", 6, ["is required"]),
+    (ONE + "distribution: {mpi: {}}", "distribution.mpi.enabled", 6, ["is required"]),
+    (ONE + "distribution: [{horovod: {}}]", "distribution[0].horovod.enabled", 6, ["is required"]),
+    (ONE + "retry: {}", "retry.attempts", 6, ["is required"]),
+    (ONE + "tags: [{Key: a}]", "tags[0].value", 6, ["is required"]),
+    (ONE + "subnets: [s-1]", "security_group_ids", 1, ["is required together with subnets"]),
+    (ONE + "security_group_ids: [s-1]", "subnets", 1, ["is required together with security_group_ids"]),
+    (
+        ONE + "inputs: {a: {path: s3://b/m, s3_data_type: AugmentedManifestFile, input_mode: Pipe}}",
+        "inputs.a.attribute_names",
+        6,
+        ["is required with AugmentedManifestFile"],
+    ),
+    (
+        ONE + "distribution: {torch_distributed: {enabled: true, elastic: {}}}",
+        "distribution.torch_distributed.elastic.min_hosts",
+        6,
+        ["is required"],
+    ),
+    (
+        ONE + "distribution:\n  - mpi: {enabled: true, custom_mpi_option: x}",
+        "distribution[0].mpi.custom_mpi_option",
+        7,
+        ["did you mean 'custom_mpi_options'?"],
+    ),
+    (group(f"{GROUP}, count: 1, ready: {{prot: 1}}"), "instance_groups[0].ready.prot", 5, ["did you mean 'port'?"]),
 ]
 
 TYPES = [
@@ -95,18 +120,26 @@ TYPES = [
     (ONE + "stopping_condition: {max_run: 1h}", "stopping_condition.max_run", 6, ["must be a whole number"]),
     (local("cpu_sets: 0-3"), "engines.local.cpu_sets", 8, ["must be a mapping"]),
     (local("stop_grace: soon"), "engines.local.stop_grace", 8, ["must be a number of seconds"]),
+    (ONE.replace("entry_point: train.py", "command: python"), "command", 3, ["must be a list"]),
+    (ONE + "dependencies: lib", "dependencies", 6, ["must be a list"]),
+    (ONE + "retry: 3", "retry", 6, ["must be a mapping"]),
+    (ONE + "encrypt_inter_container_traffic: 1", "encrypt_inter_container_traffic", 6, ["true or false"]),
+    (ONE + "request_extras: []", "request_extras", 6, ["must be a mapping"]),
+    (ONE + "distribution: [3]", "distribution[0]", 6, ["must be a mapping"]),
+    (group(f"{GROUP}, count: 1, depends_on: b"), "instance_groups[0].depends_on", 5, ["must be a list"]),
+    (group(f"{GROUP}, count: 1, environment: {{A: 1}}"), "instance_groups[0].environment.A", 5, ["must be a string"]),
 ]
 
 LIMITS = [
     (HEAD.replace("demo", "a_b") + "instance_type: ml.c5.xlarge\ninstance_count: 1", "job_name", 1, ["1 to 63"]),
     (ONE.replace("demo", "a" * 64), "job_name", 1, ["1 to 63"]),
     (ONE.replace("demo", "a-"), "job_name", 1, ["end with a letter or digit"]),
-    (ONE.replace("train.py", "train.sh"), "entry_point", 3, ["ends in .py"]),
+    (ONE.replace("train.py", "train.txt"), "entry_point", 3, ["ends in .py or .sh", "'-m' and a module", "package"]),
     (ONE.replace("train.py", "../code/train.py"), "entry_point", 3, ["must lie inside source_dir"]),
     (ONE.replace("train.py", "/code/train.py"), "entry_point", 3, ["must lie inside source_dir"]),
     (hyperparameters(101), "hyperparameters", 6, ["at most 100"]),
     (ONE + f"hyperparameters:\n  {'k' * 257}: 1", f"hyperparameters.{'k' * 257}", 7, ["1 to 256 characters"]),
-    (ONE + f"hyperparameters:\n  k: {'v' * 2499}", "hyperparameters.k", 7, ["at most 2500 characters as JSON"]),
+    (ONE + f"hyperparameters:\n  k: {'v' * 2501}", "hyperparameters.k", 7, ["at most 2500 characters"]),
     (ONE + f"hyperparameters:\n  k: [{'1, ' * 833}10]", "hyperparameters.k", 7, ["at most 2500 characters as JSON"]),
     (ONE + "hyperparameters:\n  k: .nan", "hyperparameters.k", 7, ["finite"]),
     (ONE + "hyperparameters:\n  sagemaker_program: a", "hyperparameters.sagemaker_program", 7, ["reserved"]),
@@ -158,6 +191,49 @@ LIMITS = [
     (local("address_prefix: 127.0.0.1"), "engines.local.address_prefix", 8, ["loopback"]),
     (local("ports: {feed: 0}"), "engines.local.ports.feed", 8, ["1 to 65535"]),
     (local("ports: {feed: 65536}"), "engines.local.ports.feed", 8, ["1 to 65535"]),
+    (ONE.replace("entry_point: train.py", "command: ['']"), "command", 3, ["begin with a program"]),
+    (ONE.replace("entry_point: train.py", f"command: [a, {'x' * 257}]"), "command[1]", 3, ["0 to 256"]),
+    (ONE.replace("train.py", "'-m 1a'"), "entry_point", 3, ["a module"]),
+    (ONE + "requirements: ../r.txt", "requirements", 6, ["must lie inside source_dir"]),
+    (ONE + "retry: {attempts: 0}", "retry.attempts", 6, ["1 to 30"]),
+    (ONE + "retry: {attempts: 31}", "retry.attempts", 6, ["1 to 30"]),
+    (ONE + "checkpoint_local_path: here", "checkpoint_local_path", 6, ["absolute path"]),
+    (ONE + "checkpoint_local_path: /opt/../x", "checkpoint_local_path", 6, ["without '..'"]),
+    (ONE + "checkpoint_s3_uri: ftp://x", "checkpoint_s3_uri", 6, ["or an s3:// URI"]),
+    (ONE + "output_path: s3://", "output_path", 6, ["s3://bucket/prefix"]),
+    (ONE.replace("source_dir: code", "source_dir: s3://b/code"), "source_dir", 2, ["archive"]),
+    (ONE + f"inputs: {{a: s3://b/{'x' * 1020}}}", "inputs.a", 6, ["at most 1024"]),
+    (ONE + "inputs: {a: {path: data, input_mode: Stream}}", "inputs.a.input_mode", 6, ["File, FastFile, Pipe"]),
+    (ONE + "inputs: {a: {path: data, compression: Gzip}}", "inputs.a.compression", 6, ["input_mode Pipe only"]),
+    (ONE + "inputs: {a: {path: data, record_wrapper_type: RecordIO}}", "inputs.a.record_wrapper_type", 6, ["Pipe"]),
+    (ONE + "inputs: {a: {path: data, attribute_names: [b]}}", "inputs.a.attribute_names", 6, ["Augmented"]),
+    (ONE + "inputs: {a: {path: data, shuffle_config: {seed: x}}}", "inputs.a.shuffle_config.seed", 6, ["whole"]),
+    (ONE + "stopping_condition: {max_pending_time: 1799}", "stopping_condition.max_pending_time", 6, ["1800 to"]),
+    (ONE + "stopping_condition: {max_wait: 60}", "stopping_condition.max_wait", 6, ["at least max_run", "86400"]),
+    (ONE + "completion: {stall_after: 0}", "completion.stall_after", 6, ["above 0"]),
+    (ONE + "keep_alive_period_in_seconds: 21601", "keep_alive_period_in_seconds", 6, ["0 to 21600"]),
+    (ONE + "volume_size: -1", "volume_size", 6, ["at least 0"]),
+    (ONE + "tags: [{key: 'a?', value: b}]", "tags[0].key", 6, ["letters, digits"]),
+    (ONE + "tags: [{key: a, value: b}, {key: a, value: c}]", "tags[1].key", 6, ["twice"]),
+    (ONE + "tags: [" + ", ".join(f"{{key: k{n}, value: b}}" for n in range(51)) + "]", "tags", 6, ["at most 50"]),
+    (ONE + f"metric_definitions: [{{name: a, regex: {'x' * 501}}}]", "metric_definitions[0].regex", 6, ["1 to 500"]),
+    (ONE + "distribution: {mpi: {enabled: true, processes_per_host: 0}}", "distribution.mpi.processes_per_host", 6, []),
+    (
+        TWO + "distribution: [{torch_distributed: {enabled: true, elastic: {min_hosts: 2}}, instance_groups: [dnn]}]",
+        "distribution[0].torch_distributed.elastic.min_hosts",
+        7,
+        ["at most the hosts of the distribution, which are 1"],
+    ),
+    (group(f"{GROUP}, count: 1, ready: {{timeout: 0}}"), "instance_groups[0].ready.timeout", 5, ["above 0"]),
+    (group(f"{GROUP}, count: 1, ready: {{port: 0}}"), "instance_groups[0].ready.port", 5, ["1 to 65535"]),
+    (local("isolation: docker"), "engines.local.isolation", 8, ["auto, none, namespace"]),
+    (local("limits: some"), "engines.local.limits", 8, ["auto, none"]),
+    (local("gpus: {dnn: a}"), "engines.local.gpus.dnn", 8, ["GPU ids"]),
+    (local("gpus: {x: 0}"), "engines.local.gpus.x", 8, ["name of an instance group"]),
+    (local("network: {dnn: {bandwidth: fast}}"), "engines.local.network.dnn.bandwidth", 8, ["'200mbit'"]),
+    (local("network: {dnn: {bandwidth: 1kbit}}"), "engines.local.network.dnn.bandwidth", 8, ["at least 8kbit"]),
+    (local("network: {x: {bandwidth: 1gbit}}"), "engines.local.network.x", 8, ["name of an instance group"]),
+    (local("isolation: none, network: {dnn: {bandwidth: 1gbit}}"), "engines.local.network", 8, ["namespace only"]),
     (local("ports: {control: 7070}"), "engines.local.ports.control", 8, ["differ from the feed port"]),
     (local("ports: {master: 9000, feed: 9000}"), "engines.local.ports.feed", 8, ["differ from the master port"]),
 ]
@@ -240,6 +316,52 @@ BETWEEN_KEYS = [
         7,
         ["names groups while no data service is enabled"],
     ),
+    (ONE + "command: [a]", "command", 6, ["cannot be used together with entry_point"]),
+    (
+        TWO + "distribution: {mpi: {enabled: true}, horovod: {enabled: true}, instance_groups: [dnn]}",
+        "distribution",
+        7,
+        ["one way of starting ranks", "mpi, horovod"],
+    ),
+    (
+        TWO
+        + "distribution:\n  - {mpi: {enabled: true}, instance_groups: [dnn]}\n"
+        + "  - {torch_distributed: {enabled: true}, instance_groups: [data, dnn]}",
+        "distribution[1].instance_groups[1]",
+        9,
+        ["in distribution[0] already"],
+    ),
+    (
+        ONE + "distribution: [{mpi: {enabled: true}}, {torch_distributed: {enabled: true}}]",
+        "distribution[1].instance_groups",
+        6,
+        ["in distribution[0] already"],
+    ),
+    (
+        TWO + "distribution: [{mpi: {enabled: true}, instance_groups: [gpu]}]",
+        "distribution[0].instance_groups[0]",
+        7,
+        ["Invalid training instance group gpu !"],
+    ),
+    (
+        ONE + "distribution: {mpi: {enabled: true}, instance_groups: [gpu]}",
+        "distribution.instance_groups[0]",
+        6,
+        ["Instance groups not specified in the estimator !"],
+    ),
+    (
+        group(f"{GROUP}, count: 1, depends_on: [a]"),
+        "instance_groups[0].depends_on",
+        5,
+        ["the group would wait for itself: a -> a"],
+    ),
+    (group(f"{GROUP}, count: 1, depends_on: [b]"), "instance_groups[0].depends_on[0]", 5, ["name of an instance"]),
+    (
+        group(f"{GROUP}, count: 1, environment: {{" + ", ".join(f"K{n}: ''" for n in range(101)) + "}"),
+        "instance_groups[0].environment",
+        5,
+        ["at most 100 variables, the job's included"],
+    ),
     (TWO + "completion: {instance_groups: []}", "completion.instance_groups", 7, ["at least one group"]),
     (TWO + "completion: {instance_groups: [x]}", "completion.instance_groups[0]", 7, ["name of an instance group"]),
     (ONE + "completion: {instance_groups: [x]}", "completion.instance_groups[0]", 6, ["'homogeneousCluster'"]),
@@ -261,6 +383,12 @@ FILES = [
     (ONE + "inputs:\n  a: {s3_data: code/train.py}", "inputs.a.s3_data", 7, ["is a file"]),
     (ONE + "inputs:\n  a:\n    path: file:///no/such", "inputs.a.path", 8, ["/no/such does not exist"]),
     (ONE + "inputs:\n  a: file://dat", "inputs.a", 7, ["dat does not exist"]),
+    (ONE + "inputs: {a: {path: m, s3_data_type: ManifestFile}}", "inputs.a.path", 6, ["must be a file"]),
+    (ONE + "requirements: r.txt", "requirements", 6, ["must be a file in source_dir"]),
+    (ONE + "dependencies: [lib]", "dependencies[0]", 6, ["must be a file or folder"]),
+    (ONE.replace("train.py", "trainer"), "entry_point", 3, ["setup.py or pyproject.toml"]),
+    (ONE.replace("source_dir: code", "source_dir: code.tar.gz"), "source_dir", 2, ["must be a file"]),
+    (group(f"{GROUP}, count: 1, entry_point: b.py"), "instance_groups[0].entry_point", 5, ["must be a file in"]),
 ]
 
 TEXT = [
@@ -301,7 +429,7 @@ def test_a_broken_rule_is_one_problem_with_file_line_field_and_what_is_allowed(
         ONE.replace("entry_point: train.py", "entry_point: ./train.py"),
         hyperparameters(100),
         ONE + f"hyperparameters:\n  {'k' * 256}: 1",
-        ONE + f"hyperparameters:\n  k: {'v' * 2498}",
+        ONE + f"hyperparameters:\n  k: {'v' * 2500}",
         ONE + f"hyperparameters:\n  k: [{'1, ' * 832}10]",
         ONE + "hyperparameters: {}",
         environment(100),
@@ -334,6 +462,26 @@ def test_a_broken_rule_is_one_problem_with_file_line_field_and_what_is_allowed(
         local("cpu_sets: {dnn: '0-3, 5'}"),
         local("cpu_shares: {dnn: 0.5, data: 3}"),
         local("ports: {control: 7070, feed: 7071, master: 65535}"),
+        ONE.replace("train.py", "'-m trainer.main'"),
+        ONE.replace("entry_point: train.py", "command: [python, -c, 'print(1); # $(rm -rf x)']"),
+        ONE.replace("source_dir: code\nentry_point: train.py", f"command: [{', '.join(['a'] * 200)}]"),
+        ONE.replace("source_dir: code", "source_dir: s3://b/code.tar.gz"),
+        ONE + "retry: {attempts: 30}\ncheckpoint_s3_uri: s3://b/c\noutput_path: out\n",
+        ONE
+        + "inputs: {a: s3://b/c, d: {path: s3://b/d, input_mode: Pipe, compression: Gzip, record_wrapping: RecordIO}}",
+        ONE + "input_mode: Pipe\ninputs: {a: {path: s3://b/d, compression_type: Gzip, shuffle_config: {seed: -1}}}",
+        ONE + "inputs: {a: {path: s3://b/d, distribution: ShardedByS3Key, s3_data_type: ManifestFile}}",
+        ONE + "stopping_condition: {max_run: 60, max_wait: 60, max_pending_time: 1800}",
+        ONE + "completion: {stall_after: 0.5}",
+        ONE + "tags: [" + ", ".join(f"{{Key: k{n}, Value: ''}}" for n in range(50)) + "]",
+        ONE + "subnets: [" + "a, " * 16 + "]\nsecurity_group_ids: [" + "a, " * 5 + "]",
+        ONE
+        + "distribution: {smdistributed: {modelparallel: {enabled: true, parameters: {a: 1}}}, mpi: {enabled: true}}",
+        TWO
+        + "distribution:\n  - {mpi: {enabled: true, processes_per_host: 2}, instance_groups: [dnn]}\n"
+        + "  - {multi_worker_mirrored_strategy: {enabled: true}, instance_groups: [data]}",
+        group(f"{GROUP}, count: 1, entry_point: deep/train.py, hyperparameters: {{a: null}}, ready: {{port: 1}}"),
+        local("isolation: namespace, network: {dnn: {bandwidth: 200mbit}}, limits: none, gpus: {dnn: '0,1'}"),
         "\ufeff" + ONE,
         "---\n" + ONE + "...\n",
     ],
@@ -345,38 +493,11 @@ def test_a_value_at_its_limit_is_allowed(problems: Problems, text: str) -> None:
 @pytest.mark.parametrize(
     ("snippet", "field", "instead"),
     [
-        *((f"{key}: x", key, "") for key in ("role", "tags", "placement", "experiment_config")),
-        ("requirements: r.txt", "requirements", "install the packages"),
-        ("image_uri: x", "image_uri", "leave it out"),
-        ("checkpoint_s3_uri: s3://b", "checkpoint_s3_uri", "checkpoints"),
-        ("metric_definitions: []", "metric_definitions", "print the figures"),
+        ("placement: x", "placement", ""),
         ("budget: {max_cost: 3}", "budget", "max_run"),
         ("array: {grid: {}}", "array", "--set"),
-        ("use_spot_instances: true", "use_spot_instances", "leave it out"),
-        ("max_wait: 3", "max_wait", "max_run"),
-        ("max_run: 3", "max_run", "stopping_condition"),
-        ("retry: {capacity: 5}", "retry", "again"),
-        ("distribution: {mpi: {enabled: true}}", "distribution.mpi", "torch_distributed"),
-        ("distribution: {horovod: {}}", "distribution.horovod", "torch_distributed"),
-        ("distribution: {smdistributed: {}}", "distribution.smdistributed", "torch_distributed"),
-        ("distribution: {custom_mpi_options: x}", "distribution.custom_mpi_options", "torch_distributed"),
-        ("distribution: {parameter_server: {}}", "distribution.parameter_server", "SM_HOSTS"),
-        (
-            "distribution: {multi_worker_mirrored_strategy: {}, instance_groups: [homogeneousCluster]}",
-            "distribution.multi_worker_mirrored_strategy",
-            "SM_HOSTS",
-        ),
         ("data_service: {tf_data: {enabled: true}}", "data_service.tf_data", "feed"),
-        ("stopping_condition: {max_wait: 3}", "stopping_condition.max_wait", "max_run"),
-        ("inputs: {a: 's3://b/c'}", "inputs.a", "path: data/training"),
-        ("inputs: {a: {s3_data: 's3://b/c'}}", "inputs.a.s3_data", "path: data/training"),
-        ("inputs: {a: {path: data, distribution: ShardedByS3Key}}", "inputs.a.distribution", "FullyReplicated"),
-        ("inputs: {a: {path: data, input_mode: Pipe}}", "inputs.a.input_mode", "File"),
-        ("inputs: {a: {path: data, input_mode: FastFile}}", "inputs.a.input_mode", "File"),
-        ("inputs: {a: {path: data, s3_data_type: ManifestFile}}", "inputs.a.s3_data_type", "folder"),
-        ("inputs: {a: {path: data, s3_data_type: AugmentedManifestFile}}", "inputs.a.s3_data_type", "folder"),
         ("engines: {slurm: {}}", "engines.slurm", "local"),
-        ("engines: {local: {gpu: none}}", "engines.local.gpu", ""),
     ],
 )
 def test_what_a_later_version_will_know_is_refused_by_name_and_says_what_to_use_today(
@@ -389,10 +510,30 @@ def test_what_a_later_version_will_know_is_refused_by_name_and_says_what_to_use_
 
 
 def test_a_key_of_a_group_that_a_later_version_will_know_says_what_to_use_today(problems: Problems) -> None:
-    (problem,) = problems(group(f"{GROUP}, count: 1, entry_point: a.py"))
-    assert problem.field == "instance_groups[0].entry_point"
+    (problem,) = problems(group(f"{GROUP}, count: 1, image_uri: x"))
+    assert problem.field == "instance_groups[0].image_uri"
     assert problem.message == "is not supported yet"
-    assert "SM_CURRENT_INSTANCE_GROUP" in problem.hint
+    assert "same image" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("snippet", "field", "instead"),
+    [
+        ("max_run: 3", "max_run", "stopping_condition: {max_run: seconds}"),
+        ("max_wait: 3", "max_wait", "stopping_condition: {max_wait: seconds}"),
+        ("max_retry_attempts: 3", "max_retry_attempts", "retry: {attempts: 3}"),
+        ("container_entry_point: [a]", "container_entry_point", "command"),
+        ("distribution: {custom_mpi_options: x}", "distribution.custom_mpi_options", "mpi"),
+        ("experiment_config: {}", "experiment_config", "request_extras"),
+        ("engines: {local: {gpu: 1}}", "engines.local.gpu", "gpus"),
+    ],
+)
+def test_a_key_of_the_sdk_that_is_elsewhere_says_where(
+    problems: Problems, snippet: str, field: str, instead: str
+) -> None:
+    (problem,) = problems(ONE + snippet)
+    assert (problem.field, problem.line, problem.message) == (field, 6, "has another place in a job file")
+    assert instead in problem.hint
 
 
 def test_the_examples_of_the_documentation_read_as_they_should(problems: Problems) -> None:
@@ -412,7 +553,7 @@ def test_the_examples_of_the_documentation_read_as_they_should(problems: Problem
 def test_all_problems_come_at_once_and_in_the_order_of_the_file(problems: Problems) -> None:
     text = """\
 source_dir: nowhere
-entry_point: train.sh
+entry_point: train.txt
 hyperparams: {}
 instance_type: ml.c5.xlarge
 instance_groups:
@@ -425,7 +566,7 @@ inputs:
   b: data
 inputs: {}
 distribution:
-  mpi: {enabled: true}
+  mpi: {enable: true}
 engines:
   local:
     cpu_sets: {x: 0-a}
@@ -445,7 +586,8 @@ environment:
         (11, "inputs.a.path"),
         (12, "inputs.b"),
         (13, "inputs"),
-        (15, "distribution.mpi"),
+        (15, "distribution.mpi.enabled"),
+        (15, "distribution.mpi.enable"),
         (18, "engines.local.cpu_sets.x"),
         (18, "engines.local.cpu_sets.x"),
         (20, "environment.A"),

@@ -37,7 +37,7 @@ def make(**fields: object) -> Job:
         ({"hyperparameters": {"a\nb": 1}}, "hyperparameters.a\nb", "one line"),
         ({"hyperparameters": {"a": "x\0"}}, "hyperparameters.a", "NUL"),
         ({"environment": {"A": "\0"}}, "environment.A", "NUL"),
-        ({"inputs": {"a": {"path": "s3://b"}}}, "inputs.a.path", "not supported yet"),
+        ({"inputs": {"a": {"path": "gs://b"}}}, "inputs.a.path", "s3:// URI"),
         ({"inputs": {"a": Path("x\0y")}}, "inputs.a", "path of a folder"),
         ({"distribution": 3}, "distribution", "must be a mapping"),
     ],
@@ -54,14 +54,14 @@ def test_a_broken_rule_raises_job_invalid_without_file_and_line(
 
 def test_all_problems_come_at_once() -> None:
     with pytest.raises(JobInvalid) as caught:
-        Job("a_b", instance_groups=[{"name": "x", "type": "ml.c5.xlarge", "count": 0}], inputs={"headrace": "s3://b"})
+        Job("a_b", instance_groups=[{"name": "x", "type": "ml.c5.xlarge", "count": 0}], inputs={"headrace": "gs://b"})
     assert [problem.field for problem in caught.value.problems] == [
         "job_name",
-        "source_dir",
-        "entry_point",
         "instance_groups[0].count",
         "inputs.headrace",
         "inputs.headrace",
+        "entry_point",
+        "source_dir",
     ]
 
 
@@ -70,8 +70,8 @@ def test_a_group_or_channel_by_itself_obeys_the_rules_and_says_the_same() -> Non
         InstanceGroup("a", "ml.c5.xlarge", 0)
     with pytest.raises(JobInvalid, match=r"counts: unknown key; did you mean 'count'\?"):
         InstanceGroup("a", "ml.c5.xlarge", 1, counts=3)
-    with pytest.raises(JobInvalid, match="s3:// is not supported yet"):
-        TrainingInput("s3://bucket/train")
+    with pytest.raises(JobInvalid, match="must be a local path or a file:// URI, or an s3:// URI"):
+        TrainingInput("gs://bucket/train")
     with pytest.raises(JobInvalid, match="s3_data: is required"):
         TrainingInput()
 

@@ -30,9 +30,9 @@ AHEAD = 4  # batches that a data host may be ahead of the training loop
 def arguments() -> argparse.Namespace:
     """Parses the hyperparameters."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch_size", type=int, default=64, help="rows of one rank's step")
-    parser.add_argument("--learning_rate", type=float, default=3e-3)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch_size", type=int, default=32, help="rows of one rank's step")
+    parser.add_argument("--learning_rate", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--feed_timeout", type=float, default=300.0, help="seconds that one epoch's feed may take")
     return parser.parse_known_args()[0]

@@ -36,6 +36,7 @@ class Client:
         start_timeout: seconds within which the coordinator must have answered for the first time.
         obey: called with all orders that come.
         note: writes a line into the agent's log.
+        heartbeat: makes what is sent when there is no news.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class Client:
         start_timeout: float,
         obey: Callable[[Orders], None],
         note: Callable[[str], None],
+        heartbeat: Callable[[], Heartbeat] = Heartbeat,
     ) -> None:
+        self._heartbeat = heartbeat
         self._address = address
         self._leader = leader
         self._link = Link(secret, Direction.TO_COORDINATOR, host, os.urandom(16))
@@ -122,7 +125,7 @@ class Client:
         while True:
             self._news.clear()
             fresh = [report for report in self._queue if report.number > sent]
-            for report in fresh or [Report(0, Heartbeat())]:
+            for report in fresh or [Report(0, self._heartbeat())]:
                 await connection.send(report)
                 sent = max(sent, report.number)
             with contextlib.suppress(asyncio.TimeoutError):

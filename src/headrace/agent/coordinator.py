@@ -1,7 +1,8 @@
 """The job's state machine: what the agents report goes in, what they shall do and what is recorded comes out.
 
     WAITING    for every host to register; any order, bounded by the plan's start_timeout
-    RUNNING    the programs run
+    RUNNING    the programs run; groups start when those are ready that they depend on (see `readiness`), hosts whose
+               programs are done and that serve nobody are released
     SETTLING   something failed; a moment is given to what failed with it, to name the first cause (see `firstcause`)
     STOPPING   the outcome is decided and never changes; programs are stopped first, then the feed servers, so that a
                trainer that saves its work on SIGTERM still gets batches
@@ -19,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.agent.firstcause import WINDOW, Kind, Suspect, exit_suspect, first_of
+from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
+from headrace.agent.hoststate import HostState
 from headrace.agent.messages import (
     DaemonEnded,
     DaemonWanted,
@@ -27,26 +29,32 @@ from headrace.agent.messages import (
     Exited,
     FeedDown,
     FeedUp,
+    Heartbeat,
     Hello,
     HostEnded,
     Message,
     Orders,
     ProgramsEnded,
+    Ready,
     Report,
     StopOrder,
 )
 from headrace.agent.mpi.daemons import Daemons
-from headrace.agent.mpi.outcome import AFTER, incomplete, missing_ranks
-from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, is_launcher, is_of_mpirun
+from headrace.agent.mpi.outcome import unfinished_worlds
+from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without
+from headrace.agent.readiness import startable, waits_in_vain
+from headrace.agent.stall import stalled
 from headrace.instance.launch import FeedHost, LaunchPlan
 from headrace.processes.table import name_of_exit
 from headrace.runs.events import (
+    MAX_RUN,
     Cause,
     DataWorkerLost,
     Event,
     FeedReady,
     HostLost,
     HostRegistered,
+    HostReleased,
     JobFinished,
     JobStarted,
     JobStopping,
@@ -70,37 +78,6 @@ class Phase(Enum):
 
 
 @dataclass
-class _Host:
-    name: str
-    group: str
-    address: str
-    streams: tuple[str, ...]
-    executors: int
-    registered: bool = False
-    connected: bool = False
-    heard: float = 0.0
-    taken: int = 0
-    lost: bool = False
-    programs_ended: bool = False
-    ended: bool = False
-    exits: dict[str, Exited] = field(default_factory=dict)
-    mpirun_ended: float = 0.0
-    feed: str = ""  # state of its feed server: starting, ready, lost; empty without one
-    feed_word: str = ""  # why it was down last
-
-    @property
-    def place(self) -> str:
-        return f"{self.group}/{self.name}"
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether one of its programs has not ended well."""
-        ends = [end for stream, end in self.exits.items() if not is_of_mpirun(stream)]
-        # Counted, not compared by name: which ranks are on a host is mpirun's affair.
-        return len(ends) < len(self.streams) or any(end.exit_code != 0 for end in ends)
-
-
-@dataclass
 class Effects:
     """What shall be done now.
 
@@ -119,17 +96,19 @@ class Coordinator:
     Args:
         plan: the launch plan.
         now: when the coordinator began.
+        spent: seconds of max_run that are used up already: by earlier attempts, by what came before the programs.
 
     Attributes:
         phase: where the job is.
         verdict: the end, when the phase is FINISHED.
     """
 
-    def __init__(self, plan: LaunchPlan, now: float) -> None:
+    def __init__(self, plan: LaunchPlan, now: float, spent: float = 0.0) -> None:
         self.phase = Phase.WAITING
         self.verdict: JobFinished | None = None
         self._plan = plan
         self._began = now
+        self._spent = spent
         self._ticked = now
         self._started = 0.0
         self._settle_until = 0.0
@@ -140,11 +119,11 @@ class Coordinator:
         self._feed_generation = 1
         self._daemons = Daemons(plan)
         self._feed: tuple[FeedHost, ...] = ()
-        self._hosts: dict[str, _Host] = {}
+        self._hosts: dict[str, HostState] = {}
         for host in plan.hosts:
             executors = plan.group(host.group).feed_executors
             streams = expected_streams(plan, host.name)
-            state = _Host(host.name, host.group, host.address, streams, executors, heard=now)
+            state = HostState(host.name, host.group, host.address, streams, executors, heard=now)
             state.feed = "starting" if executors else ""
             self._hosts[host.name] = state
         self._list_feed()
@@ -154,12 +133,12 @@ class Coordinator:
     def orders(self, name: str) -> Orders:
         """Returns all that a host shall do now."""
         host = self._hosts[name]
-        stop = self._stop
+        stop = self._stop or host.release
         if host.lost:
             stop = StopOrder("this host was given up", grace=0.0, feed=True)
         return Orders(
             ack=host.taken,
-            start=self._started > 0,
+            start=host.started > 0,
             feed_generation=self._feed_generation,
             feed=self._feed,
             daemons=self._daemons.orders_of(name),
@@ -186,7 +165,9 @@ class Coordinator:
         host = self._hosts[name]
         host.heard = now
         effects = Effects()
-        if report.number == host.taken + 1 and not host.lost:
+        if isinstance(report.message, Heartbeat):
+            host.signs.update((stream, now - seconds) for stream, seconds in report.message.quiet.items())
+        elif report.number == host.taken + 1 and not host.lost:
             host.taken = report.number
             self._take(host, report.message, effects, now)
         return self._advance(effects, now)
@@ -233,7 +214,7 @@ class Coordinator:
 
     # --- reports -------------------------------------------------------------------------------------------------
 
-    def _take(self, host: _Host, message: Message, effects: Effects, now: float) -> None:
+    def _take(self, host: HostState, message: Message, effects: Effects, now: float) -> None:
         match message:
             case Hello():
                 host.registered = True
@@ -245,20 +226,7 @@ class Coordinator:
                 if killed and message.stream == TORCHRUN and self._goes_on_without(host):
                     self._lose(host, f"torchrun was {name_of_exit(None, message.signal)}", effects, now)
                 elif message.exit_code != 0 and not message.stopped:
-                    self._suspect(
-                        exit_suspect(
-                            group=host.group,
-                            host=host.name,
-                            stream=message.stream,
-                            at=message.at,
-                            exit_code=message.exit_code,
-                            number=message.signal,
-                            last_lines=message.last_lines,
-                            launcher=is_launcher(message.stream),
-                            words=message.reason,
-                        ),
-                        now,
-                    )
+                    self._suspect(suspect_of(host.group, host.name, message), now)
             case DaemonWanted():
                 effects.wake.add(self._daemons.wanted(host.name, message))
             case DaemonEnded():
@@ -272,20 +240,24 @@ class Coordinator:
             case ExecutorLost():
                 reason = f"data worker process {message.reason}"
                 self._record_worker(host, reason, message.replaced, effects, now)
+            case Ready():
+                host.ready = True
             case ProgramsEnded():
                 host.programs_ended = True
             case HostEnded():
-                host.programs_ended = host.ended = True
-                if self._stop is None:  # nobody had asked it to: its engine or platform ends this host
+                if host.release is not None:
+                    effects.records.append(HostReleased(t=now, group=host.group, host=host.name))
+                elif self._stop is None:  # nobody had asked it to: its engine or platform ends this host
                     self._lose(host, "its agent was told to end", effects, now)
+                host.programs_ended = host.ended = True
 
-    def _record_worker(self, host: _Host, reason: str, recovered: bool, effects: Effects, now: float) -> None:
+    def _record_worker(self, host: HostState, reason: str, recovered: bool, effects: Effects, now: float) -> None:
         if self._stop is None:
             effects.records.append(
                 DataWorkerLost(t=now, group=host.group, host=host.name, reason=reason, recovered=recovered)
             )
 
-    def _feed_changed(self, host: _Host, state: str, effects: Effects) -> None:
+    def _feed_changed(self, host: HostState, state: str, effects: Effects) -> None:
         host.feed = state
         self._feed_generation += 1
         self._list_feed()
@@ -300,7 +272,7 @@ class Coordinator:
             if each.feed
         )
 
-    def _feed_lost(self, host: _Host, reason: str, gone: bool, effects: Effects, now: float) -> None:
+    def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
         host.feed_word = reason
         self._feed_changed(host, "lost" if gone else "starting", effects)
         self._record_worker(host, reason, not gone, effects, now)
@@ -310,20 +282,21 @@ class Coordinator:
     def _nobody_serves(self) -> bool:
         return all(each.feed in {"", "lost"} for each in self._hosts.values())
 
-    def _lose(self, host: _Host, reason: str, effects: Effects, now: float) -> None:
-        if host.lost or (host.ended and self._stop is not None):
+    def _lose(self, host: HostState, reason: str, effects: Effects, now: float) -> None:
+        if host.lost or host.ended:
             return
         host.lost = True
         # When its connection broke is not known better than by its last word.
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
         if host.unfinished and not self._goes_on_without(host):
-            self._suspect(Suspect(Kind.SILENT, at, Cause(reason, host.group, host.name, "agent")), now)
+            cause = Cause(reason, host.group, host.name, "agent", infrastructure=True)
+            self._suspect(Suspect(Kind.SILENT, at, cause), now)
         effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
 
-    def _goes_on_without(self, host: _Host) -> bool:
+    def _goes_on_without(self, host: HostState) -> bool:
         return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
 
     # --- decisions -----------------------------------------------------------------------------------------------
@@ -352,30 +325,44 @@ class Coordinator:
             self.phase = Phase.RUNNING
             self._started = now
             effects.records.append(JobStarted(t=now))
-            effects.wake.update(self._hosts)
         elif now - self._began > self._plan.start_timeout:
             names = ", ".join(host.place for host in missing)
             reason = f"did not come within {self._plan.start_timeout:g} s; waited for: {names}"
-            cause = Cause(reason, missing[0].group, missing[0].name, "agent")
+            cause = Cause(reason, missing[0].group, missing[0].name, "agent", infrastructure=True)
             self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
 
     def _watch(self, effects: Effects, now: float) -> None:
         plan = self._plan
+        self._start_groups(effects, now)
         wanted = plan.completion_groups or tuple(name for world in plan.distributions for name in world.groups)
         complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
         left = [host for host in complete if not (host.lost and self._goes_on_without(host))]
         if left and not any(host.unfinished for host in left):
             self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)
             return
-        for host in self._hosts.values():
-            if host.mpirun_ended and now > host.mpirun_ended + AFTER:
-                missing = missing_ranks(plan, host.name, {each.name: each.exits for each in self._hosts.values()})
-                if missing:
-                    cause = Cause(incomplete(missing), host.group, host.name, MPIRUN)
-                    self._suspect(Suspect(Kind.LAUNCHER, now, cause), now)
-        if plan.max_run and now - self._started > plan.max_run:
-            cause = Cause(f"MaxRuntimeExceeded: the job ran longer than max_run, {plan.max_run:g} s")
+        for suspect in unfinished_worlds(plan, self._hosts, now):
+            self._suspect(suspect, now)
+        if plan.max_run and now - self._started + self._spent > plan.max_run:
+            cause = Cause(f"{MAX_RUN}: the job ran longer than max_run, {plan.max_run:g} s")
             self._begin_stop(Status.STOPPED, cause, plan.stop_grace, effects, now)
+        elif (vain := waits_in_vain(plan, self._hosts, now)) is not None:
+            self._begin_stop(Status.FAILED, vain, FAILURE_GRACE, effects, now)
+        elif plan.stall_after and (stall := stalled(complete, plan.stall_after, now)) is not None:
+            self._begin_stop(Status.FAILED, stall, FAILURE_GRACE, effects, now)
+        else:
+            self._release_idle(effects)
+
+    def _start_groups(self, effects: Effects, now: float) -> None:
+        for group in startable(self._plan, self._hosts):
+            for name in group.hosts:
+                self._hosts[name].started = now
+            effects.wake.update(group.hosts)
+
+    def _release_idle(self, effects: Effects) -> None:
+        for host in self._hosts.values():
+            if host.idle and host.release is None and host.name != self._plan.leader:
+                host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
+                effects.wake.add(host.name)
 
     def _in_doubt(self) -> bool:
         """Whether a host's connection is broken and it is not known whether the host is lost: it may be the cause."""
@@ -395,7 +382,8 @@ class Coordinator:
         self._outcome = (status, cause)
         if status is Status.FAILED:
             grace = min(grace, FAILURE_GRACE, self._plan.stop_grace)
-        effects.records.append(JobStopping(t=now, reason=str(cause) if cause else "the completion groups are done"))
+        reason = str(cause) if cause else "the completion groups are done"
+        effects.records.append(JobStopping(t=now, reason=reason, status=status))
         self._order_stop(grace, False, effects, now)
 
     def _order_stop(self, grace: float, feed: bool, effects: Effects, now: float) -> None:
@@ -422,5 +410,6 @@ class Coordinator:
         effects.wake.update(self._hosts)
 
 
-def _feed_cause(host: _Host, more: str) -> Cause:
-    return Cause(f"no data worker is left: {host.feed_word}{more}", host.group, host.name, "feed")
+def _feed_cause(host: HostState, more: str) -> Cause:
+    reason = f"no data worker is left: {host.feed_word}{more}"
+    return Cause(reason, host.group, host.name, "feed", infrastructure=host.lost)

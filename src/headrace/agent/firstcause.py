@@ -23,6 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from headrace.agent.messages import Exited
+from headrace.agent.programs import is_launcher
 from headrace.processes.table import name_of_exit
 from headrace.runs.events import Cause
 
@@ -100,6 +102,21 @@ def exit_suspect(
         kind = Kind.OWN_WORD
     cause = Cause(reason, group, host, stream, exit_code, number, tuple(last_lines))
     return Suspect(kind, at, cause)
+
+
+def suspect_of(group: str, host: str, end: Exited) -> Suspect:
+    """Returns the suspect that an ended program of a host is. See `exit_suspect`."""
+    return exit_suspect(
+        group=group,
+        host=host,
+        stream=end.stream,
+        at=end.at,
+        exit_code=end.exit_code,
+        number=end.signal,
+        last_lines=end.last_lines,
+        launcher=is_launcher(end.stream),
+        words=end.reason,
+    )
 
 
 def lost_peer(last_lines: Iterable[str]) -> bool:

@@ -22,12 +22,13 @@ import msgspec
 
 from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.elastic import ElasticHost
+from headrace.agent.ending import all_ended, end_programs
 from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
 from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.leader import Leader
 from headrace.agent.memory import MemoryKills
-from headrace.agent.messages import Hello, HostEnded, Message, Orders, ProgramsEnded, StopOrder
+from headrace.agent.messages import Heartbeat, Hello, HostEnded, Message, Orders, ProgramsEnded, Ready, StopOrder
 from headrace.agent.mpi.host import MpiHost
 from headrace.agent.programs import (
     FEED,
@@ -38,12 +39,14 @@ from headrace.agent.programs import (
     is_launcher,
     programs_of,
 )
+from headrace.agent.readiness import is_waited_for
 from headrace.agent.running import Reaper, Running
+from headrace.agent.signs import quiet_times, until_listens
 from headrace.agent.sweep import end_leftovers
 from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
 from headrace.instance.launch import LaunchPlan
-from headrace.instance.lifeline import CommandReader, StopJob
+from headrace.instance.lifeline import SPENT, CommandReader, StopJob
 from headrace.processes.table import descendants
 from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream
 
@@ -52,7 +55,6 @@ FEED_GRACE = 5.0
 LAUNCHER_GRACE = (
     3.0  # for torchrun, mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
 )
-GONE_SECONDS = 5.0  # for a process to go after SIGKILL
 LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
 
 
@@ -90,7 +92,8 @@ class HostAgent:
         self._tasks: list[asyncio.Task[None]] = []
         self._lifeline = lifeline
         self._supervisor = os.getppid()
-        self._leader = Leader(plan, secret, self._events, self.note) if plan.leader == host else None
+        spent = float(os.environ.get(SPENT) or 0.0)
+        self._leader = Leader(plan, secret, self._events, self.note, spent) if plan.leader == host else None
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -101,6 +104,7 @@ class HostAgent:
             start_timeout=plan.start_timeout,
             obey=self.obey,
             note=self.note,
+            heartbeat=self._heartbeat,
         )
         self._programs = HostPrograms(
             plan,
@@ -166,7 +170,8 @@ class HostAgent:
         self._programs.close_logs()
         self._log.close()
         self._events.close()
-        return 0 if self._verdict is Status.COMPLETED else 1
+        released = self._stop is not None and self._stop.leave
+        return 0 if released or self._verdict is Status.COMPLETED else 1
 
     async def _until_crash(self, work: Coroutine[object, object, object]) -> None:
         """Waits for the work. Raises what any task of this agent raised."""
@@ -216,6 +221,7 @@ class HostAgent:
                 if launcher is not None:
                     launcher.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
+        self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()
         if first:
             self._task(self._stop_host())
@@ -248,6 +254,20 @@ class HostAgent:
                 self._programs.start_by(spec.stream, self._elastic.start_torchrun)
             else:
                 self._programs.start(spec)
+        if is_waited_for(self.plan, self.group.name):
+            self._task(self._report_ready())
+
+    async def _report_ready(self) -> None:
+        if self.group.ready.port:
+            await until_listens(self.me.address, self.group.ready.port)
+        self._client.report(Ready())
+
+    def _heartbeat(self) -> Heartbeat:
+        def files(stream: str) -> list[Path]:
+            where = self._stream(stream)
+            return [self._paths.log(where), self._paths.metrics(where)]
+
+        return Heartbeat(quiet_times(self._programs.running, files) if self.plan.stall_after else {})
 
     def _start_feed(self, status_fd: int, on_end: Callable[[], None]) -> Running:
         argv = [sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
@@ -265,7 +285,8 @@ class HostAgent:
     async def _stop_host(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-        await self._end([each for each in self._programs.entry_running() if not is_launcher(each.stream)], None)
+        entry = [each for each in self._programs.entry_running() if not is_launcher(each.stream)]
+        await self._end(entry, float("inf"))
         if expected_streams(self.plan, self.me.name):
             self._client.report(ProgramsEnded())
         while self._stop is not None and not self._stop.feed:
@@ -274,7 +295,7 @@ class HostAgent:
         launchers = self._programs.entry_running()
         if launchers:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(_all_ended(launchers), min(LAUNCHER_GRACE, self._stop_at - time.monotonic()))
+                await asyncio.wait_for(all_ended(launchers), min(LAUNCHER_GRACE, self._stop_at - time.monotonic()))
             await self._end(self._programs.entry_running(), 1.0)
         feed = self._programs.running.get(FEED)
         if feed is not None and not feed.ended.is_set():
@@ -285,28 +306,11 @@ class HostAgent:
         self._client.report(HostEnded())
         self._ended.set()
 
-    async def _end(self, programs: list[Running], at_most: float | None) -> None:
-        """Ends programs: SIGTERM, the time that the order gives (or less), SIGKILL."""
-        if not programs:
-            return
-        limit = float("inf") if at_most is None else time.monotonic() + at_most
-        for program in programs:
-            program.terminate()
-        ended = asyncio.ensure_future(_all_ended(programs))
-        while not ended.done():
-            self._stop_changed.clear()
-            rest = min(self._stop_at, limit) - time.monotonic()
-            if rest <= 0:
-                break
-            changed = asyncio.ensure_future(self._stop_changed.wait())
-            await asyncio.wait({ended, changed}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
-        for program in programs:
-            if not program.ended.is_set():
-                self.note(f"{program.stream} did not end in time: SIGKILL")
-                program.kill()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(ended, GONE_SECONDS)
+    async def _end(self, programs: list[Running], at_most: float) -> None:
+        limit = time.monotonic() + at_most
+        await end_programs(
+            programs, lambda: min(self._stop_at, limit) - time.monotonic(), self._stop_changed, self.note
+        )
 
     async def _clear(self) -> None:
         """Ends what the programs left running: whatever descends from this agent and is not one of its programs."""
@@ -375,8 +379,3 @@ class HostAgent:
 
     def _stream(self, name: str) -> Stream:
         return Stream(self.group.name, self.me.name, name)
-
-
-async def _all_ended(programs: list[Running]) -> None:
-    for program in programs:
-        await program.ended.wait()

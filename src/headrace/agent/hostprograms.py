@@ -12,6 +12,7 @@ from headrace.agent.running import Reaper, Running
 from headrace.agent.variables import HostVariables
 from headrace.instance import write_failure
 from headrace.instance.launch import LaunchPlan
+from headrace.instance.outcome import OWN_WORDS
 from headrace.processes.table import name_of_exit
 from headrace.runs import EventWriter, LogWriter, RunPaths, Stream
 from headrace.runs.events import ProgramExited, ProgramStarted
@@ -129,7 +130,7 @@ class HostPrograms:
     def write_failure(self, text: str) -> None:
         """Writes output/failure, unless the user's program has written one."""
         try:
-            write_failure(self._me.base_dir, text)
+            write_failure(self._me.base_dir, OWN_WORDS + text)
         except OSError as error:
             self._note(f"cannot write output/failure: {error}")
 

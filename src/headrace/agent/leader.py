@@ -26,14 +26,17 @@ class Leader:
         secret: the job's secret.
         events: the event file of the leader's host.
         note: writes a line into the agent's log.
+        spent: see `Coordinator`.
     """
 
-    def __init__(self, plan: LaunchPlan, secret: bytes, events: EventWriter, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: LaunchPlan, secret: bytes, events: EventWriter, note: Callable[[str], None], spent: float = 0.0
+    ) -> None:
         self._plan = plan
         self._events = events
         self._offset = time.time() - time.monotonic()
         self._connected: set[str] = set()
-        self._coordinator = Coordinator(plan, self._now())
+        self._coordinator = Coordinator(plan, self._now(), spent)
         self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, note)
 
     @property

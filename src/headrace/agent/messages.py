@@ -37,7 +37,17 @@ class Hello(_Message, frozen=True, tag="hello"):
 
 
 class Heartbeat(_Message, frozen=True, tag="heartbeat"):
-    """The agent is still there. Carries no news; its number is 0."""
+    """The agent is still there. Its number is 0.
+
+    Attributes:
+        quiet: seconds since each program that runs last wrote a line or a metric; empty when nobody asks.
+    """
+
+    quiet: dict[str, float] = {}
+
+
+class Ready(_Message, frozen=True, tag="ready"):
+    """The host's programs were started, and listen on the port for which other groups wait, if there is one."""
 
 
 class FeedUp(_Message, frozen=True, tag="feed_up"):
@@ -123,6 +133,7 @@ class HostEnded(_Message, frozen=True, tag="host_ended"):
 Message = (
     Hello
     | Heartbeat
+    | Ready
     | FeedUp
     | FeedDown
     | ExecutorLost
@@ -148,11 +159,13 @@ class StopOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         reason: why, in words.
         grace: seconds between SIGTERM and SIGKILL.
         feed: stop the feed server too; ranks and scripts are always stopped.
+        leave: the agent may leave when all has ended, whatever becomes of the job.
     """
 
     reason: str
     grace: float
     feed: bool = False
+    leave: bool = False
 
 
 class DaemonOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -127,7 +127,7 @@ class Port:
         except (PermissionError, asyncio.TimeoutError) as error:
             self.refused += 1
             if self.refused <= 20:  # a stranger must not fill the disk
-                self._note(f"agent's socket: refused a caller: {error or 'it said nothing'}")
+                self._note(f"agent's socket: refused a caller: {str(error) or 'it said nothing'}")
             return
         try:
             self._serve(request, caller)
@@ -147,7 +147,7 @@ class Port:
             raise PermissionError(f"it is of user {uid}")
         try:
             request = json.loads(await reader.readline())
-        except (ValueError, ConnectionError):
+        except (ValueError, ConnectionError, RecursionError):
             raise PermissionError("no request") from None
         secret = request.pop("secret", None) if isinstance(request, dict) else None
         if not isinstance(secret, str) or not hmac.compare_digest(secret.encode(), self._secret.encode()):

@@ -15,10 +15,12 @@ A host with data workers has a feed server besides. The name of a program (its s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.instance import global_ranks
+from headrace.instance.entry import entry_command
 from headrace.instance.launch import MPI, SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 
 FEED = "feed"
@@ -123,6 +125,19 @@ def goes_on_without(plan: LaunchPlan, host: str, gone: Container[str]) -> bool:
     hosts = plan.hosts_of(world)
     left = [name for name in hosts if name != host and name not in gone]
     return host != hosts[0] and len(left) >= world.elastic.min_hosts
+
+
+def program_argv(plan: LaunchPlan, group: str, arguments: Sequence[str], python: str, code: Path | None) -> list[str]:
+    """Returns the command line of a group's script or rank.
+
+    Args:
+        plan: the launch plan.
+        group: the group.
+        arguments: its hyperparameters.
+        python: the interpreter.
+        code: directory with the code; None when it is not known yet (see `entry.kind_of`).
+    """
+    return list(plan.command_of(group)) or entry_command(plan.entry_point_of(group), arguments, python, code)
 
 
 def feed_hosts(plan: LaunchPlan) -> tuple[HostPlan, ...]:

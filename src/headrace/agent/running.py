@@ -18,8 +18,9 @@ from typing import Protocol
 
 from headrace.agent.messages import LAST_LINE_BYTES, LAST_LINES
 from headrace.agent.output import LineSplitter
+from headrace.processes.asking import ask_to_end
 from headrace.processes.spawn import spawn
-from headrace.processes.table import describe_exit, reap
+from headrace.processes.table import Process, describe_exit, is_running, reap, send
 from headrace.runs import LogWriter
 
 CHUNK = 1 << 18
@@ -34,9 +35,13 @@ class Pump:
         letter: ``o`` or ``e``, see `LogWriter`.
         log: the program's log.
         tail: gets the last lines.
+
+    Attributes:
+        heard: when something came last (time.monotonic).
     """
 
     def __init__(self, descriptor: int, letter: str, log: LogWriter, tail: deque[bytes]) -> None:
+        self.heard = time.monotonic()
         self._descriptor = descriptor
         self._letter = letter
         self._log = log
@@ -55,6 +60,7 @@ class Pump:
         except BlockingIOError:
             return False
         if data:
+            self.heard = time.monotonic()
             self.write(self._splitter.feed(data, time.monotonic()))
             return True
         self.close()
@@ -121,6 +127,7 @@ class Running:
         self.told = False
         self.ended = asyncio.Event()
         self.tail: deque[bytes] = deque(maxlen=LAST_LINES)
+        self._asked: list[Process] = []
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         try:
@@ -137,6 +144,11 @@ class Running:
         self.pid = self._process.pid
         self._pumps = [Pump(out, "o", log, self.tail), Pump(err, "e", log, self.tail)]
 
+    @property
+    def heard(self) -> float:
+        """When it last wrote something (time.monotonic)."""
+        return max(pump.heard for pump in self._pumps)
+
     def send(self, number: int) -> None:
         """Sends a signal to its main process, if that has not ended. It counts as told to stop."""
         self.told = self.told or not self.ended.is_set()
@@ -149,12 +161,24 @@ class Running:
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Asks it to end."""
-        self.send(signal.SIGTERM)
+        """Asks it to end: SIGTERM to its main process and to what that would not tell; see `ask_to_end`."""
+        if not self.ended.is_set():  # not reaped yet, so the pid is still its own
+            self.told = True
+            self._asked = ask_to_end(self.pid)
 
     def kill(self) -> None:
-        """Ends its main process."""
-        self.send(signal.SIGKILL)
+        """Ends its main process, and whatever else of it was asked to end."""
+        if not self.ended.is_set():
+            self.told = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        for process in self._asked:
+            send(process, signal.SIGKILL)
+
+    @property
+    def answering(self) -> bool:
+        """Whether a process that was asked to end, or its main process, still runs."""
+        return not self.ended.is_set() or any(is_running(each.pid, each.start) for each in self._asked)
 
     def give_up(self) -> None:
         """Ends its main process as a failure: it does not count as told to stop."""

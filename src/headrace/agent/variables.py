@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from headrace.agent import proxy
-from headrace.agent.programs import ProgramSpec, feed_hosts
+from headrace.agent.programs import ProgramSpec, feed_hosts, program_argv
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
-from headrace.instance.entry import entry_command, make_executable
+from headrace.instance.entry import make_executable
 from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
-from headrace.instance.lifeline import RUN_ID, SCRATCH
+from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
 from headrace.instance.tfconfig import tf_config
 from headrace.instance.torchrun import torchrun_command, torchrun_variables
 from headrace.processes.oom import FD_VARIABLE
@@ -21,7 +21,7 @@ from headrace.processes.oom import FD_VARIABLE
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
 PROXY_OF_RANK = (sys.executable, "-I", "-S", proxy.__file__, "rank")  # what a launcher starts in place of a rank
-_OURS = (SCRATCH, FEED_VARIABLE, METRICS_VARIABLE, FD_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
+_OURS = (SCRATCH, SPENT, FEED_VARIABLE, METRICS_VARIABLE, FD_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
 
 
 class HostVariables:
@@ -75,12 +75,8 @@ class HostVariables:
     def _command(self) -> list[str]:
         """The command line of the user's program."""
         assert self._environment is not None
-        command = self._plan.command_of(self._me.group)
-        if command:
-            return list(command)
         arguments = hyperparameter_arguments(self._environment.hyperparameters)
-        code = self._environment.paths().code
-        return entry_command(self._plan.entry_point_of(self._me.group), arguments, self._python, code)
+        return program_argv(self._plan, self._me.group, arguments, self._python, self._environment.paths().code)
 
     def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
         """Returns the variables of a rank or script.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import output_option
+from headrace.cli.options import output_option, set_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ TRANSFER_SECONDS = 120.0
 
 @click.command(
     "doctor",
-    short_help="Is my script's data loading slow, and what would help?",
+    short_help="Is my script's data loading slow? What does this machine offer to hosts?",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Measured, and replayed, steps.")
@@ -30,10 +30,20 @@ TRANSFER_SECONDS = 120.0
 @click.option("--cache", type=click.IntRange(1), default=512, show_default=True, help="MiB of batches to keep.")
 @click.option("--full", is_flag=True, help="Let the script go on to its end; by default it is stopped.")
 @click.option("--no-transfer", is_flag=True, help="Do not measure what a batch costs over TCP.")
+@click.option("--job", default="", metavar="FILE", help="Without COMMAND: also look at the code of this job.")
+@set_option
 @output_option
-@click.argument("script", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("script", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 def command(
-    steps: int, warmup: int, cache: int, full: bool, no_transfer: bool, output: str, script: tuple[str, ...]
+    steps: int,
+    warmup: int,
+    cache: int,
+    full: bool,
+    no_transfer: bool,
+    job: str,
+    overrides: tuple[str, ...],
+    output: str,
+    script: tuple[str, ...],
 ) -> int:
     """Run COMMAND, a training script that nobody has changed, and say where its batches should be made.
 
@@ -45,6 +55,9 @@ def command(
     The trial trains on kept batches for some steps, and what the script saves it saves: give it an output directory of
     its own.
 
+    Without COMMAND: say how this machine keeps the hosts of a job apart (engines.local.isolation), why so, and with
+    --job which lines of the job's code would clash if all hosts were one machine.
+
     Exit codes: 0 there is a verdict; the command's own code when it failed before; 1 there was nothing to measure;
     2 usage; 130 Ctrl-C.
 
@@ -53,6 +66,8 @@ def command(
       headrace doctor -- python train.py --epochs 1
       headrace doctor --steps 30 -- torchrun --nproc-per-node 2 -m my.train
       headrace doctor --output json -- bash train.sh > verdict.json
+      headrace doctor
+      headrace doctor --job job.yaml
     """
     import os
     import sys
@@ -66,6 +81,10 @@ def command(
     from headrace.insight.observed import read_trial
     from headrace.insight.trial import report
 
+    if not script:
+        return _machine(job, overrides, output)
+    if job or overrides:
+        raise UsageError("--job and --set are for doctor without a command", hint="leave out the command, or them")
     spec = Spec(steps, warmup, cache << 20, full, os.getpid())
     with tempfile.TemporaryDirectory(prefix="headrace-doctor-") as name:
         folder = Path(name)
@@ -96,6 +115,22 @@ def command(
         from headrace.cli.doctorview import show_trial
 
         show_trial(found)
+    return 0
+
+
+def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:
+    """Says what this machine offers to the hosts of a job."""
+    from headrace.cli import doctormachine
+    from headrace.cli.options import echo_json
+    from headrace.errors import UsageError
+
+    if overrides and not job:
+        raise UsageError("--set changes a job file, and there is none", hint="give --job FILE too")
+    found = doctormachine.report(job, overrides)
+    if output == "json":
+        echo_json(found)
+    else:
+        doctormachine.show(found)
     return 0
 
 

@@ -17,7 +17,7 @@ import click
 from headrace import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 
-COMMANDS = ("run", "plan", "logs", "stop", "report", "compare", "feed", "doctor")
+COMMANDS = ("run", "plan", "schema", "ps", "status", "logs", "wait", "stop", "report", "compare", "feed", "doctor")
 
 FAILED = 1
 USAGE = 2
@@ -63,6 +63,7 @@ def cli() -> None:
     \b
     headrace plan job.yaml                  what would run where; starts nothing
     headrace run job.yaml                   run it on this machine
+    headrace run job.yaml --detach          start it and return; then ps, status, logs -f, wait, stop
     headrace logs my-job -f                 follow the newest run of that job
     headrace compare homogeneous heterogeneous
     headrace doctor -- python train.py      is its data loading slow, and what would help?

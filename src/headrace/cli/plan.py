@@ -14,10 +14,13 @@ from headrace.cli.options import output_option, set_option
 def command(job: str, overrides: tuple[str, ...], output: str) -> None:
     """Show groups, hosts, addresses, limits, programs, channels and ports of the job file JOB. Starts nothing.
 
+    JOB is a job file, or a CreateTrainingJob request as JSON. What of it has no effect on this machine is listed.
+
     \b
     Examples:
       headrace plan job.yaml
       headrace plan job.yaml --set hyperparameters.epochs=3 --output json
+      headrace plan request.json --set source_dir=code --set inputs.train.path=data
     """
     from headrace import engines
     from headrace.cli.options import echo_json

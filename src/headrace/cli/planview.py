@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.agent.programs import feed_argv, programs_of
+from headrace.agent.programs import ProgramSpec, feed_argv, program_argv, programs_of
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, Isolation, LaunchPlan, Ports
+from headrace.instance.torchrun import torchrun_command
 
 if TYPE_CHECKING:
     from headrace.job import Job
@@ -26,7 +27,7 @@ class HostView(msgspec.Struct, frozen=True):
     """One host.
 
     `cpus` empty means all of the machine; `limits` are its other limits in words, `memory` the bytes that it may use
-    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `channels` maps names to folders.
+    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `channels` maps names to places.
     """
 
     name: str
@@ -38,6 +39,13 @@ class HostView(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...] | None
     programs: tuple[ProgramView, ...]
     channels: dict[str, str]
+
+
+class UnusedView(msgspec.Struct, frozen=True):
+    """A value of the job that is accepted and has no effect here."""
+
+    field: str
+    why: str
 
 
 class PlanView(msgspec.Struct, frozen=True):
@@ -55,18 +63,18 @@ class PlanView(msgspec.Struct, frozen=True):
     stop_grace: float
     max_run: float
     isolation: Isolation
+    without_effect: tuple[UnusedView, ...]
     limits: tuple[str, ...] = ()
 
 
 def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
     """Returns the plan of a job with the command lines and channels of every host."""
-    script = (plan.python or "python", plan.entry_point, *hyperparameter_arguments(job.hyperparameters))
     return PlanView(
         job_name=plan.job_name,
         entry_point=plan.entry_point,
         leader=plan.leader,
         groups=plan.groups,
-        hosts=tuple(_host(job, plan, host, script) for host in plan.hosts),
+        hosts=tuple(_host(job, plan, host) for host in plan.hosts),
         distributions=plan.distributions,
         completion_groups=plan.completion_groups,
         ports=plan.ports,
@@ -75,20 +83,18 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
         max_run=plan.max_run,
         isolation=plan.isolation,
         limits=limits,
+        without_effect=tuple(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
     )
 
 
-def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -> HostView:
-    from headrace.engines.local.limits_words import (
-        describe_host,
-    )  # brings the whole job room, which `brief` does not need
+def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
+    # It brings the whole job room, which `brief` does not need.
+    from headrace.engines.local.limits_words import describe_host
 
-    programs = []
-    for spec in programs_of(plan, host.name):
-        # The last two arguments of the feed server are a descriptor that exists only once the agent runs.
-        argv = (plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]) if spec.is_feed else script
-        programs.append(ProgramView(spec.stream, spec.local_rank, argv))
-    channels = {name: str(channel.local_path(job.base_path)) for name, channel in job.channels_of(host.group).items()}
+    programs = [
+        ProgramView(spec.stream, spec.local_rank, tuple(_argv(job, plan, host, spec)))
+        for spec in programs_of(plan, host.name)
+    ]
     return HostView(
         name=host.name,
         group=host.group,
@@ -98,8 +104,34 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan, script: tuple[str, ...]) -
         memory=host.memory,
         gpus=host.gpus,
         programs=tuple(programs),
-        channels=channels,
+        channels={name: _channel(job, name) for name in job.channels_of(host.group)},
     )
+
+
+def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
+    """The command line of a program, with that of a rank in the place where a launcher has a proxy of it."""
+    if spec.is_feed:
+        # The last two arguments are a descriptor that exists only once the agent runs.
+        return [plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]]
+    python = plan.python_of(host.group) or "python"
+    folder = job.base_path / job.source_dir
+    arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
+    program = program_argv(plan, host.group, arguments, python, folder if folder.is_dir() else None)
+    if spec.is_torchrun:
+        return torchrun_command(plan, host.name, program, python)
+    world = plan.distribution_of(host.group)
+    # mpirun's own options follow from its version, which is known only where it runs.
+    return ["mpirun", *(world.options if world else ()), *program] if spec.is_mpirun else program
+
+
+def _channel(job: Job, name: str) -> str:
+    """Where a channel's data are, and how they come when that is not the common way."""
+    channel = job.inputs[name]
+    place = channel.s3_data if channel.is_remote else str(channel.local_path(job.base_path))
+    ways: list[str] = [job.input_mode_of(name), channel.distribution, channel.s3_data_type]
+    ways += [channel.compression or "None", channel.record_wrapping or "None"]
+    told = [way for way in ways if way not in ("File", "FullyReplicated", "S3Prefix", "None")]
+    return f"{place} ({', '.join(told)})" if told else place
 
 
 def brief(plan: LaunchPlan) -> list[str]:

@@ -1,10 +1,11 @@
-"""The progress of a run in one line: elapsed, steps, samples/s, data wait. Pure: metrics and a time in, text out."""
+"""The progress of a run in one line: elapsed, downloads, steps, samples/s, data wait. Pure: records in, text out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from headrace.runs import HostSecond, LoaderSecond, Metric, Stream
+from headrace.runs.events import ChannelProgress
 
 _RECENT = 5.0  # seconds after which the last record of a rank says nothing about now
 
@@ -15,11 +16,20 @@ class Progress:
 
     The loader shown is ``train`` once it has reported, else the one that reported last. Ranks move in step, so the
     steps are those of the furthest rank; samples/s are added over the ranks, data wait is of all their step time.
+
+    Attributes:
+        part: what the run is at, in words.
     """
 
+    part: str = ""
     _steps: dict[tuple[str, Stream], int] = field(default_factory=dict)
     _last: dict[tuple[str, Stream], LoaderSecond] = field(default_factory=dict)
     _loader: str = ""
+    _download: ChannelProgress | None = None
+
+    def staged(self, event: ChannelProgress) -> None:
+        """Takes in how far a channel is; one that is complete is not shown any more."""
+        self._download = event if event.files < event.files_total else None
 
     def add(self, stream: Stream, metric: Metric) -> None:
         """Takes in one metric."""
@@ -39,7 +49,13 @@ class Progress:
             now: seconds since the epoch.
         """
         parts = [duration(elapsed)]
+        if self._download is not None:
+            here = self._download
+            files = f"{here.files}/{here.files_total} files"
+            parts.append(f"channel {here.channel}: {files}, {here.bytes / 1e6:.0f}/{here.bytes_total / 1e6:.0f} MB")
         steps = [count for (loader, _), count in self._steps.items() if loader == self._loader]
+        if not steps and self.part:
+            parts.append(self.part)
         if steps:
             parts.append(f"{max(steps)} steps")
         recent = [

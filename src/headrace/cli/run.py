@@ -12,10 +12,14 @@ from headrace.cli.options import output_option, set_option
 @set_option
 @output_option
 @click.option("-q", "--quiet", is_flag=True, help="Show how the run ends and nothing else.")
-def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool) -> int:
+@click.option("-d", "--detach", is_flag=True, help="Start the run, print its id and return; it lives on by itself.")
+def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, detach: bool) -> int:
     """Run the job file JOB on this machine; follow its logs and progress to the end.
 
-    Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too.
+    JOB may also be a CreateTrainingJob request as JSON; `headrace plan` tells what of it has no effect here.
+
+    Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too, unless it
+    was detached: then it goes on without this command, the shell and the terminal.
 
     Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 130 stopped.
 
@@ -24,6 +28,7 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool) -> i
       headrace run job.yaml
       headrace run job.yaml --set hyperparameters.epochs=3 --set job_name=try-3
       headrace run job.yaml --quiet --output json
+      run=$(headrace run job.yaml --detach) && headrace logs $run -f && headrace wait $run
     """
     from headrace import engines
     from headrace.cli.options import echo_json
@@ -33,6 +38,13 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool) -> i
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
+    if detach:
+        handle = engines.start(loaded, detach=True)
+        if output == "json":
+            echo_json({"run_id": handle.id, "run_dir": str(handle.paths.root), "status": handle.status})
+        else:
+            click.echo(handle.id)
+        return 0
     screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet)
     with Interrupts() as interrupts:
         handle = engines.start(loaded)

@@ -11,9 +11,18 @@ from headrace.cli.progress import Progress, duration
 from headrace.cli.terminal import Terminal
 from headrace.instance.launch import LaunchPlan
 from headrace.runs import Event, LogLine, Metric, Run, Status, Stream
-from headrace.runs.events import DataWorkerLost, HostLost, ProgramExited
+from headrace.runs.events import (
+    ChannelProgress,
+    DataWorkerLost,
+    HostLost,
+    HostReleased,
+    ProgramExited,
+    SecondaryStatus,
+    StatusChanged,
+)
 
 AGENT = "agent"  # its notes are for `headrace logs`
+_QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
 LAST_LINES = 10
 
 
@@ -46,11 +55,21 @@ class RunScreen:
         """Shows an event if it is worth knowing."""
         if self._quiet:
             return
-        if isinstance(event, DataWorkerLost):
+        if isinstance(event, StatusChanged):
+            begun, self._progress.part = bool(self._progress.part), event.message
+            if begun and event.status not in _QUIET_PARTS:  # the first one is over at once
+                self._say(event.message)
+        elif isinstance(event, HostReleased):
+            self._say(f"{event.group}/{event.host}: released: its programs are done")
+        elif isinstance(event, DataWorkerLost):
             then = "replaced" if event.recovered else "the job goes on without it"
             self._say(f"{event.group}/{event.host}: data worker lost: {event.reason}; {then} (run degraded)")
         elif isinstance(event, HostLost):
             self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
+        elif isinstance(event, ChannelProgress):
+            self._progress.staged(event)
+            if event.files == event.files_total:
+                self._say(f"channel {event.channel}: {event.files} files, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
             how = ended(event.exit_code, event.signal)
             self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}")

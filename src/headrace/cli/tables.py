@@ -179,3 +179,9 @@ def show_plan(plan: PlanView) -> None:
         out.print(Text(line))
     out.print(Text(f"ports: control {ports.control}, feed {ports.feed}, torch.distributed {ports.master}"))
     out.print(Text(isolated(plan.isolation)))
+    if plan.without_effect:
+        table = _table(("without effect here", "why"))
+        for unused in plan.without_effect:
+            _row(table, unused.field, unused.why)
+        out.print()
+        out.print(table)

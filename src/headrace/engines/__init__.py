@@ -3,7 +3,7 @@
     plan(job)     what would run where; starts nothing, asks nothing but the machine's CPUs
     limits(job)   what the instances may use of the machine, in words
     check(job)    raises what would stop `start`; starts nothing
-    start(job)    starts a run and returns its `Handle`
+    start(job)    starts a run and returns its `Handle`; the run may be detached from the caller
     stop(run)     stops a run that somebody else started
 
 Each engine is a package of its own with these functions; it is imported when it is used.
@@ -34,7 +34,7 @@ class _Engine(Protocol):
 
     def check(self, job: Job) -> None: ...
 
-    def start(self, job: Job) -> Handle: ...
+    def start(self, job: Job, detach: bool) -> Handle: ...
 
     def stop(self, run: Run, now: bool) -> bool: ...
 
@@ -68,13 +68,18 @@ def check(job: Job, engine: str = "local") -> None:
     _engine(engine).check(job)
 
 
-def start(job: Job, engine: str = "local") -> Handle:
-    """Starts a run of the job. It lives as long as this process: when the caller dies the run is stopped.
+def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
+    """Starts a run of the job.
+
+    Args:
+        job: the job.
+        engine: name of the engine.
+        detach: the run lives without this process. Else it is stopped when this process dies, however that happens.
 
     Raises:
         JobInvalid, EngineRefused: as `check` does; nothing was started, nothing is left.
     """
-    return _engine(engine).start(job)
+    return _engine(engine).start(job, detach)
 
 
 def stop(run: Run, now: bool = False) -> bool:

@@ -83,6 +83,18 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: float = 300.0
 
 
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a failed job is started again.
+
+    Attributes:
+        attempts: how often, beyond the first attempt.
+        any: after every failure; else only when a host or an agent failed, and not the user's program.
+    """
+
+    attempts: int = 0
+    any: bool = False
+
+
 class GroupPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the hosts of one instance group run.
 
@@ -184,9 +196,10 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         environment: the user's variables, for every program.
         stop_grace: seconds between SIGTERM and SIGKILL.
         start_timeout: seconds within which every host must have registered.
-        max_run: seconds after which the job is stopped; 0 means no limit.
+        max_run: seconds after which the job is stopped, all attempts together; 0 means no limit.
         stall_after: seconds without any output, metric or delivered batch after which it fails; 0 means no limit.
         encrypt: whether control and feed connections are under TLS.
+        retry: whether a failed job is started again.
         python: interpreter for the user's programs; empty means the agent's own.
         isolation: how hosts on one machine are kept apart.
     """
@@ -206,6 +219,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_run: float = 86400.0
     stall_after: float = 0.0
     encrypt: bool = False
+    retry: Retry = Retry()
     python: str = ""
     command: tuple[str, ...] = ()
     isolation: Isolation = Isolation()

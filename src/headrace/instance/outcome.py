@@ -1,8 +1,9 @@
 """output/failure: why a job failed, in words.
 
 SageMaker shows the first 1024 characters of this file as the job's FailureReason. What the user's own program wrote
-there wins over everything that headrace could say. (The toolkit also writes an empty output/success; nothing reads
-it, so headrace does not: success is the exit code.)
+there wins over everything that headrace could say; what headrace writes for want of that begins with `OWN_WORDS`, so
+that it can be told from the user's. (The toolkit also writes an empty output/success; nothing reads it, so headrace
+does not: success is the exit code.)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 from headrace.instance.paths import TreePaths
 
 FAILURE_CHARACTERS = 1024
+OWN_WORDS = "headrace: "
 
 
 def write_failure(base: str | os.PathLike[str], text: str) -> bool:
@@ -36,8 +38,11 @@ def write_failure(base: str | os.PathLike[str], text: str) -> bool:
 
 def read_failure(base: str | os.PathLike[str]) -> str:
     """Returns the first 1024 characters of output/failure, empty when there is none."""
+    path = TreePaths(base).failure
     try:
-        with TreePaths(base).failure.open(encoding="utf-8", errors="replace", newline="") as file:
+        if not path.is_file():  # whoever opens a pipe waits
+            return ""
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
             return file.read(FAILURE_CHARACTERS)
     except OSError:
         return ""

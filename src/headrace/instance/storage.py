@@ -158,6 +158,19 @@ class Store:
         with told(uri):
             return sorted(list_files(local_path(uri), uri.endswith("/")), key=lambda each: os.fsencode(each.key))
 
+    def first(self, uri: str) -> Object | None:
+        """Returns some object whose place begins with `uri`; None when there is none. One request, in S3.
+
+        Raises:
+            ObjectMissing: no such bucket.
+            StorageError, UsageError: it cannot be listed.
+        """
+        if not is_s3(uri):
+            return next(iter(self.list(uri)), None)
+        bucket, prefix = split(uri)
+        found = next(self._s3.list(bucket, prefix), None)
+        return found and Object(f"{S3_SCHEME}{bucket}/{found[0]}", *found)
+
     def look(self, uri: str) -> Object:
         """Returns one object. Raises ObjectMissing, StorageError or UsageError."""
         if is_s3(uri):

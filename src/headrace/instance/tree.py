@@ -5,6 +5,7 @@ that hold JSON; the reserved ones are in `reserved`. SageMaker's own training to
 `Environment` reports (tests/instance/test_oracle.py).
 
 Input data is not copied. A channel is a symlink to the user's directory, or a directory with a symlink to his file.
+Channels of another kind come later, see `headrace.instance.channels`.
 """
 
 from __future__ import annotations
@@ -49,25 +50,34 @@ class Channel:
     """One input channel of a host: what to link, and what inputdataconfig.json says of it.
 
     Attributes:
-        source: existing file or directory.
+        source: existing file or directory that is linked; None for a channel that is filled in, mounted or piped later.
         content_type: MIME type, None if the user gave none.
-        input_mode: ``File`` or ``FastFile``; on local data they are the same.
-        distribution: ``FullyReplicated``.
+        input_mode: ``File``, ``FastFile`` or ``Pipe``.
+        distribution: ``FullyReplicated`` or ``ShardedByS3Key``.
+        record_wrapping: ``None`` or ``RecordIO``.
+        compression: ``None`` or ``Gzip``.
     """
 
-    source: Path
+    source: Path | None
     content_type: str | None = None
     input_mode: str = "File"
     distribution: str = "FullyReplicated"
+    record_wrapping: str = "None"
+    compression: str = "None"
 
     def config(self) -> dict[str, str]:
-        """Returns the channel's part of inputdataconfig.json."""
+        """Returns the channel's part of inputdataconfig.json. Compression is said only where there is one."""
         content_type = {} if self.content_type is None else {"ContentType": self.content_type}
-        return content_type | {
-            "TrainingInputMode": self.input_mode,
-            "S3DistributionType": self.distribution,
-            "RecordWrapperType": "None",
-        }
+        compression = {} if self.compression == "None" else {"CompressionType": self.compression}
+        return (
+            content_type
+            | {
+                "TrainingInputMode": self.input_mode,
+                "S3DistributionType": self.distribution,
+                "RecordWrapperType": self.record_wrapping,
+            }
+            | compression
+        )
 
 
 def build_tree(
@@ -135,6 +145,8 @@ def build_tree(
         directory.mkdir(parents=True, exist_ok=True)
     _link(paths.code, Path(code))
     for name, channel in channels.items():
+        if channel.source is None:
+            continue
         if channel.source.is_dir():
             _link(paths.channel(name), channel.source)
         else:
@@ -190,14 +202,7 @@ def _check_channel(name: str, channel: Channel) -> None:
         raise UsageError(f"channel {name!r}: not a channel name", "use letters, digits, '.', '-' and '_', at most 64")
     if name == launch.CHANNEL:
         raise UsageError(f"channel {name!r}: this name is taken by headrace's own files", "choose another name")
-    if channel.distribution != "FullyReplicated":
-        raise UsageError(
-            f"channel {name!r}: distribution {channel.distribution!r} is not possible with local data",
-            "use FullyReplicated",
-        )
-    if channel.input_mode not in {"File", "FastFile"}:
-        raise UsageError(f"channel {name!r}: input mode {channel.input_mode!r} is not possible here", "use File")
-    if not channel.source.exists():
+    if channel.source is not None and not channel.source.exists():
         raise UsageError(f"channel {name!r}: {channel.source} does not exist", "check the path under `inputs`")
 
 

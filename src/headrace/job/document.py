@@ -17,7 +17,12 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from headrace.job.findings import Finding, Path
 
+MAX_BYTES = 4_000_000
+"""A larger file is not read. The largest request that the service takes has less than 1 MB."""
+
 _MAX_VALUES = 100_000
+_MAX_NODES = 2 * _MAX_VALUES + 1_000  # keys and values that are written; aliases come on top
+_TOO_MANY = f"must hold at most {_MAX_VALUES} values"
 _TAG = "tag:yaml.org,2002:"
 _RESOLVERS = (
     ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
@@ -37,6 +42,17 @@ _AWKWARD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012  # PyYAML's own way to begin without YAML 1.1's
+    nodes = 0
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        self.nodes += 1
+        if self.nodes > _MAX_NODES:
+            raise _TooManyValues
+        return super().compose_node(parent, index)
+
+
+class _TooManyValues(Exception):
+    """Ends the reading of a file that holds more than any job."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -97,6 +113,8 @@ def read(text: str) -> Document:
         document.findings.append(Finding(("YAML",), "must hold no control characters", f"{error.character!r}"))
     except RecursionError:
         document.findings.append(Finding((), "is nested too deeply"))
+    except _TooManyValues:
+        document.findings.append(Finding((), _TOO_MANY))
     return document
 
 
@@ -110,6 +128,8 @@ def read_value(text: str) -> object:
     try:
         node = _compose(text)
         value = None if node is None else _Builder(document).build(node, (), 1)
+    except _TooManyValues:
+        raise ValueError(_TOO_MANY) from None
     except (yaml.YAMLError, RecursionError) as error:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
         raise ValueError(str(problem)) from None
@@ -151,7 +171,7 @@ class _Builder:
             return None
         if self._count > _MAX_VALUES:
             if self._count == _MAX_VALUES + 1:
-                self._refuse((), f"must hold at most {_MAX_VALUES} values")
+                self._refuse((), _TOO_MANY)
             return None
         self._open.add(id(node))
         try:

@@ -14,6 +14,7 @@ from headrace.job.findings import RULE, Finding, Path, show, suggestion
 from headrace.job.later import elsewhere
 
 UNKNOWN = "unknown key"
+_UNKNOWN_KEYS = 100  # that are named
 _MESSAGES = {
     "missing": "is required",
     "model_type": "must be a mapping",
@@ -41,14 +42,18 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None, data: 
         model: the model that was validated, for the nearest known key; None means the one named by the error.
         data: what was validated; a path ends where its values end.
     """
+    unknown = 0
     for details in error.errors(include_url=False):
+        unknown += details["type"] == "extra_forbidden"
+        if unknown > _UNKNOWN_KEYS and details["type"] == "extra_forbidden":
+            continue  # nobody reads on, and each takes time
         inner = details.get("ctx", {}).get("error")
         path = tuple(step for step in details["loc"] if step != "[key]")
         if isinstance(inner, ValueError) and hasattr(inner, "findings"):
             for finding in inner.findings:
                 full = _cut((*path, *finding.path), data)
-                unknown = finding.message == UNKNOWN and model
-                yield _unknown_key(full, model) if unknown else replace(finding, path=full)
+                is_unknown = finding.message == UNKNOWN and model
+                yield _unknown_key(full, model) if is_unknown else replace(finding, path=full)
         else:
             yield _finding(details, path if data is None else _cut(path, data), model)
 

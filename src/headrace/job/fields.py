@@ -90,9 +90,12 @@ class Retry(Part):
 
     Attributes:
         attempts: how often the job is started again, with its checkpoints; 1 to 30.
+        on: after which failures: ``infrastructure``: a lost host or agent, as SageMaker does it; ``any``: a program
+            that failed too. The latter is headrace's own.
     """
 
     attempts: values.Attempts
+    on: values.RetryOn = "infrastructure"
 
 
 def _one_or_more(value: object) -> object:

@@ -33,6 +33,7 @@ class Finding:
         seen: the value, as text; empty when there is none to show.
         hint: what to do, empty when the message says it.
         line: the line, when it is another than that of the value at `path`; else 0.
+        code: what SageMaker or its SDK calls this error; empty for a rule of headrace.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class Finding:
     seen: str = ""
     hint: str = ""
     line: int = 0
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,31 +52,50 @@ class Source:
         file: the job file as the user named it, empty for a job made in Python.
         lines: line (1-based) of every value in the file.
         overrides: the ``--set`` text that wrote a value.
+        names: for a job that was made of a request: where in the request a value of the job was.
     """
 
     file: str = ""
     lines: Mapping[Path, int] = field(default_factory=dict)
     overrides: Mapping[Path, str] = field(default_factory=dict)
+    names: Mapping[Path, Path] = field(default_factory=dict)
 
     def problem(self, finding: Finding) -> Problem:
         """Gives a finding its file and line: those of the value, or of the nearest one around it."""
-        prefixes = [finding.path[:length] for length in range(len(finding.path), -1, -1)]
-        override = next((self.overrides[prefix] for prefix in prefixes if prefix in self.overrides), None)
+        override = next(
+            (self.overrides[prefix] for prefix in _prefixes(finding.path) if prefix in self.overrides), None
+        )
+        path = finding.path if override is not None else self.named(finding.path)
+        prefixes = _prefixes(path)
         nearest_line = next((self.lines[prefix] for prefix in prefixes if prefix in self.lines), 0)
         return Problem(
-            field=field_text(finding.path) or "job",
+            field=field_text(path) or "job",
             message=finding.message,
             value=finding.seen,
             file=self.file if override is None else f"--set {override}",
             line=(finding.line or nearest_line) if override is None else 0,
             hint=finding.hint,
+            code=finding.code,
         )
+
+    def named(self, path: Path) -> Path:
+        """Returns where in the request a value was: its own place, or that of the nearest one around it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.names:
+                same_names = path[0] == "request_extras" or all(isinstance(step, int) for step in path[length:])
+                inside = path[length:] if same_names else ()
+                return self.names[path[:length]] + inside
+        return path
 
     def problems(self, findings: Iterable[Finding]) -> tuple[Problem, ...]:
         """Gives findings their places: in file order, each once, then those of ``--set``."""
         unique = dict.fromkeys(self.problem(finding) for finding in findings)
         files = [self.file, *dict.fromkeys(f"--set {text}" for text in self.overrides.values())]
         return tuple(sorted(unique, key=lambda problem: (files.index(problem.file), problem.line)))
+
+
+def _prefixes(path: Path) -> list[Path]:
+    return [path[:length] for length in range(len(path), -1, -1)]
 
 
 def field_text(path: Path) -> str:
@@ -97,13 +118,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if name in choices:
         return name
     snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-    longer = [choice for choice in choices if len(name) > 2 and choice.startswith(f"{snake}_")]
-    if len(longer) == 1:
-        return longer[0]
-    for spelling in dict.fromkeys((name, snake.replace("-", "_"), name.lower())):
-        found = difflib.get_close_matches(spelling, choices, n=1, cutoff=0.6)
-        if found:
-            return found[0]
+    for cutoff in (0.8, 0.6):
+        for spelling in dict.fromkeys((name, snake.replace("-", "_"), name.lower())):
+            found = difflib.get_close_matches(spelling, choices, n=1, cutoff=cutoff)
+            if found:
+                return found[0]
+        longer = [choice for choice in choices if len(name) > 2 and choice.startswith(f"{snake}_")]
+        if len(longer) == 1:
+            return longer[0]
     words = set(snake.split("_"))
     return next((choice for choice in choices if words <= set(choice.split("_"))), "")
 

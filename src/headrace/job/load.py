@@ -1,4 +1,4 @@
-"""Reads a job file from the disk."""
+"""Reads a job file, or a CreateTrainingJob request, from the disk."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from pathlib import Path
 
 from headrace.errors import JobInvalid, Problem
 from headrace.job import document
+from headrace.job.document import MAX_BYTES
 from headrace.job.findings import Source
 from headrace.job.job import Job
 from headrace.job.overrides import apply
+from headrace.job.request_check import check_request, is_request
+from headrace.job.request_read import Translated, read_request
 
 
 def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Reads a job file, applies overrides and checks everything, the files that it names included.
 
     Args:
-        path: the job file. Relative paths in it are relative to its folder.
+        path: the job file, or a file with a CreateTrainingJob request; the keys tell which it is. Relative paths in it
+            are relative to its folder.
         overrides: ``a.b.c=value`` each, as after ``--set``.
 
     Returns:
@@ -32,9 +36,10 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job
     written = document.read(_text(file, name))
     if written.findings and not written.data:  # nothing was read: overrides of nothing say nothing
         raise JobInvalid(Source(name, written.lines, {}).problems(written.findings))
-    final = apply(written.data, overrides)
-    source = Source(name, written.lines, final.texts)
-    wrong = written.findings + final.findings
+    read = read_request(written.data) if is_request(written.data) else Translated(written.data)
+    final = apply(read.data, overrides)
+    source = Source(name, written.lines, final.texts, read.names)
+    wrong = written.findings + final.findings + (check_request(written.data) if read.names else [])
     if wrong and not final.data:
         raise JobInvalid(source.problems(wrong))
     data = {key: value for key, value in final.data.items() if value is not None}
@@ -52,13 +57,17 @@ def job_name_of(stem: str) -> str:
 
 def _text(file: Path, name: str) -> str:
     try:
-        raw = file.read_bytes()
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise _unreadable(name, "does not exist", hint="give the path of a job file") from None
     except IsADirectoryError:
         raise _unreadable(name, "is a folder", hint="give the path of a job file, e.g. job.yaml in it") from None
     except OSError as error:
         raise _unreadable(name, f"cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        hint = "put data into a channel, and code into source_dir"
+        raise _unreadable(name, f"must have at most {MAX_BYTES // 1_000_000} MB", hint=hint)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -52,8 +52,9 @@ def dump(part: BaseModel, model: type[BaseModel]) -> dict[str, object]:
     for name, field in model.model_fields.items():
         value = getattr(part, name)
         empty = value is None or value in ((), {}, "") or (value is False and field.default is False)
-        if not empty:
-            result[name] = _dumped(name, value)
+        written = None if empty else _dumped(name, value)
+        if written is not None and not (isinstance(value, BaseModel) and written == {}):
+            result[name] = written
     return result
 
 

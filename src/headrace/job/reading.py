@@ -96,3 +96,18 @@ def host_counts(data: Data) -> dict[str, int]:
         for name, count in pairs
         if isinstance(name, str) and isinstance(count, int) and not isinstance(count, bool) and count > 0
     }
+
+
+def each_group_alone(data: Data) -> bool:
+    """Tells whether every group is a world of its own, all alike.
+
+    It is what SageMaker's containers make of a request that enables a distribution and names no groups for it.
+    """
+    found = [world for _, world in worlds(data)]
+    alike = all(_ungrouped(world) == _ungrouped(found[0]) for world in found)
+    names = [name for world in found for name in as_names(world.get("instance_groups"))]
+    return len(found) > 1 and alike and len(found) == len(names) and names == group_names(data)
+
+
+def _ungrouped(world: Data) -> dict[str, object]:
+    return {key: value for key, value in world.items() if key != "instance_groups"}

@@ -7,11 +7,12 @@ wrong type: `fields` reports that. So all rules run on any input, and all proble
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from headrace.job.findings import Finding, Path, nearest, show
 from headrace.job.local import CONTROL_PORT, FEED_PORT, MASTER_PORT
 from headrace.job.reading import (
+    HOMOGENEOUS,
     Data,
     as_names,
     group_entries,
@@ -31,9 +32,35 @@ MAX_HOSTS = 254
 Rule = Callable[[Data], Iterator[Finding]]
 
 
+_SIZES = (
+    ("hyperparameters", 0, 100, "hyperparameters"),
+    ("environment", 0, 100, "variables"),
+    ("instance_groups", 1, 5, "instance groups"),
+    ("inputs", 1, 20, "channels"),
+    ("distribution", 0, 5, "distributions"),
+    ("subnets", 1, 16, "subnets"),
+    ("security_group_ids", 1, 5, "security groups"),
+    ("metric_definitions", 0, 40, "metrics"),
+    ("tags", 0, 50, "tags"),
+)
+_LIMITED = frozenset(key for key, _, _, _ in _SIZES)
+_READ = 200  # items of a list or mapping that the other rules look at; it is refused for its size anyway
+
+
 def check(data: Data) -> list[Finding]:
     """Returns what is broken between the keys of a job."""
-    return list(chain.from_iterable(rule(data) for rule in RULES))
+    return [*sizes(data), *chain.from_iterable(rule(shortened(data)) for rule in RULES)]
+
+
+def shortened(data: Data) -> dict[str, object]:
+    """Returns a job without the far ends of lists and mappings that are much too long."""
+    return {key: _head(value) if key in _LIMITED else value for key, value in data.items()}
+
+
+def _head(value: object) -> object:
+    if isinstance(value, Mapping):
+        return value if len(value) <= _READ else dict(islice(value.items(), _READ))
+    return value[:_READ] if isinstance(value, (list, tuple)) else value
 
 
 def program(data: Data) -> Iterator[Finding]:
@@ -44,7 +71,7 @@ def program(data: Data) -> Iterator[Finding]:
         yield Finding(("command",), "cannot be used together with entry_point", hint="keep one of the two")
     elif not (command or entry_point or image) and (not own or len(own) < len(_groups(data))):
         yield Finding(("entry_point",), "is required", hint="name a script in source_dir, or give a command")
-    needs_code = entry_point or own or not (command or image)
+    needs_code = (entry_point or own or not command) and not image  # an image may hold the code
     if needs_code and data.get("source_dir") is None:
         yield Finding(("source_dir",), "is required")
 
@@ -56,29 +83,23 @@ def instances(data: Data) -> Iterator[Finding]:
         if single:
             message = "InstanceType or InstanceCount cannot be specified with InstanceGroups"
             hint = "keep instance_groups, or instance_type and instance_count"
-            yield Finding((single[0],), message, show(data[single[0]]), hint)
+            yield Finding((single[0],), message, show(data[single[0]]), hint, code="ValidationException")
     elif not single:
         message = "instance_count and instance_type must be set if instance_groups is not set"
         hint = "for two kinds of machines write instance_groups: a list of name, type and count"
-        yield Finding(("instance_groups",), message, hint=hint)
+        yield Finding(("instance_groups",), message, hint=hint, code="ValueError")
     elif len(single) == 1:
         missing = "instance_count" if single == ["instance_type"] else "instance_type"
-        yield Finding((missing,), "instance_count and instance_type must be set if instance_groups is not set")
+        message = "instance_count and instance_type must be set if instance_groups is not set"
+        yield Finding((missing,), message, code="ValueError")
 
 
 def sizes(data: Data) -> Iterator[Finding]:
     """Lists and mappings have limits."""
-    for key, low, high, what in (
-        ("hyperparameters", 0, 100, "hyperparameters"),
-        ("environment", 0, 100, "variables"),
-        ("instance_groups", 1, 5, "instance groups"),
-        ("inputs", 1, 20, "channels"),
-        ("subnets", 1, 16, "subnets"),
-        ("security_group_ids", 1, 5, "security groups"),
-        ("metric_definitions", 0, 40, "metrics"),
-        ("tags", 0, 50, "tags"),
-    ):
+    for key, low, high, what in _SIZES:
         value = data.get(key)
+        if key == "distribution" and isinstance(value, Mapping):
+            continue  # one of them, written as itself
         if isinstance(value, (Mapping, list, tuple)) and not low <= len(value) <= high:
             hint = "leave inputs out when the job has no channel" if key == "inputs" and not value else ""
             allowed = f"{low} to {high}" if low else f"at most {high}"
@@ -127,11 +148,13 @@ def references(data: Data) -> Iterator[Finding]:
     for path, names in _references(data):
         if not names:
             yield Finding(path, "must name at least one group", "[]", "leave it out, or name a group")
-        for index, name in enumerate(names):
+        seen: set[str] = set()
+        for index, name in enumerate(names[:_READ]):
             if not isinstance(name, str):
                 continue
-            if name in names[:index]:
+            if name in seen:
                 yield Finding((*path, index), "names a group twice", repr(name))
+            seen.add(name)
             yield from _known((*path, index), name, known)
     for option in ("cpu_sets", "cpu_shares", "network", "gpus"):
         for name in mapping(data, "engines", "local", option):
@@ -218,6 +241,14 @@ def cpus(data: Data) -> Iterator[Finding]:
         yield Finding(("engines", "local", "cpu_shares"), message)
 
 
+def network(data: Data) -> Iterator[Finding]:
+    """A bandwidth needs hosts that have a network of their own."""
+    local = mapping(data, "engines", "local")
+    if local.get("network") and local.get("isolation") == "none":
+        hint = "write isolation: namespace, or leave network out"
+        yield Finding(("engines", "local", "network"), "is possible with isolation namespace only", hint=hint)
+
+
 def ports(data: Data) -> Iterator[Finding]:
     """Every service has a port of its own."""
     given = mapping(data, "engines", "local", "ports")
@@ -235,7 +266,6 @@ def ports(data: Data) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     program,
     instances,
-    sizes,
     group_sizes,
     unique_groups,
     hosts,
@@ -250,6 +280,7 @@ RULES: tuple[Rule, ...] = (
     waiting,
     service,
     cpus,
+    network,
     ports,
 )
 
@@ -295,4 +326,11 @@ def _known(path: Path, name: str, known: Sequence[str]) -> Iterator[Finding]:
     if name not in known:
         near = nearest(name, known)
         hint = f"did you mean {near!r}?" if near else ""
-        yield Finding(path, f"must be the name of an instance group: {quoted(known)}", repr(name), hint)
+        rule = f"must be the name of an instance group: {quoted(known)}"
+        if path[0] == "distribution":  # in the words of SageMaker's SDK
+            sdk = f"Invalid training instance group {name} !"
+            if known == [HOMOGENEOUS]:
+                sdk = "Instance groups not specified in the estimator !"
+            yield Finding(path, f"{sdk} It {rule}", repr(name), hint, code="ValueError")
+        else:
+            yield Finding(path, rule, repr(name), hint)

@@ -26,7 +26,8 @@ def channels(data: Data) -> Iterator[Finding]:
             f"Some channels have assigned instance groups: [{', '.join(with_groups)}] "
             f"while others not: [{', '.join(without)}]"
         )
-        yield Finding(("inputs", without[0]), message, hint="give instance_groups to all channels, or to none")
+        hint = "give instance_groups to all channels, or to none"
+        yield Finding(("inputs", without[0]), message, hint=hint, code="ValidationException")
 
 
 def modes(data: Data) -> Iterator[Finding]:

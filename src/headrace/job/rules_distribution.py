@@ -23,7 +23,7 @@ def distribution(data: Data) -> Iterator[Finding]:
             yield Finding(path, message, hint=hint)
         elif not ways and names is not None and all(_off(world, key) for key in world if key != "instance_groups"):
             hint = "write torch_distributed: {enabled: true}, or leave distribution out"
-            yield Finding(where, NOTHING_ENABLED, show(names), hint)
+            yield Finding(where, NOTHING_ENABLED, show(names), hint, code="ValueError")
         elif ways and names is None and len(groups) > 1:
             yield Finding(where, f"is required in a job with several groups; they are {quoted(groups)}")
         yield from _elastic(data, (*path, "torch_distributed", "elastic", "min_hosts"), world)

@@ -115,13 +115,17 @@ def _hyperparameter_key(value: object) -> str:
 
 def _hyperparameter_value(value: object) -> object:
     try:
-        length = len(json_form(value))
+        as_json = json_form(value)
+        length = len(value) if isinstance(value, str) else len(as_json)
     except RecursionError:
         raise broken("is nested too deeply", seen="") from None
     except ValueError as error:
         raise broken(f"must be a scalar, a list or a mapping that JSON can hold: {error}") from None
     if length > 2500:
-        raise broken("must have at most 2500 characters as JSON", seen=f"{length} characters")
+        raise broken(
+            "must have at most 2500 characters" + ("" if isinstance(value, str) else " as JSON"),
+            seen=f"{length} characters",
+        )
     return value
 
 
@@ -334,6 +338,7 @@ StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
 CpuSet = Annotated[str, BeforeValidator(_id_set("CPU"))]
 GpuSet = Annotated[str, BeforeValidator(_id_set("GPU"))]
 CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
+RetryOn = Annotated[Literal["infrastructure", "any"], BeforeValidator(one_of("infrastructure", "any"))]
 Isolation = Annotated[Literal["auto", "none", "namespace"], BeforeValidator(one_of("auto", "none", "namespace"))]
 Limits = Annotated[Literal["auto", "none"], BeforeValidator(one_of("auto", "none"))]
 Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]

@@ -3,6 +3,8 @@
 Every event has `event` (its type), `t` (seconds since the epoch, UTC) and the fields below. The agent of a host
 writes what happened on that host; the leader's agent also writes what it decided for the job; the engine writes what
 it saw from outside, and the last word: `run_finished`. A run without it is still going, or its engine was killed.
+
+A run has one attempt, or several when it is retried: `attempt_started` begins the second and every later one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,25 @@ class Status(str, enum.Enum):
     STOPPED = "Stopped"
 
 
+class SecondaryStatus(str, enum.Enum):
+    """SageMaker's SecondaryStatus, as far as an engine here can be in it."""
+
+    STARTING = "Starting"
+    DOWNLOADING = "Downloading"
+    TRAINING = "Training"
+    UPLOADING = "Uploading"
+    STOPPING = "Stopping"
+    RESTARTING = "Restarting"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    STOPPED = "Stopped"
+    MAX_RUNTIME_EXCEEDED = "MaxRuntimeExceeded"
+
+
+MAX_RUN = "MaxRuntimeExceeded"
+"""How the reason of a job begins that was stopped by max_run."""
+
+
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a job did not succeed: the first thing that went wrong.
 
@@ -31,6 +52,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
         exit_code: exit code of the program, None if it was killed or did not end.
         signal: number of the signal that killed it, None if none did.
         last_lines: its last output.
+        infrastructure: a machine or an agent failed, not the user's program: another attempt may well succeed.
     """
 
     reason: str
@@ -40,6 +62,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     last_lines: tuple[str, ...] = ()
+    infrastructure: bool = False
 
     def __str__(self) -> str:
         place = f"{self.group}/{self.host}" if self.host else ""
@@ -50,6 +73,25 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
     t: float
+
+
+class StatusChanged(_Event, frozen=True, tag="status_changed"):
+    """The engine has come to another part of its work. The ends are not said here but by `run_finished`."""
+
+    status: SecondaryStatus
+    message: str = ""
+
+
+class InstancesStarted(_Event, frozen=True, tag="instances_started"):
+    """The instances run from here on: they are paid for. `hosts`: the hosts of every group."""
+
+    hosts: dict[str, tuple[str, ...]]
+
+
+class AttemptStarted(_Event, frozen=True, tag="attempt_started"):
+    """The job is tried once more. `number`: 2 for the first retry."""
+
+    number: int
 
 
 class HostStarted(_Event, frozen=True, tag="host_started"):
@@ -73,6 +115,13 @@ class HostLost(_Event, frozen=True, tag="host_lost"):
     group: str
     host: str
     reason: str
+
+
+class HostReleased(_Event, frozen=True, tag="host_released"):
+    """A host's programs are done and nobody needs it any more: it has ended before the job, and costs no more."""
+
+    group: str
+    host: str
 
 
 class ProgramStarted(_Event, frozen=True, tag="program_started"):
@@ -120,14 +169,25 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
     recovered: bool = False
 
 
+class ChannelProgress(_Event, frozen=True, tag="channel_progress"):
+    """How much of an input channel is on this machine; the last one of a channel says that all of it is."""
+
+    channel: str
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
+
+
 class JobStarted(_Event, frozen=True, tag="job_started"):
     """All hosts have registered and were told to start their programs."""
 
 
 class JobStopping(_Event, frozen=True, tag="job_stopping"):
-    """The coordinator has begun to stop every host."""
+    """The coordinator has begun to stop every host. `status`: how the job will end."""
 
     reason: str
+    status: Status = Status.STOPPED
 
 
 class JobFinished(_Event, frozen=True, tag="job_finished"):
@@ -138,10 +198,18 @@ class JobFinished(_Event, frozen=True, tag="job_finished"):
 
 
 class RunFinished(_Event, frozen=True, tag="run_finished"):
-    """The engine's last word: everything is stopped and cleaned up."""
+    """The engine's last word: everything is stopped and cleaned up.
+
+    Attributes:
+        status: how the job ended.
+        cause: why, if it did not succeed.
+        failure_reason: SageMaker's FailureReason, at most 1024 characters: what the user's program wrote to
+            output/failure, else the cause. Empty when the job did not fail.
+    """
 
     status: Status
     cause: Cause | None = None
+    failure_reason: str = ""
 
 
 class Clash(msgspec.Struct, frozen=True):
@@ -210,9 +278,13 @@ class RequirementsInstalled(_Event, frozen=True, tag="requirements_installed"):
 
 
 Event = (
-    HostStarted
+    StatusChanged
+    | InstancesStarted
+    | AttemptStarted
+    | HostStarted
     | HostRegistered
     | HostLost
+    | HostReleased
     | ProgramStarted
     | ProgramExited
     | FeedReady
@@ -220,6 +292,7 @@ Event = (
     | ArtefactsStored
     | CheckpointsRestored
     | RequirementsInstalled
+    | ChannelProgress
     | JobStarted
     | JobStopping
     | JobFinished

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field, replace
 
 from headrace.runs.events import (
     ArtefactsStored,
+    AttemptStarted,
     Cause,
     DataWorkerLost,
     Event,
     HostLost,
     JobFinished,
     JobStarted,
-    JobStopping,
     ProgramExited,
     ProgramStarted,
     RunFinished,
+    SecondaryStatus,
     Status,
 )
 from headrace.runs.layout import Stream
+from headrace.runs.lifecycle import FAILURE_CHARACTERS, HostTime, Lifecycle, Transition, final_status
 
 ENGINE_KILLED = "the engine was killed"
 """Reason of a run whose supervisor is gone without a last word."""
@@ -38,6 +40,7 @@ class Program:
         signal: number of the signal that killed it.
         stopped: it ended because it was told to.
         argv: its command line.
+        attempt: in which attempt it ran, from 1.
     """
 
     stream: Stream
@@ -48,6 +51,7 @@ class Program:
     signal: int | None = None
     stopped: bool = False
     argv: tuple[str, ...] = ()
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,12 @@ class RunState:
         programs: in the order of their start.
         lost: the events of lost hosts and data workers.
         artefacts: what was stored where, the last word about each name (``model``, ``output`` ...).
+        secondary_status: SageMaker's SecondaryStatus.
+        transitions: what it has been, in order; the last one has no end while the run goes on.
+        attempt: which attempt this is or was, from 1.
+        failure_reason: SageMaker's FailureReason; empty unless the run Failed.
+        instances_started: when the instances began to cost, None if they did not.
+        hosts: how long each instance ran, in the plan's order; empty when none did.
     """
 
     status: Status = Status.IN_PROGRESS
@@ -75,6 +85,25 @@ class RunState:
     programs: tuple[Program, ...] = ()
     lost: tuple[HostLost | DataWorkerLost, ...] = ()
     artefacts: tuple[ArtefactsStored, ...] = ()
+    secondary_status: SecondaryStatus = SecondaryStatus.STARTING
+    transitions: tuple[Transition, ...] = ()
+    attempt: int = 1
+    failure_reason: str = ""
+    instances_started: float | None = None
+    hosts: tuple[HostTime, ...] = ()
+
+    @property
+    def exit_code(self) -> int | None:
+        """0 for Completed, 130 when the user stopped it, 1 for every other end; None while it goes on."""
+        if not self.finished:
+            return None
+        if self.secondary_status is SecondaryStatus.COMPLETED:
+            return 0
+        return STOPPED_BY_USER if self.secondary_status is SecondaryStatus.STOPPED else 1
+
+
+STOPPED_BY_USER = 130
+"""Exit code of a run that was stopped on somebody's wish."""
 
 
 @dataclass
@@ -84,9 +113,9 @@ class _Fold:
     artefacts: dict[str, ArtefactsStored] = field(default_factory=dict)
     started: float | None = None
     last: float | None = None
-    stopping: bool = False
     verdict: JobFinished | None = None
     word: RunFinished | None = None
+    life: Lifecycle = field(default_factory=Lifecycle)
 
     def exited(self, event: ProgramExited) -> None:
         stream = Stream(event.group, event.host, event.stream)
@@ -120,9 +149,10 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
     fold = _Fold()
     for event in events:
         fold.last = event.t
+        fold.life.take(event)
         if isinstance(event, ProgramStarted):
             stream = Stream(event.group, event.host, event.stream)
-            fold.programs.append(Program(stream, event.pid, event.t, argv=event.argv))
+            fold.programs.append(Program(stream, event.pid, event.t, argv=event.argv, attempt=fold.life.attempt))
         elif isinstance(event, ProgramExited):
             fold.exited(event)
         elif isinstance(event, HostLost | DataWorkerLost):
@@ -130,24 +160,34 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         elif isinstance(event, ArtefactsStored):
             fold.artefacts[event.name] = event
         elif isinstance(event, JobStarted):
-            fold.started = event.t
-        elif isinstance(event, JobStopping):
-            fold.stopping = True
+            fold.started = event.t if fold.started is None else fold.started
+        elif isinstance(event, AttemptStarted):
+            fold.verdict = None
         elif isinstance(event, JobFinished):
             fold.verdict = fold.verdict or event
         elif isinstance(event, RunFinished):
             fold.word = fold.word or event
     status, cause, ended = _verdict(fold, supervised)
+    finished = fold.word is not None or not supervised
+    if ended is not None:
+        fold.life.end(final_status(status, cause), ended, str(cause or ""))
+    reason = fold.word.failure_reason if fold.word else ""
     return RunState(
         status=status,
         cause=cause,
         degraded=any(isinstance(event, DataWorkerLost) for event in fold.lost),
-        finished=fold.word is not None or not supervised,
+        finished=finished,
         started=fold.started,
         ended=ended,
         programs=tuple(fold.programs),
         lost=tuple(fold.lost),
         artefacts=tuple(fold.artefacts.values()),
+        secondary_status=final_status(status, cause) if finished else fold.life.status,
+        transitions=tuple(fold.life.transitions),
+        attempt=fold.life.attempt,
+        failure_reason=(reason or str(cause or ""))[:FAILURE_CHARACTERS] if status is Status.FAILED else "",
+        instances_started=fold.life.instances_started,
+        hosts=fold.life.hosts(ended),
     )
 
 
@@ -157,6 +197,6 @@ def _verdict(fold: _Fold, supervised: bool) -> tuple[Status, Cause | None, float
         return fold.word.status, fold.word.cause or verdict_cause, fold.word.t
     if not supervised:
         return Status.FAILED, verdict_cause or Cause(reason=ENGINE_KILLED), fold.last
-    if fold.verdict is None and fold.stopping:
-        return Status.STOPPING, None, None
+    if fold.life.stopping:
+        return Status.STOPPING, verdict_cause, None
     return Status.IN_PROGRESS, verdict_cause, None

@@ -8,8 +8,8 @@ Differences to SageMaker, and why:
 * no ``-x LD_PRELOAD`` of a library that makes gethostname() answer the host's name.
 * variables that are not set are not named, since mpirun warns of them.
 * no ``--tag-output`` and ``--display-map``: the output of ranks does not pass through mpirun, and each has its log.
-* ``btl ^openib,uct,ofi`` instead of ``^openib``: the exclusion replaces the one of the system's configuration, which has
-  all three, and opening the others makes MPI_Init and MPI_Finalize a second slower.
+* ``btl ^openib,uct,ofi`` instead of ``^openib``: the exclusion replaces the one of the system's configuration, which
+  has all three, and opening the others makes MPI_Init and MPI_Finalize a second slower.
 * a parameter that the user sets with ``-mca`` is not set a second time: mpirun would refuse it.
 
 Open MPI 5 has other names for the same: its launcher is PRRTE.
@@ -17,12 +17,14 @@ Open MPI 5 has other names for the same: its launcher is PRRTE.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 KNOWN = (4, 5)
+LOOPBACK = "lo"
 NCCL_DEBUG = "--NCCL_DEBUG"
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)\.(\d+)")
 _PARAMETER = re.compile(r"--?(g|prte|pmix|o)?mca")
@@ -106,12 +108,17 @@ def mpirun_command(
         options: words of custom_mpi_options; the user's come last and win.
 
     Raises:
-        ValueError: a version that is not known, an option without its value.
+        ValueError: a version that is not known or does not work here, an option without its value.
     """
     custom, nccl_debug = split_options(options)
     if version[0] not in KNOWN:
         known = " and ".join(str(major) for major in KNOWN)
         raise ValueError(f"Open MPI {'.'.join(map(str, version))} is not known here; known are {known}")
+    if version[0] == 5 and interface == LOOPBACK:
+        raise ValueError(
+            "Open MPI 5 does not work over the loopback interface: use Open MPI 4, or `isolation: namespace`, "
+            "which gives every host an interface of its own"
+        )
     flags = _flags_4 if version[0] == 4 else _flags_5
     forwarded = [f"NCCL_SOCKET_IFNAME={interface}", f"NCCL_DEBUG={nccl_debug}"]
     forwarded += [name for name in _FORWARDED if environment.get(name)]
@@ -137,7 +144,7 @@ def mpirun_command(
 
 def _parameters_in(options: Sequence[str]) -> set[str]:
     """Names of the parameters that the user sets himself."""
-    return {name for option, name in zip(options, options[1:], strict=False) if _PARAMETER.fullmatch(option)}
+    return {name for option, name in itertools.pairwise(options) if _PARAMETER.fullmatch(option)}
 
 
 def _flags_4(interface: str, daemon_agent: str) -> list[tuple[str, str, str]]:

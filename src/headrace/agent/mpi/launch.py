@@ -6,6 +6,7 @@ What is wrong is said in the last line of standard error, which becomes the job'
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -56,6 +57,8 @@ def installed_version() -> tuple[int, int, int]:
 
 def has_mpi4py(python: str) -> bool:
     """Tells whether mpi4py can be imported by an interpreter."""
+    if python == sys.executable:
+        return importlib.util.find_spec(RUNNER) is not None
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({RUNNER!r}) is None)"
     try:
         return subprocess.run([python, "-c", code], timeout=IMPORT_SECONDS, check=False).returncode == 0

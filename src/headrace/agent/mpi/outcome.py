@@ -6,11 +6,15 @@ It does when ranks are missing: mpirun was told to start fewer, or put an end to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from headrace.agent.firstcause import Kind, Suspect
+from headrace.agent.hoststate import HostState
 from headrace.agent.messages import Exited
+from headrace.agent.programs import MPIRUN
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.ranks import world_size
+from headrace.runs.events import Cause
 
 AFTER = 3.0  # seconds after mpirun's end within which the last ranks must have been reported
 
@@ -27,6 +31,15 @@ def missing_ranks(plan: LaunchPlan, first: str, exits: Mapping[str, Mapping[str,
     hosts = plan.hosts_of(world) if world else ()
     well = {stream for host in hosts for stream, end in exits.get(host, {}).items() if end.exit_code == 0}
     return [rank for rank in range(world_size(plan, first)) if str(rank) not in well]
+
+
+def unfinished_worlds(plan: LaunchPlan, hosts: Mapping[str, HostState], now: float) -> Iterator[Suspect]:
+    """Yields a suspect for each world whose mpirun ended some time ago while ranks are missing."""
+    for host in hosts.values():
+        if host.mpirun_ended and now > host.mpirun_ended + AFTER:
+            missing = missing_ranks(plan, host.name, {each.name: each.exits for each in hosts.values()})
+            if missing:
+                yield Suspect(Kind.LAUNCHER, now, Cause(incomplete(missing), host.group, host.name, MPIRUN))
 
 
 def incomplete(ranks: list[int]) -> str:

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.engines.local.artefacts import check_artefacts
+from headrace.engines.local.channel_area import sweep_channels
+from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
+from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits_cgroup import find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
@@ -29,11 +32,17 @@ from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
 
 SUPERVISOR = "headrace.engines.local.supervisor"
 SUPERVISOR_SECONDS = 30.0
-ENGINE_LOGS = "engine"  # folder of the run: what supervisor and agents write when something is wrong with them
 
 
 def plan(job: Job) -> LaunchPlan:
-    """Returns what would run where. Raises JobInvalid for a CPU or GPU that this machine does not have."""
+    """Returns what would run where.
+
+    Raises:
+        JobInvalid: what this engine or this machine does not have, such as a CPU.
+        EngineRefused: FastFile channels where nothing can be mounted.
+    """
+    job.check_engine("local")
+    check_mounts(job)
     return _plan(job, RunPaths(runs_dir() / job.job_name))
 
 
@@ -44,22 +53,29 @@ def limits(job: Job) -> tuple[str, ...]:
 
 def check(job: Job) -> None:
     """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
+    job.check_engine("local")
     job.check_files()
     check_name(job.job_name)
     planned = plan(job)
     check_ports(planned)
     check_artefacts(job, planned.isolation.level == NAMESPACE)
+    check_channels(job)
 
 
-def start(job: Job) -> Handle:
-    """Starts a run. Raises JobInvalid or EngineRefused; then nothing is left."""
+def start(job: Job, detach: bool = False) -> Handle:
+    """Starts a run, which lives without this process when it is detached.
+
+    Raises:
+        JobInvalid, EngineRefused: then nothing is left.
+    """
     check(job)
     sweep(find_places())  # of runs whose supervisor and caller were killed together
+    sweep_channels()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
         prepare(job, _plan(job, paths), paths)
-        return _start_supervisor(paths)
+        return _start_supervisor(paths, detach)
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):
@@ -78,7 +94,7 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
-    isolation, network = choose(job.local.isolation), network_here()
+    isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
     machine, _ = look_at_machine(job)
     return make_plan(job, paths, machine, sys.executable, isolation, network)
 
@@ -101,20 +117,20 @@ def _name_taken(job_name: str) -> Iterator[None]:
         os.close(directory)
 
 
-def _start_supervisor(paths: RunPaths) -> Handle:
-    logs = paths.root / ENGINE_LOGS
+def _start_supervisor(paths: RunPaths, detach: bool) -> Handle:
+    logs = paths.root / FOLDER
     logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                [sys.executable, "-m", SUPERVISOR, str(paths.root), "0" if detach else str(os.getpid())],
                 stdin=reading,
                 stdout=log,
                 stderr=log,
                 env=supervisor_environment(paths.id),
                 cwd=paths.root,  # so that no module of the user's directory is imported in its place
-                start_new_session=True,
+                start_new_session=True,  # a signal to the caller's terminal is none to the supervisor
             )
     except BaseException:
         os.close(writing)
@@ -128,6 +144,9 @@ def _start_supervisor(paths: RunPaths) -> Handle:
         process.kill()
         process.wait()
         raise
+    if detach:
+        os.close(writing)
+        return Handle(paths, process, None)
     return Handle(paths, process, writing)
 
 
@@ -136,7 +155,7 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
     deadline = time.monotonic() + SUPERVISOR_SECONDS
     while read_header(paths).supervisor_pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
-            words = (paths.root / ENGINE_LOGS / "supervisor.log").read_text(errors="replace").strip()
+            words = (paths.root / FOLDER / "supervisor.log").read_text(errors="replace").strip()
             raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
         time.sleep(0.005)
 

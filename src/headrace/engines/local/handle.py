@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.limits_cgroup import REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.scratch import remove_scratch
 from headrace.processes.table import Process, is_running, look, name_of_exit, send
@@ -17,27 +18,25 @@ from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, 
 from headrace.runs.events import HostStarted, RunFinished
 
 ENGINE = "engine"  # name of the engine's event file
-MAX_RUN = "MaxRuntimeExceeded"
-STOPPED_BY_USER = 130
 AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
 _live: set[Handle] = set()  # a handle that nobody holds must not close the lifeline of its run
 
 
 class Handle:
-    """A run that this process has started. The run is stopped when this process dies.
+    """A run that this process has started. Unless it is detached, it is stopped when this process dies.
 
     Args:
         paths: the run's directory.
         process: the supervisor.
-        lifeline: this end of the pipe that tells the supervisor that the caller lives.
+        lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a detached run.
 
     Attributes:
         paths: the run's directory.
         run: what the run's files say.
     """
 
-    def __init__(self, paths: RunPaths, process: subprocess.Popen[bytes], lifeline: int) -> None:
+    def __init__(self, paths: RunPaths, process: subprocess.Popen[bytes], lifeline: int | None) -> None:
         self.paths = paths
         self.run = Run(paths)
         self._process = process
@@ -69,13 +68,7 @@ class Handle:
     def exit_code(self) -> int | None:
         """0 for Completed, 130 when the user stopped it, 1 for every other end; None while it runs."""
         self._look()
-        state = self.run.state()
-        if not state.finished:
-            return None
-        if state.status is Status.COMPLETED:
-            return 0
-        timed_out = state.cause is not None and state.cause.reason.startswith(MAX_RUN)
-        return STOPPED_BY_USER if state.status is Status.STOPPED and not timed_out else 1
+        return self.run.state().exit_code
 
     def wait(self, timeout: float | None = None) -> Status:
         """Waits until the run is over: everything has ended and is cleaned up.
@@ -119,7 +112,8 @@ class Handle:
         if self._over or self._process.poll() is None:
             return
         self._over = True
-        os.close(self._lifeline)
+        if self._lifeline is not None:
+            os.close(self._lifeline)
         _live.discard(self)
         if not any(isinstance(event, RunFinished) for event in self.run.events()):
             self._say_last_word()
@@ -130,6 +124,7 @@ class Handle:
         end_agents(self.run, AGENTS_SECONDS)
         remove_scratch(self.id)
         sweep(find_places(), REMOVE_SECONDS)
+        remove_channels(self.paths)
         cause = Cause(f"the engine's supervisor was {how}" if code < 0 else f"the engine's supervisor {how}")
         with EventWriter(self.paths.events(ENGINE)) as events:  # its writer is dead
             events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))

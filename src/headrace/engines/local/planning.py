@@ -16,12 +16,15 @@ from headrace.instance.launch import (
     Isolation,
     LaunchPlan,
     Ports,
+    Readiness,
+    Retry,
 )
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.runs import RunPaths
 
 START_TIMEOUT = 60.0
+START_SECONDS_A_HOST = 2.0  # all hosts start on one machine, which may be small and busy
 
 
 def make_plan(
@@ -77,8 +80,11 @@ def make_plan(
         environment=dict(job.environment),
         ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
         stop_grace=job.local.stop_grace,
-        start_timeout=START_TIMEOUT,
+        start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
+        stall_after=job.stall_after,
+        encrypt=job.encrypt_inter_container_traffic,
+        retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
         isolation=isolation,
     )
@@ -136,6 +142,8 @@ def _group(job: Job, name: str, limits: dict[str, HostLimits], machine: int) -> 
         environment=dict(group.environment),
         processes_per_host=job.processes_on(name),
         feed_executors=feed_executors(job.feed_workers, cores, ranks) if name in job.feed_groups else 0,
+        depends_on=group.depends_on,
+        ready=Readiness(group.ready.port or 0, group.ready.timeout) if group.ready else Readiness(),
     )
 
 

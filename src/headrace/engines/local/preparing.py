@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.engines.local.artefacts import prepare_artefacts
+from headrace.engines.local.channels import prepare_channels, tree_channels
 from headrace.engines.local.code import bring_code
 from headrace.engines.local.isolation.arranging import arrange
 from headrace.engines.local.isolation.layout import INTERFACE
 from headrace.engines.local.requirements import plan_environments, prepare_install
-from headrace.instance import Channel, build_tree
+from headrace.instance import build_tree
 from headrace.instance.launch import NAMESPACE, LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -51,20 +52,13 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=job.hyperparameters_of(host.group),
-            channels={
-                name: Channel(
-                    source=channel.local_path(job.base_path),
-                    content_type=channel.content_type,
-                    input_mode=job.input_mode_of(name),
-                    distribution=channel.distribution,
-                )
-                for name, channel in job.channels_of(host.group).items()
-            },
+            channels=tree_channels(job, host.name),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
         )
         write_plan(plan, tree, secret)
     prepare_artefacts(job, plan, paths)
+    prepare_channels(job, paths)
 
 
 def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:

@@ -1,12 +1,20 @@
 """Stands between the caller and the agents: `python -m headrace.engines.local.supervisor RUN_DIR CALLER_PID`.
 
-It starts one agent a host and then only watches:
+It leads a run through its parts, each only when there is something to do (see `helper_processes`):
 
-* the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped;
-* SIGTERM or SIGINT: the job is stopped in order; the second one: at once;
-* an agent dies: the leader's agent is told; when it was the leader's, the others are told to stop;
-* what an agent leaves running is adopted (child subreaper) and ended;
-* agents that do not end in time are killed.
+    Starting      installs the requirements
+    Downloading   fills the channels, brings earlier checkpoints
+    Training      one agent a host; beside them what serves channels and keeps checkpoints; again after a failure
+                  (Restarting) when the job wants that
+    Uploading     collects model and output
+
+and only watches meanwhile:
+
+* the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. A
+  detached run has no caller: CALLER_PID is 0;
+* SIGTERM or SIGINT: the job is stopped in order; the second one: at once. That holds in every part;
+* a process that works beside the agents ends unasked: the job fails;
+* what an agent or another process leaves running is adopted (child subreaper) and ended.
 
 At the end it removes the temporary files and says the last word, `run_finished`. It never says Completed unless the
 coordinator did.
@@ -22,41 +30,43 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.isolation.starting import Begun, Started, Starter, open_starter
+from headrace.engines.local.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
+from headrace.engines.local.channel_area import remove_channels
+from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
+from headrace.engines.local.isolation.starting import Starter, open_starter
 from headrace.engines.local.limits_cgroup import RunGroups, find_places
-from headrace.engines.local.scratch import remove_scratch, scratch_dir
-from headrace.instance.launch import HostPlan, LaunchPlan
-from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
-from headrace.instance.paths import BASE_VARIABLE
+from headrace.engines.local.scratch import remove_scratch
+from headrace.instance.launch import LaunchPlan
+from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
-from headrace.processes.table import descendants, describe_exit, name_of_exit, reap, send
-from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, adopt
-from headrace.runs.events import HostLost, HostStarted, JobFinished, RunFinished
+from headrace.processes.table import descendants, reap, send
+from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt
+from headrace.runs.events import MAX_RUN, AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 ENGINE = "engine"
-ENGINE_LOGS = "engine"
-FAILURE_GRACE = 5.0
-LINGER = 1.0  # for helpers that end by themselves, see headrace.agent.sweep
-AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
-AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
+STOPPED_BY_USER = "stopped by the user"
+LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.sweep
+READY_SECONDS = 60.0  # for what works beside the agents to be ready
+HELPER_GRACE = 5.0  # between SIGTERM and SIGKILL for a process whose work is not wanted any more
+LAST_SYNC_SECONDS = 900.0  # for the last checkpoints to be brought to safety
+COLLECT_SECONDS = 3600.0
+ORPHANED_SECONDS = 10.0  # in place of both, when the caller is gone
 END_SECONDS = 10.0  # for what is killed at the very end
 POLL = 0.5
 POLL_END = 0.02
+BEFORE = (
+    ("install", SecondaryStatus.STARTING, "Installing the requirements"),
+    ("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data"),
+    ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints"),
+)
 
-
-@dataclass
-class _Agent:
-    host: HostPlan
-    process: Started
-    lifeline: int  # this end of it
-    memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
-    kills: int = 0  # when it was read last
+Outcome = tuple[Status, Cause | None]
 
 
 class Supervisor:
@@ -64,7 +74,7 @@ class Supervisor:
 
     Args:
         paths: the run's directory.
-        caller: pid of the process that started the run.
+        caller: pid of the process that started the run; 0 for a detached run.
     """
 
     def __init__(self, paths: RunPaths, caller: int) -> None:
@@ -72,22 +82,25 @@ class Supervisor:
         self._caller = caller
         self._plan = msgspec.json.decode((paths.root / "plan.json").read_bytes(), type=LaunchPlan)
         self._events = EventWriter(paths.events(ENGINE))
-        self._agents: dict[int, _Agent] = {}
-        self._starter = Starter()
-        self._adopting = False  # an agent has ended: there may be orphans
+        self._agents: Agents | None = None
+        self._helpers: dict[int, HelperProcess] = {}
+        self._beside: list[HelperProcess] = []
+        self._adopting = False  # something of ours has ended: there may be orphans
         self._orphans_since = 0.0
-        self._stops = 0
-        self._cause: Cause | None = None  # why the leader is no help any more
-        self._leader_ended = False
-        self._kill_at = float("inf")
+        self._wishes: list[StopJob] = []
+        self._broken: Cause | None = None  # what worked beside the agents and ended unasked
+        self._began = time.monotonic()
+        self._instances_run = False
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         for end in (self._wake, wake_end):
             end.setblocking(False)
         self._wake_end = wake_end
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
-        self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
+        if caller:
+            self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
+        self._starter = Starter()
         self._groups = RunGroups(self._plan.run_id, find_places())
 
     def run(self) -> Status:
@@ -101,11 +114,7 @@ class Supervisor:
         cause: Cause | None = Cause("the engine's supervisor was interrupted")
         try:
             adopt(self._paths)
-            self._starter = open_starter(self._paths)
-            self._start_agents()
-            while self._agents or self._orphans():
-                self._step()
-            status, cause = self._verdict()
+            status, cause = self._job()
         except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
             traceback.print_exc()
             cause = Cause(f"the engine's supervisor failed: {error!r}")
@@ -113,66 +122,188 @@ class Supervisor:
             self._starter.close()
             self._end_everything()
             remove_scratch(self._plan.run_id)
+            remove_channels(self._paths)
             for group in self._groups.remove():
                 print(f"the control group {group} could not be removed", file=sys.stderr)
-            self._events.write(RunFinished(t=time.time(), status=status, cause=cause))
+            reason = failure_reason(self._plan, cause) if status is Status.FAILED else ""
+            self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
 
-    def _start_agents(self) -> None:
-        begun = [self._begin_agent(host) for host in self._plan.hosts]
-        for host, (each, lifeline, memory) in zip(self._plan.hosts, begun, strict=True):
-            agent = _Agent(host, self._starter.agent(each), lifeline, memory)
-            self._agents[agent.process.pid] = agent
-            self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+    # --- the parts of a run --------------------------------------------------------------------------------------
 
-    def _begin_agent(self, host: HostPlan) -> tuple[Begun, int, OomCounter | None]:
-        reading, writing = os.pipe()
-        env = {**os.environ, BASE_VARIABLE: host.base_dir, SCRATCH: str(scratch_dir(self._plan.run_id))}
-        path = self._paths.root / ENGINE_LOGS / f"{host.name}.log"
-        weight = host.cpu_weight * len(self._plan.hosts)
-        groups = self._groups.add(host.name, memory=host.memory, cpu_weight=weight)
-        events = self._groups.open_events(host.name)
-        if events is not None:
-            env[FD_VARIABLE] = str(events)
-        try:
-            with path.open("ab") as log:
-                begun = self._starter.begin(
-                    [sys.executable, "-m", "headrace.agent", OPTION],
-                    host=host.name,
-                    env=env,
-                    cwd=self._paths.root,
-                    cpus=host.cpus,
-                    groups=groups,
-                    pass_fds=() if events is None else (events,),
-                    stdin=reading,
-                    log=log,
-                )
-        finally:
-            os.close(reading)
-        os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
-        return begun, writing, None if events is None else OomCounter(events)
+    def _job(self) -> Outcome:
+        self._part(SecondaryStatus.STARTING, "Preparing the instances for training")
+        self._began = time.monotonic()
+        for name, status, message in BEFORE:
+            outcome = self._before(name, status, message)
+            if outcome is not None:
+                return outcome
+        self._starter = open_starter(self._paths)
+        return self._after(self._attempts())
+
+    def _part(self, status: SecondaryStatus, message: str) -> None:
+        if status in {SecondaryStatus.DOWNLOADING, SecondaryStatus.TRAINING} and not self._instances_run:
+            self._instances_run = True
+            hosts = {group.name: group.hosts for group in self._plan.groups}
+            self._events.write(InstancesStarted(t=time.time(), hosts=hosts))
+        self._events.write(StatusChanged(t=time.time(), status=status, message=message))
+
+    def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
+        """Does some work before the programs start. Returns how the job ends if they shall not."""
+        if not is_wanted(self._paths.root, name):
+            return None
+        self._part(status, message)
+        limit = self._began + self._plan.max_run if self._plan.max_run else float("inf")
+        helper = self._start_helper(name)
+        self._until_ended(helper, limit, lambda: bool(self._wishes))
+        if self._wishes:
+            return self._wished()
+        if helper.exit_code == 0:
+            return None
+        if helper.told:
+            how = f"{MAX_RUN}: {WORK[name]} took longer than max_run, {self._plan.max_run:g} s"
+            return Status.STOPPED, Cause(how)
+        return Status.FAILED, helper.failure()
+
+    def _attempts(self) -> Outcome:
+        """Runs the programs, and once more after a failure as often as the job wants it."""
+        attempt = 1
+        while True:
+            self._part(SecondaryStatus.TRAINING, "Training in progress")
+            status, cause = self._attempt()
+            if self._wishes or not is_tried_again(self._plan.retry, attempt, status, cause):
+                return status, cause
+            if self._plan.max_run and self._spent() >= self._plan.max_run:
+                return status, cause
+            attempt += 1
+            of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
+            self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
+            remove_scratch(self._plan.run_id)
+            clear(self._plan)
+            self._events.write(AttemptStarted(t=time.time(), number=attempt))
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
+
+    def _attempt(self) -> Outcome:
+        """Runs the programs once."""
+        if self._wishes:
+            return self._wished()
+        outcome = self._start_beside()
+        if outcome is None:
+            agents = self._agents = Agents(
+                self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
+            )
+            agents.start()
+            while agents.pids or self._orphans():
+                self._step()
+            outcome = agents.verdict()
+            self._agents = None
+        trouble = self._end_beside()
+        broken, self._broken = self._broken, None
+        if broken is not None and outcome[1] is not None and outcome[1].reason == broken.reason:
+            return Status.FAILED, broken  # with its last lines
+        if trouble is not None and outcome[0] is not Status.FAILED:
+            return Status.FAILED, trouble
+        return outcome
+
+    def _start_beside(self) -> Outcome | None:
+        """Starts what works beside the agents. Returns how the job ends if that fails."""
+        for name in ("serve_channels", "sync"):
+            if not is_wanted(self._paths.root, name):
+                continue
+            helper = self._start_helper(name)
+            self._beside.append(helper)
+            if name != "serve_channels":
+                continue
+            deadline = time.monotonic() + READY_SECONDS
+            while not (helper.ready or helper.ended or self._wishes) and time.monotonic() < deadline:
+                self._step()
+            if not (helper.ready or self._wishes):
+                late = f"{WORK[name]} failed: not ready within {READY_SECONDS:g} s"
+                return Status.FAILED, helper.failure() if helper.ended else Cause(late)
+        return self._wished() if self._wishes else None
+
+    def _end_beside(self) -> Cause | None:
+        """Ends what works beside the agents; the checkpoints get time. Returns what went wrong with it."""
+        trouble: Cause | None = None
+        for helper in self._beside:
+            seconds = self._patience(LAST_SYNC_SECONDS) if helper.name == "sync" else HELPER_GRACE
+            unasked = helper.ended
+            helper.terminate()
+            self._until_ended(helper, time.monotonic() + seconds, self._at_once)
+            # Data that the job has read may have ended too early, or what it has saved may be lost.
+            if unasked or (helper.name == "sync" and helper.exit_code != 0):
+                trouble = helper.failure()
+        self._beside = []
+        return trouble
+
+    def _after(self, outcome: Outcome) -> Outcome:
+        """Collects what the job has made. Returns how it ends."""
+        if not is_wanted(self._paths.root, "collect") or self._at_once():
+            return outcome
+        self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
+        heard = len(self._wishes)
+        helper = self._start_helper("collect", {JOB_STATUS: outcome[0].value})
+        limit = time.monotonic() + self._patience(COLLECT_SECONDS)
+        self._until_ended(helper, limit, lambda: self._at_once() or len(self._wishes) > heard)
+        if helper.exit_code == 0 or outcome[0] is Status.FAILED:
+            return outcome
+        return self._wished() if len(self._wishes) > heard else (Status.FAILED, helper.failure())
+
+    # --- processes beside the agents -----------------------------------------------------------------------------
+
+    def _start_helper(self, name: str, more: dict[str, str] | None = None) -> HelperProcess:
+        helper = HelperProcess(name, self._paths.root, self._selector, more)
+        self._helpers[helper.pid] = helper
+        return helper
+
+    def _until_ended(self, helper: HelperProcess, limit: float, unwanted: Callable[[], bool]) -> None:
+        """Waits for a process to end. When it is unwanted or its time is over, asks it to (once), then kills it."""
+        kill_at = float("inf")
+        while not helper.ended or self._orphans():
+            self._step()
+            now = time.monotonic()
+            if kill_at == float("inf") and (now > limit or unwanted()):
+                kill_at = now if helper.told else now + HELPER_GRACE
+                if not helper.told:
+                    helper.terminate()
+            if now > kill_at or (kill_at < float("inf") and self._at_once()):
+                helper.kill()
+
+    def _patience(self, seconds: float) -> float:
+        return min(seconds, ORPHANED_SECONDS) if any(wish.failed for wish in self._wishes) else seconds
+
+    def _helper_ended(self, helper: HelperProcess, status: int) -> None:
+        helper.finish(status)
+        self._adopting = True
+        if helper in self._beside and not helper.told and self._agents is not None:
+            self._broken = self._broken or helper.failure()
+            self._agents.stop(
+                StopJob(self._broken.reason, failed=True, grace=min(FAILURE_GRACE, self._plan.stop_grace))
+            )
+
+    # --- what happens --------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        ending = self._orphans_since > 0 or self._leader_ended
+        ending = self._orphans_since > 0 or (self._agents is not None and self._agents.leader_ended)
         for key, _ in self._selector.select(POLL_END if ending else POLL):
             key.data()
         while self._signals:
             self._signals.pop()
-            self._stop_wanted()
+            self._stop(StopJob(STOPPED_BY_USER, failed=False, grace=0.0 if self._wishes else None))
         if self._caller and os.getppid() != self._caller:
             self._caller_died()
         for pid, status in reap():
-            if pid in self._agents:
-                self._agent_ended(self._agents.pop(pid), status)
-        for agent in self._agents.values():
-            if agent.memory is not None:
-                agent.kills = agent.memory.read()
+            if self._agents is not None and pid in self._agents.pids:
+                self._agents.ended(pid, status)
+                self._adopting = True
+            elif pid in self._helpers:
+                self._helper_ended(self._helpers.pop(pid), status)
         if self._adopting:
             self._end_orphans()
-        if time.monotonic() > self._kill_at:
-            self._kill_agents()
-
-    # --- what happens --------------------------------------------------------------------------------------------
+        if self._agents is not None:
+            self._agents.look_after()
 
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -189,78 +320,31 @@ class Supervisor:
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
             self._stop(StopJob(f"the process that started the run (pid {caller}) died", failed=True, grace=grace))
 
-    def _stop_wanted(self) -> None:
-        self._stops += 1
-        if self._stops == 1:
-            self._stop(StopJob("stopped by the user", failed=False))
-        else:
-            self._stop(StopJob("stopped by the user", failed=False, grace=0.0))
+    def _stop(self, wish: StopJob) -> None:
+        self._wishes.append(wish)
+        if not wish.failed and len(self._wishes) == 1:
+            self._part(SecondaryStatus.STOPPING, "Stopping the training job")
+        if self._agents is not None:
+            self._agents.stop(wish)
 
-    def _stop(self, command: StopJob) -> None:
-        grace = self._plan.stop_grace if command.grace is None else command.grace
-        self._kill_at = min(self._kill_at, time.monotonic() + grace + AFTER_GRACE)
-        if self._leader_ended:
-            self._tell_all(command)
-        elif not self._tell(self._plan.leader, command):
-            self._kill_at = 0.0  # its pipe is full or broken: it stands still
+    def _wished(self) -> Outcome:
+        first = self._wishes[0]
+        return (Status.FAILED if first.failed else Status.STOPPED), Cause(first.reason)
 
-    def _agent_ended(self, agent: _Agent, status: int) -> None:
-        agent.process.returncode = os.waitstatus_to_exitcode(status)
-        os.close(agent.lifeline)
-        self._adopting = True
-        how = f"agent {_how_it_ended(agent, status)}"
-        if agent.host.name != self._plan.leader:
-            self._tell(self._plan.leader, AgentGone(agent.host.name, how))
-            # The leader alone, and others have given up waiting for its word: it must come to an end. When they were
-            # killed, or released, it goes on.
-            gave_up = agent.process.returncode > 0
-            if not self._leader_ended and len(self._agents) == 1 and gave_up:
-                self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
-            return
-        self._leader_ended = True
-        patience = AFTER_VERDICT
-        if self._coordinator_verdict() is None:
-            group, host = agent.host.group, agent.host.name
-            self._cause = Cause(how, group, host, "agent", last_lines=self._last_words(host))
-            self._events.write(HostLost(t=time.time(), group=group, host=host, reason=how))
-            grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._tell_all(StopJob(f"the leader's {how}", failed=True, grace=grace))
-            patience += grace
-        self._kill_at = min(self._kill_at, time.monotonic() + patience)
+    def _at_once(self) -> bool:
+        return any(wish.grace == 0 for wish in self._wishes)
 
-    def _last_words(self, host: str) -> tuple[str, ...]:
-        path = self._paths.root / ENGINE_LOGS / f"{host}.log"
-        with contextlib.suppress(OSError):
-            return tuple(path.read_text(errors="replace").splitlines()[-20:])
-        return ()
+    # --- what is left --------------------------------------------------------------------------------------------
 
-    # --- what it does --------------------------------------------------------------------------------------------
-
-    def _tell(self, host: str, command: Command) -> bool:
-        """Returns whether the agent of that host could be told, or has ended."""
-        for agent in self._agents.values():
-            if agent.host.name == host:
-                try:
-                    os.write(agent.lifeline, encode(command))
-                except BlockingIOError:
-                    return False
-                except OSError:
-                    return True  # it is just ending; its exit will be seen
-        return True
-
-    def _tell_all(self, command: Command) -> None:
-        for agent in self._agents.values():
-            self._tell(agent.host.name, command)
-
-    def _known(self) -> list[int]:
-        return [*self._agents, *self._starter.own()]
+    def _ours(self) -> list[int]:
+        return [*(self._agents.pids if self._agents is not None else ()), *self._helpers, *self._starter.own()]
 
     def _orphans(self) -> bool:
-        return self._adopting and bool(descendants(os.getpid(), without=self._known()))
+        return self._adopting and bool(descendants(os.getpid(), without=self._ours()))
 
     def _end_orphans(self) -> None:
         """Ends what agents have left; helpers that end by themselves get a moment."""
-        orphans = descendants(os.getpid(), without=self._known())
+        orphans = descendants(os.getpid(), without=self._ours())
         now = time.monotonic()
         if not orphans:
             self._orphans_since = 0.0
@@ -270,12 +354,6 @@ class Supervisor:
             for orphan in orphans:
                 send(orphan, signal.SIGKILL)
 
-    def _kill_agents(self) -> None:
-        for agent in self._agents.values():
-            if agent.process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
-
     def _end_everything(self) -> None:
         """Kills all that is left. After an orderly end there is nothing."""
         deadline = time.monotonic() + END_SECONDS
@@ -284,29 +362,10 @@ class Supervisor:
                 send(process, signal.SIGKILL)
             time.sleep(POLL_END)
             for pid, status in reap():
-                if pid in self._agents:
-                    self._agents.pop(pid).process.returncode = os.waitstatus_to_exitcode(status)
-
-    # --- the end -------------------------------------------------------------------------------------------------
-
-    def _coordinator_verdict(self) -> JobFinished | None:
-        return next((event for event in Run(self._paths).events() if isinstance(event, JobFinished)), None)
-
-    def _verdict(self) -> tuple[Status, Cause | None]:
-        verdict = self._coordinator_verdict()
-        if verdict is not None:
-            return verdict.status, verdict.cause
-        return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict")
-
-
-def _how_it_ended(agent: _Agent, status: int) -> str:
-    exit_code, number = describe_exit(status)
-    if agent.memory is not None:
-        killed = agent.memory.read() > agent.kills
-        agent.memory.close()
-        if killed and number == signal.SIGKILL:
-            return oom_words(agent.host.memory)
-    return name_of_exit(exit_code, number)
+                if self._agents is not None and pid in self._agents.pids:
+                    self._agents.ended(pid, status)
+                elif pid in self._helpers:
+                    self._helpers.pop(pid).finish(status)
 
 
 def main() -> int:

@@ -48,15 +48,26 @@ def examine() -> Findings:
     return Findings(namespace, outward, connected, user_namespace)
 
 
-def choose(wanted: str) -> Isolation:
+def choose(wanted: str, *, bandwidth: bool = False) -> Isolation:
     """Returns the isolation that a job gets.
 
     Args:
         wanted: ``auto``, ``none`` or ``namespace``.
+        bandwidth: whether it limits the bandwidth of hosts.
 
     Raises:
-        EngineRefused: it wants namespaces, and they do not work here.
+        EngineRefused: it wants what only namespaces give, and they do not work here.
     """
+    chosen = _choose(wanted)
+    if bandwidth and chosen.level != NAMESPACE:
+        raise EngineRefused(
+            f"engines.local.network: bandwidth holds with isolation by namespaces only: {chosen.why}",
+            hint="leave out engines.local.network, or see `headrace doctor`",
+        )
+    return chosen
+
+
+def _choose(wanted: str) -> Isolation:
     if wanted == NO_ISOLATION:
         return Isolation(NO_ISOLATION, "engines.local.isolation says so")
     found = examine()

@@ -1,8 +1,10 @@
 """The supervisor's side: starts the agents of a run, in namespaces or as plain processes.
 
-    starter = open_starter(paths)        # the job's network is there, if the run has one
-    begun = [starter.begin(...) for ...] # all at once: they make their namespaces side by side
-    agents = [starter.agent(each) for each in begun]
+    starter = open_starter(paths)                 # the job's network is there, if the run has one
+    start = starter.prepare("algo-1", argv)       # what to start in place of argv
+    process = spawn(start.argv, ..., env={**env, **start.variables}, pass_fds=[*start.pass_fds])
+    ...                                           # the others, so that all make their namespaces side by side
+    agent = starter.agent(start, process)         # the agent itself
     ...
     starter.close()
 
@@ -18,10 +20,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO
 
 from headrace.engines.local.isolation.layout import FILE, HOSTS_SECONDS, LINKS, Layout
 from headrace.errors import HeadraceError
@@ -49,67 +49,48 @@ class Started:
 
 
 @dataclass
-class Begun:
-    """An agent that is being started.
+class Start:
+    """What to start in place of an agent, so that it becomes the agent of a host.
 
     Attributes:
-        host: name of its host.
-        process: the process that becomes it, or starts it.
-        report: where that process says how it went; -1 when it becomes the agent itself.
+        host: name of the host.
+        argv: the command line.
+        variables: variables that the agent needs besides its own.
+        pass_fds: descriptors that it needs besides its own.
+        report: where it says how it went; -1 when it is the agent itself.
     """
 
     host: str
-    process: subprocess.Popen[bytes]
+    argv: tuple[str, ...]
+    variables: dict[str, str]
+    pass_fds: tuple[int, ...] = ()
     report: int = -1
 
 
 class Starter:
     """Starts agents as plain processes."""
 
-    def begin(
-        self,
-        argv: Sequence[str],
-        *,
-        host: str,
-        env: Mapping[str, str],
-        cwd: Path,
-        cpus: Sequence[int],
-        groups: Sequence[Path] = (),
-        pass_fds: Sequence[int] = (),
-        stdin: int,
-        log: IO[bytes],
-    ) -> Begun:
-        """Begins to start one. Raises OSError.
+    def prepare(self, host: str, argv: Sequence[str]) -> Start:
+        """Returns what to start. It must be started, with the caller as its parent, and given to `agent`.
 
         Args:
+            host: name of the host.
             argv: the agent.
-            host: name of its host.
-            env: its variables.
-            cwd: its directory.
-            cpus: CPUs of the host.
-            groups: control groups that it enters.
-            pass_fds: descriptors that it gets besides.
-            stdin: its lifeline.
-            log: its output.
         """
-        process = spawn(
-            argv,
-            env=env,
-            cwd=cwd,
-            tied=False,
-            cpus=cpus,
-            groups=groups,
-            stdin=stdin,
-            stdout=log,
-            stderr=log,
-            pass_fds=pass_fds,
-        )
-        return Begun(host, process)
+        return Start(host, tuple(argv), {})
 
-    def agent(self, begun: Begun) -> Started:
-        """Returns the agent. Raises HeadraceError when it could not be started."""
-        begun.process.returncode = 0  # the supervisor waits for it, by its pid
-        return Started(begun.process.pid)
+    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
+        """Returns the agent.
+
+        Args:
+            start: what `prepare` returned.
+            process: what was started.
+
+        Raises:
+            HeadraceError: it could not be started.
+        """
+        process.returncode = 0  # the supervisor waits for it, by its pid
+        return Started(process.pid)
 
     def own(self) -> list[int]:
         """Returns the processes that belong to the starter, which end when it is closed."""
@@ -135,6 +116,7 @@ class NamespaceStarter(Starter):
         self._file = paths.root / "engine" / FILE
         self._caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._net = self._user = self._keeper = -1
+        self._writing: dict[str, int] = {}  # ends of the reports, until their writers have been started
         try:
             with end, (paths.root / "engine" / LOG).open("ab") as log:
                 self._process = spawn(
@@ -164,55 +146,29 @@ class NamespaceStarter(Starter):
             self._net, self._user = descriptors
         return answer
 
-    def begin(
-        self,
-        argv: Sequence[str],
-        *,
-        host: str,
-        env: Mapping[str, str],
-        cwd: Path,
-        cpus: Sequence[int],
-        groups: Sequence[Path] = (),
-        pass_fds: Sequence[int] = (),
-        stdin: int,
-        log: IO[bytes],
-    ) -> Begun:
-        """See `Starter.begin`."""
+    def prepare(self, host: str, argv: Sequence[str]) -> Start:
+        """See `Starter.prepare`."""
         reading, writing = os.pipe()
+        self._writing[host] = writing
         user = self._user if self._layout.user_namespace else -1
         numbers = [str(number) for number in (writing, self._net, user, self._bridge)]
-        try:
-            process = spawn(
-                [sys.executable, "-S", "-m", ENTER, str(self._file), host, *numbers, "--", *argv],
-                env={**env, SCRATCH: "/tmp"},
-                cwd=cwd,
-                tied=False,
-                cpus=cpus,
-                groups=groups,
-                stdin=stdin,
-                stdout=log,
-                stderr=log,
-                pass_fds=[*pass_fds, *(number for number in (writing, self._net, user) if number >= 0)],
-            )
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        return Begun(host, process, reading)
+        words = (sys.executable, "-S", "-m", ENTER, str(self._file), host, *numbers, "--", *argv)
+        passed = tuple(number for number in (writing, self._net, user) if number >= 0)
+        return Start(host, words, {SCRATCH: "/tmp"}, passed, reading)
 
-    def agent(self, begun: Begun) -> Started:
+    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
         """See `Starter.agent`."""
+        os.close(self._writing.pop(start.host))
         try:
-            words = _read(begun.report, HOSTS_SECONDS)
+            words = _read(start.report, HOSTS_SECONDS)
         finally:
-            os.close(begun.report)
+            os.close(start.report)
         if not words.isdigit():
             why = words.removeprefix("error: ") or f"its first process did not come within {HOSTS_SECONDS:g} s"
-            begun.process.kill()
-            begun.process.wait()
-            raise HeadraceError(f"{begun.host} could not be isolated: {why}", hint="see engines.local.isolation")
-        begun.process.wait(HOSTS_SECONDS)
+            process.kill()
+            process.wait()
+            raise HeadraceError(f"{start.host} could not be isolated: {why}", hint="see engines.local.isolation")
+        process.wait(HOSTS_SECONDS)
         return Started(int(words))
 
     def own(self) -> list[int]:

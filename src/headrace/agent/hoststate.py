@@ -1,0 +1,72 @@
+"""What the coordinator knows of one host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.agent.messages import Exited, StopOrder
+from headrace.agent.programs import is_of_mpirun
+
+
+@dataclass
+class HostState:
+    """One host. Times are on the coordinator's clock.
+
+    Attributes:
+        name, group, address: which one, and where.
+        streams: its programs, without the feed server.
+        executors: data worker processes.
+        registered: it has come.
+        connected: its agent has a stream.
+        heard: when it last said something.
+        taken: number of the last report that was taken in.
+        lost: it is given up.
+        started: when it was told to start its programs; 0 before.
+        ready: its programs were started and listen where others wait for them.
+        programs_ended: it was told to stop, and none of its programs is left.
+        release: it was told to end before the job.
+        ended: nothing is left on it.
+        exits: how its programs ended.
+        mpirun_ended: when the launcher of its ranks ended; 0 before, or without one.
+        signs: when each program last showed a sign of life.
+        feed: state of its feed server: starting, ready, lost; empty without one.
+        feed_word: why that was down last.
+    """
+
+    name: str
+    group: str
+    address: str
+    streams: tuple[str, ...]
+    executors: int
+    registered: bool = False
+    connected: bool = False
+    heard: float = 0.0
+    taken: int = 0
+    lost: bool = False
+    started: float = 0.0
+    ready: bool = False
+    programs_ended: bool = False
+    release: StopOrder | None = None
+    ended: bool = False
+    exits: dict[str, Exited] = field(default_factory=dict)
+    mpirun_ended: float = 0.0
+    signs: dict[str, float] = field(default_factory=dict)
+    feed: str = ""
+    feed_word: str = ""
+
+    @property
+    def place(self) -> str:
+        """``group/host``."""
+        return f"{self.group}/{self.name}"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether one of its programs has not ended well."""
+        ends = [end for stream, end in self.exits.items() if not is_of_mpirun(stream)]
+        # Counted, not compared by name: which ranks are on a host is mpirun's affair.
+        return len(ends) < len(self.streams) or any(end.exit_code != 0 for end in ends)
+
+    @property
+    def idle(self) -> bool:
+        """Whether its programs have ended well and it serves nobody."""
+        return bool(self.streams) and not self.unfinished and self.feed in {"", "lost"} and not self.lost

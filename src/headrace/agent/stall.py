@@ -1,0 +1,41 @@
+"""Whether a job stands still: no line, no metric and no batch for a long time. A pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.agent.hoststate import HostState
+from headrace.runs.events import Cause
+
+_NAMED = 4  # programs that the cause names
+
+
+def stalled(hosts: Iterable[HostState], limit: float, now: float) -> Cause | None:
+    """Returns why the job counts as stalled, None if it does not.
+
+    One program that shows a sign of life is enough: ranks wait for each other, and often only one of them writes.
+
+    Args:
+        hosts: those of the completion groups.
+        limit: seconds without any sign.
+        now: the time on the coordinator's clock.
+    """
+    running: list[tuple[float, HostState, str]] = []
+    last = 0.0
+    for host in hosts:
+        if not host.started:
+            return None  # it waits for another group, and that has a limit of its own
+        for stream in host.streams:
+            done = host.exits.get(stream)
+            sign = max(host.started, host.signs.get(stream, 0.0), done.at if done else 0.0)
+            last = max(last, sign)
+            if done is None:
+                running.append((sign, host, stream))
+    if not running or now - last <= limit:
+        return None
+    running.sort(key=lambda each: each[0])
+    named = ", ".join(f"{host.place}[{stream}] ({now - sign:.0f} s)" for sign, host, stream in running[:_NAMED])
+    more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
+    _, host, stream = running[0]
+    reason = f"stalled: no output or metrics for {limit:g} s; the quietest: {named}{more}"
+    return Cause(reason, host.group, host.name, stream)

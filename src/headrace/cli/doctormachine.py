@@ -1,0 +1,74 @@
+"""`headrace doctor` without a command: how this machine keeps the hosts of a job apart. It shows; it finds nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.tables import console
+
+if TYPE_CHECKING:
+    from headrace.engines.local.isolation.clashes import Clash
+    from headrace.instance.launch import Isolation
+
+
+class MachineReport(msgspec.Struct, frozen=True):
+    """What this machine offers to hosts.
+
+    Attributes:
+        isolation: what ``engines.local.isolation: auto`` gets here.
+        as_root: whether namespaces are made as root, without a user namespace.
+        job: name of the job that was looked at; empty without one.
+        clashes: lines of its code that count on isolation.
+    """
+
+    isolation: Isolation
+    as_root: bool
+    job: str = ""
+    clashes: tuple[Clash, ...] = ()
+
+
+def report(path: str, overrides: tuple[str, ...]) -> MachineReport:
+    """Looks at this machine, and at a job file when there is one. Raises what `load_job` and `choose` raise."""
+    from headrace.engines.local.isolation.clashes import clashes
+    from headrace.engines.local.isolation.probing import choose, examine
+    from headrace.job import load_job
+
+    root = not examine().user_namespace
+    if not path:
+        return MachineReport(choose("auto"), root)
+    job = load_job(path, list(overrides))
+    job.check_files()
+    return MachineReport(choose(job.local.isolation), root, job.job_name, clashes(job))
+
+
+def show(found: MachineReport) -> None:
+    """Prints the report."""
+    out = console()
+    isolation = found.isolation
+    out.print(Text(f"isolation: {isolation.level} ({isolation.why})", style="bold"))
+    if isolation.level == "namespace":
+        out.print(Text("  every host has its own /opt/ml, /tmp, name, address, ports and processes"))
+        out.print(Text(f"  made {'as root' if found.as_root else 'without root, in a user namespace'}"))
+        way = "hosts reach other machines" if isolation.outward else "hosts reach only each other"
+        out.print(Text(f"  {way}{f': {isolation.why_not_outward}' if isolation.why_not_outward else ''}"))
+    else:
+        out.print(Text("  hosts are addresses of this machine: they share its name, files, processes and ports"))
+        out.print(Text("  a port on 0.0.0.0 can be had by one host; names algo-N do not resolve; there is no /opt/ml"))
+    if not found.job:
+        return
+    out.print()
+    if not found.clashes:
+        out.print(Text(f"{found.job}: no line of its code is known to clash with isolation none"))
+        return
+    apart = isolation.level == "namespace"
+    out.print(Text(f"{found.job}: {'would clash' if apart else 'will clash'} with isolation none", style="bold"))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for _ in range(3):
+        table.add_column()
+    for clash in found.clashes:
+        table.add_row(Text(clash.place), Text(clash.text), Text(clash.why))
+    out.print(table)

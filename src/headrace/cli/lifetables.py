@@ -1,0 +1,125 @@
+"""Runs and their lives as tables, with rich: for `headrace ps` and `headrace status`. It computes nothing."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.progress import duration
+from headrace.cli.tables import console
+from headrace.runs import Run
+from headrace.runs.lifecycle import billable_seconds
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """One run in a list.
+
+    Attributes:
+        run_id, job_name, engine: which one.
+        status, secondary_status: SageMaker's.
+        attempt: from 1.
+        hosts: how many instances it has; 0 before they run.
+        created: seconds since the epoch.
+        seconds: from there to its end, or to now.
+        exit_code: None while it goes on.
+        cause: why it did not succeed, in words.
+    """
+
+    run_id: str
+    job_name: str
+    engine: str
+    status: str
+    secondary_status: str
+    attempt: int
+    hosts: int
+    created: float
+    seconds: float
+    exit_code: int | None
+    cause: str
+
+
+def run_line(run: Run, now: float) -> RunLine:
+    """Returns the line of a run."""
+    header, state = run.header, run.state()
+    return RunLine(
+        run_id=run.id,
+        job_name=header.job_name,
+        engine=header.engine,
+        status=state.status.value,
+        secondary_status=state.secondary_status.value,
+        attempt=state.attempt,
+        hosts=len(state.hosts),
+        created=header.created,
+        seconds=round(max(0.0, (state.ended if state.ended is not None else now) - header.created), 3),
+        exit_code=state.exit_code,
+        cause=str(state.cause or ""),
+    )
+
+
+def show_runs(lines: list[RunLine], every: bool) -> None:
+    """Prints a list of runs."""
+    out = console()
+    if not lines:
+        out.print("no run yet" if every else "no run goes on (headrace ps --all lists those that have ended)")
+        return
+    shown = _table(("run", "status", "", "hosts", "started", "ran for"), right=("hosts", "ran for"))
+    for line in lines:
+        attempt = f"attempt {line.attempt}" if line.attempt > 1 else ""
+        words = [word for word in (line.secondary_status, attempt) if word]
+        second = ", ".join(words) if line.secondary_status != line.status else attempt
+        hosts, took = str(line.hosts or "-"), duration(line.seconds)
+        _row(shown, line.run_id, line.status, second, hosts, moment(line.created), took)
+    out.print(shown)
+
+
+def show_status(run: Run, now: float) -> None:
+    """Prints the life of a run."""
+    out = console()
+    state = run.state()
+    second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
+    degraded = ", degraded: data workers were lost" if state.degraded else ""
+    attempt = f", attempt {state.attempt}" if state.attempt > 1 else ""
+    out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
+    if state.failure_reason:
+        out.print(Text(f"failure reason: {state.failure_reason}"))
+    if state.cause is not None and str(state.cause) != state.failure_reason:
+        out.print(Text(f"cause: {state.cause}"))
+    parts = _table(("status", "since (UTC)", "for", ""), right=("for",))
+    for each in state.transitions:
+        took = duration((now if each.end is None else each.end) - each.start)
+        final = each.end == each.start
+        _row(parts, each.status.value, moment(each.start), "" if final else took, each.message.partition("\n")[0])
+    out.print()
+    out.print(parts)
+    if state.hosts:
+        times = _table(("group", "host", "billable", ""), right=("billable",))
+        for host in state.hosts:
+            note = "released early" if host.released else ("runs" if host.ended is None else "")
+            _row(times, host.group, host.host, f"{host.seconds(now):.1f} s", note)
+        out.print()
+        out.print(times)
+        sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
+        out.print(Text(f"billable seconds of all hosts: {sums}"))
+
+
+def _table(columns: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(cell) for cell in cells))
+
+
+def moment(seconds: float) -> str:
+    """Formats a time in UTC.
+
+    >>> moment(0)
+    '1970-01-01 00:00:00'
+    """
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

@@ -1,0 +1,139 @@
+"""The parts of a run's life and what its instances cost in time, as SageMaker tells them: a fold over events.
+
+    Starting ─ Downloading ─ Training ─ Uploading ─ Completed
+                                 └─ Restarting ─ Training ...         another attempt
+             Stopping (on somebody's wish, or by max_run) ─ ...       then Stopped or MaxRuntimeExceeded
+             at any point: Failed
+
+An instance's clock starts with the first of Downloading and Training, for all instances at once, and stops when the
+host is released or the run ends. That is what SageMaker bills, except that there all clocks stop with the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from headrace.runs.events import (
+    MAX_RUN,
+    AttemptStarted,
+    Cause,
+    Event,
+    HostReleased,
+    InstancesStarted,
+    JobStopping,
+    SecondaryStatus,
+    Status,
+    StatusChanged,
+)
+
+FAILURE_CHARACTERS = 1024
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One part of a run's life. Times are seconds since the epoch; `end` is None while it goes on."""
+
+    status: SecondaryStatus
+    start: float
+    end: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """How long one instance ran.
+
+    Attributes:
+        group, host: which one.
+        started: when its clock started, seconds since the epoch.
+        ended: when it stopped: the host was released or the run ended; None while it runs.
+        released: it stopped before the end of the run.
+    """
+
+    group: str
+    host: str
+    started: float
+    ended: float | None = None
+    released: bool = False
+
+    def seconds(self, now: float) -> float:
+        """Seconds up to its end, or up to now."""
+        return max(0.0, (now if self.ended is None else self.ended) - self.started)
+
+
+@dataclass
+class Lifecycle:
+    """Takes the events of a run in the order of time.
+
+    Attributes:
+        transitions: the parts so far.
+        attempt: the current one, from 1.
+        stopping: the run ends, but not by itself.
+        instances_started: when the clocks started, None if they did not.
+    """
+
+    transitions: list[Transition] = field(default_factory=list)
+    attempt: int = 1
+    stopping: bool = False
+    instances_started: float | None = None
+    _hosts: dict[str, HostTime] = field(default_factory=dict)
+
+    @property
+    def status(self) -> SecondaryStatus:
+        """What it is now."""
+        return self.transitions[-1].status if self.transitions else SecondaryStatus.STARTING
+
+    def take(self, event: Event) -> None:
+        """Takes the next event."""
+        if isinstance(event, StatusChanged):
+            self.stopping = self.stopping or event.status is SecondaryStatus.STOPPING
+            self._change(event.status, event.t, event.message)
+        elif isinstance(event, JobStopping) and event.status is Status.STOPPED:
+            self.stopping = True
+            self._change(SecondaryStatus.STOPPING, event.t, event.reason)
+        elif isinstance(event, AttemptStarted):
+            self.attempt = event.number
+        elif isinstance(event, InstancesStarted):
+            self.instances_started = event.t
+            for group, names in event.hosts.items():
+                self._hosts.update((name, HostTime(group, name, event.t)) for name in names)
+        elif isinstance(event, HostReleased) and event.host in self._hosts:
+            self._hosts[event.host] = replace(self._hosts[event.host], ended=event.t, released=True)
+
+    def end(self, status: SecondaryStatus, at: float, message: str) -> None:
+        """Takes the end of the run."""
+        self._change(status, at, message)
+        self.transitions[-1] = replace(self.transitions[-1], end=at)
+
+    def hosts(self, ended: float | None) -> tuple[HostTime, ...]:
+        """Returns the clocks of all hosts, given when the run ended."""
+        return tuple(host if host.ended is not None else replace(host, ended=ended) for host in self._hosts.values())
+
+    def _change(self, status: SecondaryStatus, at: float, message: str) -> None:
+        if self.transitions:
+            last = self.transitions[-1]
+            if last.status is status:
+                self.transitions[-1] = replace(last, message=message or last.message)
+                return
+            self.transitions[-1] = replace(last, end=at)
+        self.transitions.append(Transition(status, at, message=message))
+
+
+def final_status(status: Status, cause: Cause | None) -> SecondaryStatus:
+    """Returns the last SecondaryStatus of a run that has ended."""
+    if status is Status.STOPPED and cause is not None and cause.reason.startswith(MAX_RUN):
+        return SecondaryStatus.MAX_RUNTIME_EXCEEDED
+    return SecondaryStatus(status.value)
+
+
+def billable_seconds(hosts: tuple[HostTime, ...], now: float) -> dict[str, float]:
+    """Returns the seconds of all instances of each group, added up.
+
+    Args:
+        hosts: the clocks.
+        now: until when those count that still run, seconds since the epoch.
+    """
+    sums: dict[str, float] = {}
+    for host in hosts:
+        sums[host.group] = sums.get(host.group, 0.0) + host.seconds(now)
+    return sums

@@ -1,0 +1,96 @@
+"""Which SIGKILL was the kernel's for memory: from a counter that the test moves, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from headrace.agent.memory import RECENT, MemoryKills
+from headrace.agent.messages import ExecutorLost, FeedDown, FeedUp
+from headrace.processes.oom import FD_VARIABLE, OomCounter
+
+LIMIT = 3 << 29
+WORDS = "killed by the kernel for memory (OOM): the instance's limit is 1.5 GiB"
+
+
+class Host:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.now = 100.0
+        self.notes: list[str] = []
+        self.set(0)
+        self.counter = OomCounter(os.open(file, os.O_RDONLY))
+        self.kills = MemoryKills(LIMIT, self.notes.append, self.counter, lambda: self.now)
+
+    def set(self, kills: int) -> None:
+        self.file.write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+
+
+@pytest.fixture
+def host(tmp_path):
+    host = Host(tmp_path / "memory.oom_control")
+    yield host
+    host.counter.close()
+
+
+def test_a_sigkill_after_a_rise_is_the_kernels_and_is_taken_once(host) -> None:
+    host.set(1)
+    assert host.kills.of_program(None, signal.SIGKILL) == WORDS
+    assert host.kills.of_program(None, signal.SIGKILL) == ""
+    assert host.notes == ["the kernel has killed 1 processes of this instance for memory (OOM)"]
+
+
+def test_without_a_rise_nothing_is_said(host) -> None:
+    assert host.kills.of_program(None, signal.SIGKILL) == ""
+    assert host.kills.of_program(1, None) == ""
+
+
+def test_several_ranks_are_killed_at_once(host) -> None:
+    host.set(2)
+    assert [host.kills.of_program(None, signal.SIGKILL) for _ in range(3)] == [WORDS, WORDS, ""]
+
+
+def test_a_kill_that_is_long_ago_does_not_explain_another_sigkill(host) -> None:
+    host.set(1)
+    assert host.kills.of_program(0, None) == ""  # looked at, and not explained with
+    host.now += RECENT + 1
+    assert host.kills.of_program(None, signal.SIGKILL) == ""
+
+
+def test_a_program_that_fails_after_its_child_was_killed_says_so_once(host) -> None:
+    host.set(2)
+    said = host.kills.of_program(1, None)
+    assert said.startswith("exited with code 1, after the kernel had killed 2 of its processes for memory (OOM)")
+    assert "(1.5 GiB)" in said
+    assert host.kills.of_program(1, None) == ""
+
+
+def test_lost_data_workers_are_named_and_other_messages_stay(host) -> None:
+    lost = ExecutorLost("123 killed by SIGKILL", True)
+    down = FeedDown("killed by SIGKILL", False)
+    assert host.kills.explain(lost) is lost
+    host.set(2)
+    assert host.kills.explain(FeedUp(2)) == FeedUp(2)
+    assert host.kills.explain(ExecutorLost("9 exited with code 1", True)).reason == "9 exited with code 1"
+    assert host.kills.explain(lost) == ExecutorLost(f"123 {WORDS}", True)
+    assert host.kills.explain(down) == FeedDown(WORDS, False)
+    assert host.kills.explain(down) is down
+
+
+def test_a_counter_that_cannot_be_read_is_noted_once_and_nothing_is_guessed(tmp_path) -> None:
+    (tmp_path / "other").write_text("nothing\n")
+    notes: list[str] = []
+    counter = OomCounter(os.open(tmp_path / "other", os.O_RDONLY))
+    kills = MemoryKills(LIMIT, notes.append, counter)
+    assert [kills.of_program(None, signal.SIGKILL) for _ in range(2)] == ["", ""]
+    assert len(notes) == 1
+    assert "cannot be read" in notes[0]
+    counter.close()
+
+
+def test_without_a_counter_nothing_is_said(monkeypatch) -> None:
+    monkeypatch.delenv(FD_VARIABLE, raising=False)
+    assert MemoryKills(0, print).of_program(None, signal.SIGKILL) == ""

@@ -1,0 +1,54 @@
+"""Plays the processes that work for a run beside its agents: `engine/NAME.json` says what, a sitecustomize puts it in.
+
+A part is Python code; `run` is the run's directory, `log(text)` appends a line to `run/played`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from headrace.engines.local import engine
+
+SITE = """
+import headrace.engines.local
+headrace.engines.local.__path__.insert(0, {folder!r})
+"""
+PLAYER = """
+import json, os, pathlib, signal, sys, time
+run = pathlib.Path(sys.argv[1])
+name = pathlib.Path(__file__).stem
+def log(text):
+    with open(run / "played", "a") as file:
+        print(f"{name} {text}", file=file)
+if __name__ == "__main__":
+    exec(json.loads((run / "engine" / f"{name}.json").read_text())["code"])
+"""
+
+
+def play(folder: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str]) -> None:
+    """From now on runs have these parts: name of the process to its code."""
+    modules = folder / "played-modules"
+    modules.mkdir(exist_ok=True)
+    for name in parts:
+        (modules / f"{name}.py").write_text(PLAYER)
+    (folder / "sitecustomize.py").write_text(SITE.format(folder=str(modules)))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    prepare = engine.prepare
+
+    def prepared(job, plan, paths):
+        prepare(job, plan, paths)
+        (paths.root / "engine").mkdir(exist_ok=True)
+        for name, code in parts.items():
+            (paths.root / "engine" / f"{name}.json").write_text(json.dumps({"code": textwrap.dedent(code)}))
+
+    monkeypatch.setattr(engine, "prepare", prepared)
+
+
+def played(handle) -> list[str]:
+    path = handle.paths.root / "played"
+    return path.read_text().splitlines() if path.exists() else []

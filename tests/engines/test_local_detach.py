@@ -1,0 +1,133 @@
+"""A detached run lives without its caller, its shell and its terminal; others follow, stop and wait for it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from stage import agent_pid, kill, until
+
+from headrace import engines
+from headrace.runs import Run, Status, read_header
+
+SLOW = """
+import pathlib, sys, time
+print("running", flush=True)
+while not pathlib.Path("enough").exists():
+    time.sleep(0.02)
+print("done", flush=True)
+"""
+STARTER = """
+import sys
+sys.path[:0] = {path!r}
+from headrace import engines
+from headrace.job import Job
+handle = engines.start(Job(
+    "job", source_dir={source!r}, entry_point="train.py", instance_type="ml.c5.xlarge", instance_count=2,
+    engines={{"local": {{"address_prefix": {prefix!r}, "stop_grace": 3}}}},
+), detach=True)
+print(handle.id, flush=True)
+{after}
+"""
+
+
+def lines(run):
+    return [line.text for line in run.logs() if line.stream.name != "agent"]
+
+
+def start(stage, after=""):
+    """Starts a detached run in a process with a terminal and a session of its own."""
+    job = stage.job(SLOW)
+    code = STARTER.format(path=sys.path, source=job.source_dir, prefix=stage.prefix, after=textwrap.dedent(after))
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        text=True,
+        start_new_session=True,
+    )
+    os.close(slave)
+    run = Run.open(process.stdout.readline().strip())
+    process.stdout.close()
+    return process, run, master
+
+
+@pytest.fixture
+def ended():
+    """Ends the runs that a test leaves."""
+    runs = []
+    yield runs.append
+    for run in runs:
+        if not run.finished:
+            engines.stop(run, now=True)
+            until(lambda run=run: run.finished)
+
+
+def test_it_goes_on_when_its_starter_has_ended_and_comes_to_its_own_end(stage, ended):
+    process, run, master = start(stage)
+    ended(run)
+    assert process.wait(20) == 0
+    os.close(master)
+    until(lambda: lines(run).count("running") == 2)
+    assert run.status is Status.IN_PROGRESS
+    (run.paths.code / "enough").touch()
+    until(lambda: run.finished)
+    assert run.status is Status.COMPLETED
+    assert lines(run).count("done") == 2
+    stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
+
+
+def test_it_survives_the_death_of_its_starter_and_of_the_terminal(stage, ended):
+    process, run, master = start(stage, "import time; time.sleep(600)")
+    ended(run)
+    until(lambda: lines(run).count("running") == 2)
+    os.killpg(process.pid, signal.SIGHUP)
+    os.close(master)
+    assert process.wait(20) == -signal.SIGHUP
+    supervisor = read_header(run.paths).supervisor_pid
+    os.kill(supervisor, signal.SIGHUP)
+    for host in ("algo-1", "algo-2"):
+        assert os.getsid(agent_pid_of(run, host)) != os.getsid(0)
+    time.sleep(1.0)  # the supervisor looks twice a second whether its caller lives
+    assert run.status is Status.IN_PROGRESS
+    assert engines.stop(run)
+    until(lambda: run.finished)
+    assert run.status is Status.STOPPED
+    assert run.state().exit_code == 130
+    stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
+
+
+def agent_pid_of(run, host):
+    from types import SimpleNamespace
+
+    return agent_pid(SimpleNamespace(run=run), host)
+
+
+def test_when_its_supervisor_is_killed_nothing_is_left_and_the_run_has_failed(stage, ended):
+    process, run, master = start(stage)
+    ended(run)
+    process.wait(20)
+    os.close(master)
+    until(lambda: lines(run).count("running") == 2)
+    kill(read_header(run.paths).supervisor_pid)
+    until(lambda: run.finished)
+    assert (run.status, str(run.cause)) == (Status.FAILED, "the engine was killed")
+    stage.observer.assert_nothing_left(run.id, run.paths.root, within=12)
+
+
+def test_its_handle_waits_stops_and_has_the_last_word_too(stage):
+    handle = engines.start(stage.job(SLOW), detach=True)
+    stage.handles.append(handle)
+    until(lambda: "running" in lines(handle.run))
+    handle.stop()
+    assert handle.wait(20) is Status.STOPPED
+    assert handle.exit_code == 130
+    stage.assert_nothing_left(handle)

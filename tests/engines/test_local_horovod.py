@@ -1,0 +1,132 @@
+"""Horovod for real: the Keras MNIST job on two hosts with two ranks each. Needs `make horovod`."""
+
+import os
+import runpy
+import signal
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from stage import kill, until
+
+from headrace.runs import Run, RunPaths, Status
+from headrace.runs.events import ProgramStarted
+from observer import Observer
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLE = ROOT / "examples" / "horovod-mnist"
+HEADRACE = ROOT / ".venv-horovod" / "bin" / "headrace"
+PREFIX = "127.93.1"
+SECONDS = 300  # the machine may be busy; alone it takes about 25
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(SECONDS + 60),
+    pytest.mark.skipif(
+        not (ROOT / ".venv-horovod" / "ready").exists(), reason=".venv-horovod is not there: make horovod"
+    ),
+]
+
+
+@pytest.fixture
+def observer(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    return Observer(PREFIX)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The example, with its data, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("horovod-mnist")
+    runpy.run_path(str(EXAMPLE / "prepare.py"))["main"](folder / "data")
+    (folder / "code").symlink_to(EXAMPLE / "code")
+    (folder / "job.yaml").write_text((EXAMPLE / "job.yaml").read_text())
+    return folder / "job.yaml"
+
+
+def start(*arguments):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.Popen(
+        [HEADRACE, "run", *arguments, "--set", f"engines.local.address_prefix={PREFIX}"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_of(tmp_path):
+    (root,) = (tmp_path / "home" / "runs").iterdir()
+    return Run(RunPaths(root))
+
+
+def lines(run, stream):
+    return [line.text for line in run.logs() if str(line.stream) == stream]
+
+
+def test_the_keras_mnist_job_learns_and_rank_0_saves_the_model(observer, example, tmp_path):
+    process = start(example)
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, output
+    run = run_of(tmp_path)
+    assert run.state().status is Status.COMPLETED
+    for rank in range(4):
+        said = lines(run, f"workers/algo-{1 + rank // 2}[{rank}]")
+        assert f"rank {rank} of 4, local rank {rank % 2}: 359 images" in said
+    (result,) = (line for line in lines(run, "workers/algo-1[0]") if line.startswith("test accuracy"))
+    assert float(result.split()[2]) > 0.9
+    models = {host: sorted((run.paths.host(host) / "model").iterdir()) for host in ("algo-1", "algo-2")}
+    assert [path.name for path in models["algo-1"]] == ["model.keras"]
+    assert models["algo-2"] == []
+    assert "config.json" in zipfile.ZipFile(models["algo-1"][0]).namelist()
+    observer.assert_nothing_left(run.paths.id, run.paths.root)
+
+
+def test_a_rank_that_is_killed_while_it_trains_is_the_cause(observer, example, tmp_path):
+    process = start(example, "--set", "hyperparameters.epochs=1000")
+    try:
+        until(lambda: (tmp_path / "home" / "runs").exists() and any((tmp_path / "home" / "runs").iterdir()), 30)
+        run = run_of(tmp_path)
+        until(lambda: any("Epoch 2/" in line for line in lines(run, "workers/algo-1[0]")), SECONDS)
+        started = {event.stream: event.pid for event in run.events() if isinstance(event, ProgramStarted)}
+        kill(started["3"])
+        output, _ = process.communicate(timeout=10)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, output
+    cause = run_of(tmp_path).state().cause
+    assert str(cause) == "workers/algo-2[3]: killed by SIGKILL"
+    assert cause.signal == signal.SIGKILL
+    observer.assert_nothing_left(run.paths.id, run.paths.root)
+
+
+def test_horovod_in_its_own_words_knows_its_world(observer, tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(
+        "import os\n"
+        "import horovod.tensorflow as hvd\n"
+        "hvd.init()\n"
+        "names = 'RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE', 'HOSTNAME', 'CONTROLLER'\n"
+        "print('hvd', hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())\n"
+        "print('env', *[os.environ['HOROVOD_' + name] for name in names], flush=True)\n"
+    )
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "job_name: hvd\nsource_dir: code\nentry_point: train.py\n"
+        "instance_type: ml.c5.xlarge\ninstance_count: 2\n"
+        "distribution:\n  horovod:\n    enabled: true\n    processes_per_host: 2\n"
+    )
+    process = start(job)
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, output
+    run = run_of(tmp_path)
+    group = next(iter(run.logs())).stream.group
+    for rank in range(4):
+        host, local, place = f"algo-{1 + rank // 2}", rank % 2, rank // 2
+        assert lines(run, f"{group}/{host}[{rank}]")[-2:] == [  # TensorFlow says something first
+            f"hvd {rank} 4 {local} 2 {place} 2",
+            f"env {rank} 4 {local} 2 {place} 2 {host} mpi",
+        ]

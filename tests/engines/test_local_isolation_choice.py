@@ -1,0 +1,171 @@
+"""Which isolation a job gets, what hosts are told, and what clashes without it."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from stage import groups
+
+from headrace import engines
+from headrace.engines.local.isolation import layout, probing, uplink
+from headrace.engines.local.isolation.clashes import clashes
+from headrace.engines.local.isolation.layout import Instance, choose_network, hosts_text, resolver_text, shown_below_tmp
+from headrace.engines.local.isolation.probing import Findings, choose
+from headrace.errors import EngineRefused
+from headrace.instance.launch import NAMESPACE, NO_ISOLATION
+from headrace.runs import runs_dir
+
+ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+DEFAULT = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+
+
+def route(destination: str, mask: str) -> str:
+    return f"eth0\t{destination}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "findings", "level", "why"),
+    [
+        ("auto", Findings("", "", True, False), NAMESPACE, "namespaces work here"),
+        ("auto", Findings("", "no default route", False, True), NAMESPACE, "namespaces work here"),
+        ("auto", Findings("", "pasta is not installed", True, True), NO_ISOLATION, "pasta is not installed"),
+        ("auto", Findings("unshare: no", "", True, True), NO_ISOLATION, "unshare: no"),
+        ("none", Findings("", "", True, True), NO_ISOLATION, "says so"),
+        ("namespace", Findings("", "", True, True), NAMESPACE, "says so"),
+        ("namespace", Findings("", "pasta is not installed", True, True), NAMESPACE, "says so"),
+    ],
+)
+def test_auto_takes_namespaces_only_where_nothing_is_lost(monkeypatch, wanted, findings, level, why):
+    monkeypatch.setattr(probing, "examine", lambda: findings)
+    chosen = choose(wanted)
+    assert chosen.level == level
+    assert why in chosen.why
+    if level == NAMESPACE:
+        assert (chosen.outward, chosen.why_not_outward) == (not findings.outward, findings.outward)
+
+
+def test_namespaces_that_do_not_work_are_refused_and_nothing_is_started(stage, monkeypatch):
+    monkeypatch.setattr(probing, "examine", lambda: Findings("unshare: not permitted", "", True, True))
+    with pytest.raises(EngineRefused, match="does not work here: unshare: not permitted") as caught:
+        engines.start(stage.job("", local={"isolation": "namespace"}))
+    assert "engines.local.isolation" in caught.value.hint
+    assert not runs_dir().exists()
+
+
+def test_a_bandwidth_is_never_dropped_silently(stage):
+    local = {"isolation": "none", "network": {"dnn": {"bandwidth": "40mbit"}}}
+    with pytest.raises(EngineRefused, match=r"with isolation by namespaces only: engines.local.isolation says so"):
+        engines.start(stage.job("", instance_groups=groups(dnn=2), local=local))
+    assert not runs_dir().exists()
+
+
+@pytest.mark.namespaces
+def test_the_machine_is_asked_and_its_answer_names_the_limit():
+    """In a user namespace that may not make another, somebody without capabilities."""
+    script = f"""
+import ctypes, os
+from headrace.engines.local.isolation import probing, syscalls
+syscalls.become_root()
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+assert ctypes.CDLL(None).prctl(47, 4, 0, 0, 0) == 0
+for capability in range(64):
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv({sys.executable!r}, [{sys.executable!r}, "-c", '''
+import ctypes
+class Header(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+assert ctypes.CDLL(None).capset(ctypes.byref(Header(0x20080522, 0)), (ctypes.c_uint32 * 6)()) == 0
+from headrace.engines.local.isolation import probing
+print(probing.examine().namespace)
+'''])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "unshare" in done.stdout
+    assert "user.max_user_namespaces is 0" in done.stdout
+
+
+def test_a_way_out_needs_two_programs_and_a_device(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(uplink, "DEVICE", "/dev/no/such")
+    assert uplink.missing() == [
+        "pasta is not installed (Debian and Ubuntu: apt install passt)",
+        "nft is not installed (Debian and Ubuntu: apt install nftables)",
+        "/dev/no/such does not exist",
+    ]
+
+
+def test_the_jobs_network_is_one_that_the_machine_has_no_route_into():
+    assert choose_network(ROUTES + DEFAULT + route("000200C0", "00FFFFFF")) == "10.77"
+    assert choose_network(ROUTES + route("00004D0A", "0000FFFF")) == "10.177"
+    assert choose_network(ROUTES + route("0000000A", "000000FF")) == "172.29", "10.0.0.0/8 holds both"
+    assert layout.has_default_route(ROUTES + DEFAULT)
+    assert not layout.has_default_route(ROUTES + route("000200C0", "00FFFFFF"))
+
+
+def test_addresses_of_many_hosts_are_all_different():
+    addresses = {layout.address_of("10.77", number) for number in range(1, 1000)}
+    assert len(addresses | {layout.gateway_of("10.77")}) == 1000
+
+
+def test_hosts_find_each_other_and_name_servers_they_can_reach():
+    instances = [Instance("algo-1", "10.77.0.1", "/a"), Instance("algo-10", "10.77.0.10", "/b")]
+    assert hosts_text(instances, outward=False).splitlines()[2:] == ["10.77.0.1 algo-1", "10.77.0.10 algo-10"]
+    assert hosts_text(instances, outward=True).splitlines()[-1] == "169.254.77.1 machine.headrace.internal"
+    machine = "search example.org\nnameserver 192.0.2.53\nnameserver 127.0.0.53\n"
+    assert resolver_text(machine, outward=True) == "search example.org\nnameserver 192.0.2.53\n"
+    assert resolver_text("nameserver 127.0.0.53\n", outward=True) == "nameserver 169.254.77.53\n"
+    assert resolver_text(machine, outward=False) == ""
+
+
+def test_what_is_shown_below_tmp_is_what_is_named_there_and_nothing_above_it(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "c").touch()
+    named = [str(tmp_path / "a" / "b" / "new"), str(tmp_path / "a" / "c"), "/tmp/new", "/tmp", "relative", "/usr"]
+    if tmp_path.is_relative_to("/tmp"):
+        assert shown_below_tmp(named) == (str(tmp_path / "a" / "b"), str(tmp_path / "a" / "c"))
+        assert shown_below_tmp([*named, str(tmp_path / "a")]) == (str(tmp_path / "a"),)
+
+
+def test_lines_that_count_on_hosts_of_their_own_are_named(stage):
+    script = """
+    import socket
+    listener = socket.create_server(("0.0.0.0", 6000))  # 0.0.0.0:1 in a comment does not count
+    server.add_insecure_port("[::]:16000")
+    peer = socket.create_connection(("algo-2", 6000))
+    open("/opt/ml/model/x", "w")
+    open("/tmp/done", "w")
+    epochs = range(6000)
+    """
+    job = stage.job(script, instance_groups=groups(dnn=2))
+    assert [(clash.kind, clash.place) for clash in clashes(job)] == [
+        ("port", "train.py:3"),
+        ("port", "train.py:4"),
+        ("name", "train.py:5"),
+        ("tree", "train.py:6"),
+        ("file", "train.py:7"),
+    ]
+    alone = stage.job(script, instance_groups=groups(dnn=1))
+    assert [clash.kind for clash in clashes(alone)] == ["name", "tree"]
+
+
+def test_doctor_says_which_level_works_and_what_would_clash(stage):
+    path = stage.folder / "job.yaml"
+    path.write_text(stage.job('open("/tmp/x", "w")', instance_groups=groups(dnn=2)).to_yaml())
+    doctor = [sys.executable, "-m", "headrace.cli", "doctor"]
+    env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+
+    def told(*words: str) -> str:
+        return subprocess.run([*doctor, *words], env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert told().startswith("isolation: ")
+    assert "will clash with isolation none" in (words := told("--job", str(path)))
+    assert "isolation: none (engines.local.isolation says so)" in words
+    assert "train.py:1" in words
+    assert '"kind":"file"' in told("--job", str(path), "--output", "json").replace(" ", "").replace("\n", "")
+    done = subprocess.run([*doctor, "--job", str(path), "--", "true"], env=env, capture_output=True, text=True,
+                          timeout=60, check=False)  # fmt: skip
+    assert done.returncode == 2
+    assert "hint:" in done.stderr

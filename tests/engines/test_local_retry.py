@@ -1,0 +1,148 @@
+"""A job that failed is tried again when the job wants it: after which failures, with what kept, with what cleared."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from play_helpers import play, played
+from stage import agent_pid, groups, kill, program_pid, said, text, until
+
+from headrace.engines.local.attempts import is_tried_again
+from headrace.instance.launch import Retry
+from headrace.runs import Cause, Status
+from headrace.runs.events import AttemptStarted, SecondaryStatus
+
+COUNTS = """
+import os, pathlib, sys, time
+base = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"])
+notes = base / "checkpoints" / "attempts"
+attempt = len(notes.read_text().split()) + 1 if notes.exists() else 1
+with notes.open("a") as file:
+    file.write(f"{attempt}\\n")
+made = [path for top in ("model", "output") for path in (base / top).rglob("*") if path.is_file()]
+left = [str(path.relative_to(base)) for path in made]
+print("attempt", attempt, "found", left, flush=True)
+(base / "model" / "weights").write_text(str(attempt))
+(base / "output" / "data" / "more").write_text(str(attempt))
+"""
+FAILS_TWICE = COUNTS + "if attempt < 3:\n    sys.exit(attempt)\n"
+WAITS_ONCE = COUNTS + "if attempt == 1:\n    time.sleep(600)\n"
+
+OWN = Cause("exited with code 1", "dnn", "algo-1", "0", 1)
+LOST = Cause("silent", "dnn", "algo-1", "agent", infrastructure=True)
+
+
+@pytest.mark.parametrize(
+    ("retry", "attempt", "status", "cause", "again"),
+    [
+        (Retry(), 1, Status.FAILED, LOST, False),
+        (Retry(2), 1, Status.FAILED, LOST, True),
+        (Retry(2), 2, Status.FAILED, LOST, True),
+        (Retry(2), 3, Status.FAILED, LOST, False),
+        (Retry(2), 1, Status.FAILED, OWN, False),
+        (Retry(2), 1, Status.FAILED, None, False),
+        (Retry(2, any=True), 1, Status.FAILED, OWN, True),
+        (Retry(2, any=True), 1, Status.STOPPED, OWN, False),
+        (Retry(2, any=True), 1, Status.COMPLETED, None, False),
+    ],
+)
+def test_only_failures_are_retried_and_by_default_only_those_of_the_infrastructure(
+    retry, attempt, status, cause, again
+):
+    assert is_tried_again(retry, attempt, status, cause) is again
+
+
+def test_a_program_that_fails_is_retried_if_wanted_and_finds_its_checkpoints_only(stage):
+    handle = stage.start(FAILS_TWICE, instance_groups=groups(dnn=2), retry={"attempts": 4, "on": "any"})
+    assert handle.wait(40) is Status.COMPLETED
+    assert handle.exit_code == 0
+    stage.assert_nothing_left(handle)
+    for host in ("algo-1", "algo-2"):
+        lines = text(handle, f"dnn/{host}[0]").splitlines()
+        assert lines == [f"attempt {number} found []" for number in (1, 2, 3)]
+    state = handle.run.state()
+    assert [each.status.value for each in state.transitions] == [
+        "Starting",
+        *("Training", "Restarting") * 2,
+        "Training",
+        "Completed",
+    ]
+    assert state.attempt == 3
+    assert state.cause is None
+    assert state.failure_reason == ""
+    assert state.transitions[2].message.startswith("Attempt 2 of 5, after: dnn/algo-")
+    assert [event.number for event in handle.run.events() if isinstance(event, AttemptStarted)] == [2, 3]
+    assert sorted(program.attempt for program in state.programs) == [1, 1, 2, 2, 3, 3]
+    assert (handle.paths.host("algo-2") / "model" / "weights").read_text() == "3"
+
+
+def test_a_program_that_fails_is_not_retried_by_default(stage):
+    handle = stage.start(FAILS_TWICE, retry={"attempts": 3})
+    assert handle.wait(20) is Status.FAILED
+    assert handle.run.state().attempt == 1
+    assert str(handle.cause).endswith("exited with code 1")
+
+
+def test_attempts_come_to_an_end_and_the_last_cause_counts(stage):
+    handle = stage.start(FAILS_TWICE, retry={"attempts": 1, "on": "any"})
+    assert handle.wait(30) is Status.FAILED
+    assert handle.exit_code == 1
+    assert str(handle.cause).endswith("exited with code 2")
+    assert handle.run.state().attempt == 2
+
+
+@pytest.mark.parametrize("host", ["algo-1", "algo-2"])
+def test_a_lost_agent_is_retried_whether_it_led_or_not(stage, host):
+    handle = stage.start(WAITS_ONCE, instance_groups=groups(dnn=2), retry={"attempts": 1})
+    until(lambda: text(handle).count("attempt 1") == 2)
+    kill(agent_pid(handle, host))
+    assert handle.wait(40) is Status.COMPLETED
+    assert handle.run.state().attempt == 2
+    assert text(handle).count("attempt 2") == 2
+    stage.assert_nothing_left(handle)
+
+
+def test_a_killed_program_is_no_failure_of_the_infrastructure(stage):
+    handle = stage.start(WAITS_ONCE, retry={"attempts": 1})
+    until(said(handle, "attempt 1"))
+    kill(program_pid(handle, "algo-1"))
+    assert handle.wait(20) is Status.FAILED
+    assert handle.run.state().attempt == 1
+
+
+def test_max_run_covers_all_attempts_together(stage):
+    script = COUNTS + "time.sleep(2.5)\nsys.exit(1)\n"
+    began = time.monotonic()
+    handle = stage.start(script, retry={"attempts": 20, "on": "any"}, stopping_condition={"max_run": 4})
+    assert handle.wait(40) is Status.STOPPED
+    assert time.monotonic() - began < 10
+    state = handle.run.state()
+    assert state.secondary_status is SecondaryStatus.MAX_RUNTIME_EXCEEDED
+    assert state.attempt == 2
+
+
+def test_a_stop_between_and_in_later_attempts_ends_the_job(stage):
+    script = COUNTS + "time.sleep(600) if attempt == 3 else sys.exit(1)\n"
+    handle = stage.start(script, retry={"attempts": 20, "on": "any"})
+    until(said(handle, "attempt 3"), 30)
+    handle.stop()
+    assert handle.wait(20) is Status.STOPPED
+    assert handle.run.state().attempt == 3
+    stage.assert_nothing_left(handle)
+
+
+def test_what_works_beside_the_programs_is_there_in_every_attempt(stage, tmp_path, monkeypatch):
+    serve = """
+    print("ready", flush=True)
+    log("ready")
+    signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
+    while True:
+        signal.pause()
+    """
+    play(tmp_path, monkeypatch, {"stage": "log('done')", "serve_channels": serve, "sync": serve})
+    handle = stage.start(FAILS_TWICE, retry={"attempts": 2, "on": "any"})
+    assert handle.wait(40) is Status.COMPLETED
+    assert played(handle).count("stage done") == 1
+    for name in ("serve_channels", "sync"):
+        assert [line for line in played(handle) if line.startswith(name)] == [f"{name} ready", f"{name} told"] * 3

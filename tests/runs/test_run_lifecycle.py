@@ -1,0 +1,172 @@
+"""What events say about the parts of a run, its attempts and what its hosts cost in time; and the description of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.runs import Cause, EventWriter, Run, Status, create_run, state_of
+from headrace.runs.describe import describe
+from headrace.runs.events import (
+    AttemptStarted,
+    HostReleased,
+    InstancesStarted,
+    JobFinished,
+    JobStarted,
+    JobStopping,
+    ProgramStarted,
+    RunFinished,
+    SecondaryStatus,
+    StatusChanged,
+)
+from headrace.runs.lifecycle import billable_seconds
+
+S = SecondaryStatus
+HOSTS = {"dnn": ("algo-1", "algo-2"), "data": ("algo-3",)}
+LIFE = [
+    StatusChanged(t=1, status=S.STARTING, message="a"),
+    StatusChanged(t=2, status=S.DOWNLOADING, message="b"),
+    InstancesStarted(t=2, hosts=HOSTS),
+    StatusChanged(t=3, status=S.DOWNLOADING, message="c"),
+    StatusChanged(t=4, status=S.TRAINING, message="d"),
+    JobStarted(t=5),
+]
+
+
+def parts(state):
+    return [(each.status.value, each.start, each.end) for each in state.transitions]
+
+
+def test_parts_follow_each_other_without_a_gap_and_the_last_one_is_open():
+    state = state_of(LIFE, True)
+    assert parts(state) == [("Starting", 1, 2), ("Downloading", 2, 4), ("Training", 4, None)]
+    assert [each.message for each in state.transitions] == ["a", "c", "d"]
+    assert state.secondary_status is S.TRAINING
+    assert state.status is Status.IN_PROGRESS
+    assert state.exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "secondary", "code"),
+    [
+        (Status.COMPLETED, None, S.COMPLETED, 0),
+        (Status.FAILED, Cause("boom"), S.FAILED, 1),
+        (Status.STOPPED, Cause("stopped by the user"), S.STOPPED, 130),
+        (Status.STOPPED, Cause("MaxRuntimeExceeded: too long"), S.MAX_RUNTIME_EXCEEDED, 1),
+    ],
+)
+def test_the_end_is_the_last_part_and_gives_the_exit_code(status, cause, secondary, code):
+    state = state_of([*LIFE, RunFinished(t=9, status=status, cause=cause)], False)
+    assert parts(state)[-2:] == [("Training", 4, 9), (secondary.value, 9, 9)]
+    assert (state.secondary_status, state.exit_code) == (secondary, code)
+
+
+def test_a_job_that_is_complete_or_fails_is_not_stopping_and_one_that_is_stopped_is():
+    for status in (Status.COMPLETED, Status.FAILED):
+        state = state_of([*LIFE, JobStopping(t=6, reason="r", status=status)], True)
+        assert (state.status, state.secondary_status) == (Status.IN_PROGRESS, S.TRAINING)
+    stopped = [*LIFE, JobStopping(t=6, reason="r", status=Status.STOPPED)]
+    state = state_of([*stopped, JobFinished(t=7, status=Status.STOPPED)], True)
+    assert (state.status, state.secondary_status) == (Status.STOPPING, S.STOPPING)
+    asked = state_of([*LIFE, StatusChanged(t=6, status=S.STOPPING)], True)
+    assert (asked.status, asked.secondary_status) == (Status.STOPPING, S.STOPPING)
+
+
+def test_the_verdict_of_an_attempt_that_was_followed_by_another_does_not_count():
+    cause = Cause("silent", "dnn", "algo-1", "agent", infrastructure=True)
+    events = [
+        *LIFE,
+        ProgramStarted(t=5, group="dnn", host="algo-1", stream="0", pid=1),
+        JobFinished(t=6, status=Status.FAILED, cause=cause),
+        StatusChanged(t=7, status=S.RESTARTING),
+        AttemptStarted(t=8, number=2),
+        StatusChanged(t=8, status=S.TRAINING),
+        ProgramStarted(t=9, group="dnn", host="algo-1", stream="0", pid=2),
+    ]
+    state = state_of(events, True)
+    assert (state.attempt, state.cause, state.started) == (2, None, 5)
+    assert [program.attempt for program in state.programs] == [1, 2]
+    assert parts(state)[2:] == [("Training", 4, 7), ("Restarting", 7, 8), ("Training", 8, None)]
+    killed = state_of(events, False)
+    assert (killed.status, str(killed.cause)) == (Status.FAILED, "the engine was killed")
+
+
+def test_a_released_host_has_a_clock_of_its_own():
+    events = [*LIFE, HostReleased(t=6, group="data", host="algo-3")]
+    running = state_of(events, True)
+    assert billable_seconds(running.hosts, now=12) == {"dnn": 20, "data": 4}
+    ended = state_of([*events, RunFinished(t=10, status=Status.COMPLETED)], False)
+    assert billable_seconds(ended.hosts, now=99) == {"dnn": 16, "data": 4}
+    assert [(host.host, host.seconds(99), host.released) for host in ended.hosts] == [
+        ("algo-1", 8, False),
+        ("algo-2", 8, False),
+        ("algo-3", 4, True),
+    ]
+
+
+def test_the_failure_reason_is_the_engines_word_else_the_cause_and_never_too_long():
+    word = RunFinished(t=9, status=Status.FAILED, cause=Cause("boom"), failure_reason="bad label file")
+    assert state_of([word], False).failure_reason == "bad label file"
+    assert (
+        state_of([RunFinished(t=9, status=Status.FAILED, cause=Cause("x" * 3000))], False).failure_reason == "x" * 1024
+    )
+    assert state_of([RunFinished(t=9, status=Status.STOPPED, cause=Cause("boom"))], False).failure_reason == ""
+    assert state_of(LIFE, False).failure_reason == "the engine was killed"
+
+
+def test_records_of_earlier_versions_are_read():
+    events = [JobStarted(t=1), JobStopping(t=2, reason="r"), RunFinished(t=3, status=Status.COMPLETED)]
+    old = [msgspec.json.decode(msgspec.json.encode(event), type=type(event)) for event in events]
+    state = state_of(old, False)
+    assert (state.status, state.secondary_status, state.hosts) == (Status.COMPLETED, S.COMPLETED, ())
+
+
+def test_a_run_is_described_as_the_service_describes_a_training_job(tmp_path: Path):
+    paths = create_run("j", runs=tmp_path, created=0.5)
+    job = {
+        "job_name": "j",
+        "instance_groups": [{"instance_group_name": "dnn", "instance_type": "ml.g5.xlarge", "instance_count": 2}],
+        "hyperparameters": {"epochs": 3, "name": "a"},
+        "stopping_condition": {"max_run": 60},
+        "retry": {"attempts": 2},
+    }
+    (paths.root / "job.json").write_text(json.dumps(job))
+    with EventWriter(paths.events("engine")) as events:
+        for event in [*LIFE, HostReleased(t=6, group="data", host="algo-3")]:
+            events.write(event)
+        events.write(RunFinished(t=9.25, status=Status.FAILED, cause=Cause("boom"), failure_reason="bad label"))
+    found = json.loads(msgspec.json.encode(describe(Run(paths))))
+    assert (found["TrainingJobStatus"], found["SecondaryStatus"]) == ("Failed", "Failed")
+    assert found["FailureReason"] == "bad label"
+    assert found["TrainingJobArn"].endswith(":training-job/j")
+    assert found["CreationTime"] == "1970-01-01T00:00:00.500000Z"
+    assert found["TrainingStartTime"] == "1970-01-01T00:00:02Z"
+    assert found["TrainingEndTime"] == found["LastModifiedTime"] == "1970-01-01T00:00:09.250000Z"
+    assert (found["TrainingTimeInSeconds"], found["BillableTimeInSeconds"]) == (8, 8)
+    assert found["ResourceConfig"] == {
+        "InstanceGroups": [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 2, "InstanceGroupName": "dnn"}]
+    }
+    assert found["HyperParameters"] == {"epochs": "3", "name": "a"}
+    assert found["StoppingCondition"] == {"MaxRuntimeInSeconds": 60}
+    assert found["RetryStrategy"] == {"MaximumRetryAttempts": 2}
+    assert found["SecondaryStatusTransitions"][1] == {
+        "Status": "Downloading",
+        "StartTime": "1970-01-01T00:00:02Z",
+        "EndTime": "1970-01-01T00:00:04Z",
+        "StatusMessage": "c",
+    }
+    assert found["headrace"]["billable_seconds"] == {
+        "groups": {"dnn": 14.5, "data": 4.0},
+        "hosts": {"algo-1": 7.25, "algo-2": 7.25, "algo-3": 4.0},
+        "released": ["algo-3"],
+    }
+
+
+def test_a_run_that_has_only_begun_or_lost_its_job_is_described_too(tmp_path: Path):
+    found = describe(Run(create_run("j", runs=tmp_path)))
+    assert found["TrainingJobStatus"] == "InProgress"
+    assert "TrainingStartTime" not in found
+    assert "BillableTimeInSeconds" not in found
