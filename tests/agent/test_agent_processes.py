@@ -12,6 +12,7 @@ import pytest
 from headrace.agent.running import Reaper, Running
 from headrace.agent.sweep import end_leftovers
 from headrace.processes import table
+from headrace.processes.asking import ask_to_end
 from headrace.processes.spawn import spawn
 from headrace.processes.table import descendants, describe_exit, is_running, look, name_of_exit, reap, send
 from headrace.runs import LogWriter
@@ -137,7 +138,6 @@ def test_how_a_program_ended_in_words(code, expected):
 def test_a_tied_program_dies_with_its_parent_even_when_that_is_killed():
     code = """
 import os, subprocess, sys, time
-from headrace.processes import table
 from headrace.processes.spawn import spawn
 child = spawn(["sleep", "60"], env=dict(os.environ), cwd="/", tied=True)
 while b"sleep" not in open(f"/proc/{child.pid}/cmdline", "rb").read().split(b"\\0")[0]:
@@ -270,3 +270,37 @@ def test_reaping_takes_adopted_children_too():
     pids = {os.posix_spawn("/bin/true", ["true"], {}) for _ in range(3)}
     seen = set()
     until(lambda: seen.update(pid for pid, _ in reap()) or seen >= pids)
+
+
+TREE = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, {handler})
+child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+print(child.pid, flush=True)
+child.wait()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "reached"),
+    [("signal.SIG_DFL", True), ("signal.SIG_IGN", True), ("lambda *_: print('asked', flush=True)", False)],
+    ids=["no handler", "ignored", "handler of its own"],
+)
+def test_to_ask_a_program_to_end_asks_its_children_too_unless_it_looks_after_them(handler, reached):
+    code = TREE.format(handler=handler)
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = look(int(parent.stdout.readline()))
+    try:
+        asked = [process.pid for process in ask_to_end(parent.pid)]
+        assert asked == ([parent.pid, child.pid] if reached else [parent.pid])
+        if handler == "signal.SIG_DFL":  # what a parent ignores its child ignores too
+            until(lambda: not is_running(child.pid, child.start))
+        elif not reached:
+            assert parent.stdout.readline() == "asked\n"
+            assert is_running(child.pid, child.start)
+    finally:
+        send(child, signal.SIGKILL)
+        parent.kill()
+        parent.communicate()
+    assert ask_to_end(parent.pid) == []

@@ -92,11 +92,16 @@ def test_wait_exits_as_the_run_does(cli: Cli, detached: Callable[..., Run], how:
 
 def test_ctrl_c_ends_the_waiting_and_not_the_run(cli: Cli, detached: Callable[..., Run]) -> None:
     run = detached()
-    wait = f"print('ready', flush=True); sys.exit(invoke(['wait', {run.id!r}]))"
-    code = f"import sys; from headrace.cli.main import invoke; {wait}"
+    code = f"""
+import sys, time
+from headrace.cli.main import invoke
+sleep = time.sleep
+time.sleep = lambda seconds: (print("waits", flush=True), sleep(seconds))
+sys.exit(invoke(["wait", {run.id!r}]))
+"""
     waiting = subprocess.Popen([sys.executable, "-c", code], env=cli.env, stdout=subprocess.PIPE, text=True)
     assert waiting.stdout is not None
-    assert waiting.stdout.readline() == "ready\n"
+    assert waiting.stdout.readline() == "waits\n"
     waiting.send_signal(signal.SIGINT)
     waiting.communicate(timeout=20)
     assert waiting.returncode == 130

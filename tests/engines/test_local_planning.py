@@ -7,6 +7,7 @@ import pytest
 from headrace.engines.local.code import snapshot
 from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import feed_executors, make_plan
+from headrace.instance.launch import Readiness, Retry
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -124,3 +125,17 @@ def test_the_snapshot_of_a_directory_that_holds_the_runs_ends(tmp_path):
     copy.parent.mkdir(parents=True)
     snapshot(tmp_path, copy, leave_out=tmp_path / "home" / "runs")
     assert sorted(path.name for path in copy.rglob("*")) == ["home", "train.py"]
+
+
+def test_order_stall_retry_and_encryption_are_in_the_plan():
+    data = {**group("data", 1), "ready": {"port": 6000, "timeout": 20}}
+    planned = plan(
+        instance_groups=[{**group("dnn", 1), "depends_on": ["data"]}, data],
+        completion={"instance_groups": ["dnn"], "stall_after": 90},
+        retry={"attempts": 3, "on": "any"},
+        encrypt_inter_container_traffic=True,
+    )
+    assert planned.group("dnn").depends_on == ("data",)
+    assert planned.group("dnn").ready == Readiness()
+    assert planned.group("data").ready == Readiness(6000, 20.0)
+    assert (planned.stall_after, planned.retry, planned.encrypt) == (90.0, Retry(3, any=True), True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from headrace.agent.control import Connection, connect
 from headrace.agent.messages import Direction, Heartbeat, HostEnded, Link, Message, Orders, Refused, Report
+from headrace.instance.certificates import Certificates
 
 HEARTBEAT = 0.5
 SILENCE_LIMIT = 5.0
@@ -37,6 +38,7 @@ class Client:
         obey: called with all orders that come.
         note: writes a line into the agent's log.
         heartbeat: makes what is sent when there is no news.
+        tls: certificates, when connections are under TLS.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class Client:
         obey: Callable[[Orders], None],
         note: Callable[[str], None],
         heartbeat: Callable[[], Heartbeat] = Heartbeat,
+        tls: Certificates | None = None,
     ) -> None:
+        self._tls = tls
         self._heartbeat = heartbeat
         self._address = address
         self._leader = leader
@@ -82,7 +86,7 @@ class Client:
         self._heard = time.monotonic()
         while True:
             try:
-                async with connect(self._address, self._link) as connection:
+                async with connect(self._address, self._link, self._tls) as connection:
                     sender = asyncio.ensure_future(self._send(connection))
                     try:
                         await self._receive(connection)

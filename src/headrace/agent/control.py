@@ -32,6 +32,7 @@ from headrace.agent.messages import (
     encode,
     open_frame,
 )
+from headrace.instance.certificates import Certificates
 
 METHOD = "/headrace.Control/Talk"
 FIRST_FRAME_SECONDS = 5.0
@@ -75,13 +76,22 @@ class ControlServer:
         hosts: names of the job's hosts.
         desk: takes the reports and gives the orders.
         note: told of refused frames, in words.
+        tls: certificates, when connections are under TLS; then an agent must show one of this job too.
 
     Attributes:
         refused: frames that were refused.
     """
 
-    def __init__(self, secret: bytes, hosts: frozenset[str], desk: Desk, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        hosts: frozenset[str],
+        desk: Desk,
+        note: Callable[[str], None],
+        tls: Certificates | None = None,
+    ) -> None:
         self.refused = 0
+        self._tls = tls
         self._secret = secret
         self._hosts = hosts
         self._desk = desk
@@ -91,13 +101,18 @@ class ControlServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, address: str) -> None:
-        """Listens on ``ip:port``. Raises OSError if the port is taken."""
+        """Listens on ``ip:port``. Raises OSError if the port is taken, or the certificates are none."""
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         service, _, method = METHOD[1:].partition("/")
         handler = grpc.stream_stream_rpc_method_handler(self._talk)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         try:
-            bound = server.add_insecure_port(address)
+            if self._tls is None:
+                bound = server.add_insecure_port(address)
+            else:
+                pair = [(self._tls.key, self._tls.certificate)]
+                credentials = grpc.ssl_server_credentials(pair, self._tls.ca, require_client_auth=True)
+                bound = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: {error}") from None
         if not bound:
@@ -201,9 +216,20 @@ class Connection:
 
 
 @contextlib.asynccontextmanager
-async def connect(address: str, link: Link) -> AsyncIterator[Connection]:
-    """Opens a stream to the coordinator at ``ip:port``. Nothing is known to work until `receive` has returned."""
-    async with grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS) as channel:
+async def connect(address: str, link: Link, tls: Certificates | None = None) -> AsyncIterator[Connection]:
+    """Opens a stream to the coordinator at ``ip:port``. Nothing is known to work until `receive` has returned.
+
+    Args:
+        address: of the coordinator.
+        link: this agent's end of the talk.
+        tls: certificates, when connections are under TLS.
+    """
+    if tls is None:
+        opened = grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+    else:
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+        opened = grpc.aio.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
+    async with opened as channel:
         call = channel.stream_stream(METHOD)(wait_for_ready=True)
         try:
             yield Connection(call, link)

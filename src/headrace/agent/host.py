@@ -45,6 +45,7 @@ from headrace.agent.signs import quiet_times, until_listens
 from headrace.agent.sweep import end_leftovers
 from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
+from headrace.instance.certificates import read_certificates
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import SPENT, CommandReader, StopJob
 from headrace.processes.table import descendants
@@ -93,7 +94,9 @@ class HostAgent:
         self._lifeline = lifeline
         self._supervisor = os.getppid()
         spent = float(os.environ.get(SPENT) or 0.0)
-        self._leader = Leader(plan, secret, self._events, self.note, spent) if plan.leader == host else None
+        tls = read_certificates(self.me.base_dir) if plan.encrypt else None
+        led = plan.leader == host
+        self._leader = Leader(plan, secret, self._events, self.note, spent, tls) if led else None
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -105,6 +108,7 @@ class HostAgent:
             obey=self.obey,
             note=self.note,
             heartbeat=self._heartbeat,
+            tls=tls,
         )
         self._programs = HostPrograms(
             plan,

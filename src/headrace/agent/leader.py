@@ -9,6 +9,7 @@ from collections.abc import Callable
 from headrace.agent.control import ControlServer
 from headrace.agent.coordinator import Coordinator, Effects
 from headrace.agent.messages import Orders, Report
+from headrace.instance.certificates import Certificates
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import AgentGone, Command, StopJob
 from headrace.runs import Cause, EventWriter, Status
@@ -27,17 +28,24 @@ class Leader:
         events: the event file of the leader's host.
         note: writes a line into the agent's log.
         spent: see `Coordinator`.
+        tls: see `ControlServer`.
     """
 
     def __init__(
-        self, plan: LaunchPlan, secret: bytes, events: EventWriter, note: Callable[[str], None], spent: float = 0.0
+        self,
+        plan: LaunchPlan,
+        secret: bytes,
+        events: EventWriter,
+        note: Callable[[str], None],
+        spent: float = 0.0,
+        tls: Certificates | None = None,
     ) -> None:
         self._plan = plan
         self._events = events
         self._offset = time.time() - time.monotonic()
         self._connected: set[str] = set()
         self._coordinator = Coordinator(plan, self._now(), spent)
-        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, note)
+        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, note, tls)
 
     @property
     def verdict(self) -> JobFinished | None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.instance import global_ranks
+from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import entry_command
 from headrace.instance.launch import MPI, SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 
@@ -157,6 +158,8 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
     """Returns the arguments of the feed server after the interpreter."""
     me = plan.host(host)
     group = plan.group(me.group)
+    files = certificate_files(me.base_dir)
+    tls = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key)) if plan.encrypt else ()
     return [
         *("-m", "headrace.feed.serve"),
         *("--bind", f"{me.address}:{plan.ports.feed}"),
@@ -168,4 +171,5 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
         *("--host", host),
         *("--group", group.name),
         *("--status-fd", str(status_fd)),
+        *tls,
     ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace.agent import proxy
 from headrace.agent.programs import ProgramSpec, feed_hosts, program_argv
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
+from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import make_executable
 from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
 from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
@@ -20,8 +21,18 @@ from headrace.processes.oom import FD_VARIABLE
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
+TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 PROXY_OF_RANK = (sys.executable, "-I", "-S", proxy.__file__, "rank")  # what a launcher starts in place of a rank
-_OURS = (SCRATCH, SPENT, FEED_VARIABLE, METRICS_VARIABLE, FD_VARIABLE, "GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
+_OURS = (
+    SCRATCH,
+    SPENT,
+    FEED_VARIABLE,
+    METRICS_VARIABLE,
+    FD_VARIABLE,
+    TLS_CA_VARIABLE,
+    "GRPC_ENABLE_FORK_SUPPORT",
+    "GRPC_VERBOSITY",
+)
 
 
 class HostVariables:
@@ -89,6 +100,8 @@ class HostVariables:
         variables |= self._of_distribution(spec)
         if feed_hosts(self._plan):
             variables[FEED_VARIABLE] = str(channel_dir(self._me.base_dir) / FEED_NAME)
+            if self._plan.encrypt:
+                variables[TLS_CA_VARIABLE] = str(certificate_files(self._me.base_dir).ca)
         variables[METRICS_VARIABLE] = str(metrics)
         return variables
 

@@ -9,7 +9,7 @@ from headrace.instance import read_failure
 from headrace.instance.launch import FEED_NAME, LaunchPlan, Retry, channel_dir
 from headrace.instance.outcome import FAILURE_CHARACTERS, OWN_WORDS
 from headrace.instance.paths import TreePaths
-from headrace.runs import Cause, Status
+from headrace.runs import Cause, RunPaths, Status
 
 
 def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | None) -> bool:
@@ -25,14 +25,22 @@ def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | No
     return retry.any or (cause is not None and cause.infrastructure)
 
 
-def clear(plan: LaunchPlan) -> None:
-    """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics. Raises OSError."""
+def clear(plan: LaunchPlan, paths: RunPaths) -> None:
+    """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics.
+
+    Args:
+        plan: the launch plan.
+        paths: the run's directory, where the trees of the hosts are; their `base_dir` is what they see themselves.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
     for host in plan.hosts:
-        tree = TreePaths(host.base_dir)
+        tree = TreePaths(paths.host(host.name))
         for folder in (tree.model, tree.output_data, tree.output_intermediate):
             _empty(folder)
         tree.failure.unlink(missing_ok=True)
-        (channel_dir(host.base_dir) / FEED_NAME).unlink(missing_ok=True)
+        (channel_dir(tree.base) / FEED_NAME).unlink(missing_ok=True)
 
 
 def _empty(folder: Path) -> None:
@@ -45,7 +53,7 @@ def _empty(folder: Path) -> None:
             entry.unlink()
 
 
-def failure_reason(plan: LaunchPlan, cause: Cause | None) -> str:
+def failure_reason(plan: LaunchPlan, paths: RunPaths, cause: Cause | None) -> str:
     """Returns why a job failed, at most 1024 characters.
 
     What the user's program wrote to output/failure comes first: that of the host of the first cause, else that of
@@ -53,7 +61,7 @@ def failure_reason(plan: LaunchPlan, cause: Cause | None) -> str:
     """
     hosts = sorted(plan.hosts, key=lambda host: cause is None or host.name != cause.host)
     for host in hosts:
-        text = read_failure(host.base_dir)
+        text = read_failure(paths.host(host.name))
         if text.strip() and not text.startswith(OWN_WORDS):
             return text
     return str(cause or "")[:FAILURE_CHARACTERS]

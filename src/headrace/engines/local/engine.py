@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.engines.local.artefacts import check_artefacts
+from headrace.engines.local.certifying import check_certificates
 from headrace.engines.local.channel_area import sweep_channels
 from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
@@ -57,6 +58,7 @@ def check(job: Job) -> None:
     job.check_files()
     check_name(job.job_name)
     planned = plan(job)
+    check_certificates(planned)
     check_ports(planned)
     check_artefacts(job, planned.isolation.level == NAMESPACE)
     check_channels(job)

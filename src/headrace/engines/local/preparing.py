@@ -8,12 +8,14 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.engines.local.artefacts import prepare_artefacts
+from headrace.engines.local.certifying import make_certificates
 from headrace.engines.local.channels import prepare_channels, tree_channels
 from headrace.engines.local.code import bring_code
 from headrace.engines.local.isolation.arranging import arrange
 from headrace.engines.local.isolation.layout import INTERFACE
 from headrace.engines.local.requirements import plan_environments, prepare_install
 from headrace.instance import build_tree
+from headrace.instance.certificates import write_certificates
 from headrace.instance.launch import NAMESPACE, LaunchPlan, write_plan
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -39,6 +41,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     prepare_install(environments, paths)
     (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     secret = secrets.token_hex(32)
+    certificates = make_certificates(plan)
     apart = plan.isolation.level == NAMESPACE
     if apart:
         arrange(job, plan, paths)
@@ -57,6 +60,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             network_interface_name=INTERFACE if apart else "lo",
         )
         write_plan(plan, tree, secret)
+        if plan.encrypt:
+            write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
     prepare_channels(job, paths)
 

@@ -125,7 +125,7 @@ class Supervisor:
             remove_channels(self._paths)
             for group in self._groups.remove():
                 print(f"the control group {group} could not be removed", file=sys.stderr)
-            reason = failure_reason(self._plan, cause) if status is Status.FAILED else ""
+            reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
 
@@ -179,7 +179,7 @@ class Supervisor:
             of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
             self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
             remove_scratch(self._plan.run_id)
-            clear(self._plan)
+            clear(self._plan, self._paths)
             self._events.write(AttemptStarted(t=time.time(), number=attempt))
 
     def _spent(self) -> float:
