@@ -36,6 +36,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.artefacts import has_artefacts
 from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
@@ -91,6 +92,7 @@ class Supervisor:
         self._broken: Cause | None = None  # what worked beside the agents and ended unasked
         self._began = time.monotonic()
         self._instances_run = False
+        self._trained = False  # agents were started: there may be something to collect
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         for end in (self._wake, wake_end):
@@ -191,6 +193,7 @@ class Supervisor:
             return self._wished()
         outcome = self._start_beside()
         if outcome is None:
+            self._trained = True
             agents = self._agents = Agents(
                 self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
             )
@@ -214,8 +217,6 @@ class Supervisor:
                 continue
             helper = self._start_helper(name)
             self._beside.append(helper)
-            if name != "serve_channels":
-                continue
             deadline = time.monotonic() + READY_SECONDS
             while not (helper.ready or helper.ended or self._wishes) and time.monotonic() < deadline:
                 self._step()
@@ -240,7 +241,8 @@ class Supervisor:
 
     def _after(self, outcome: Outcome) -> Outcome:
         """Collects what the job has made. Returns how it ends."""
-        if not is_wanted(self._paths.root, "collect") or self._at_once():
+        root = self._paths.root
+        if not (is_wanted(root, "collect") and has_artefacts(root) and self._trained) or self._at_once():
             return outcome
         self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
         heard = len(self._wishes)
@@ -366,6 +368,13 @@ class Supervisor:
                     self._agents.ended(pid, status)
                 elif pid in self._helpers:
                     self._helpers.pop(pid).finish(status)
+
+
+def _sweep_environments() -> None:
+    """Removes what an installation that was killed has left."""
+    from headrace.engines.local import environments, requirements  # slow to import, and few jobs need them
+
+    environments.sweep(requirements.environments_dir())
 
 
 def main() -> int:
