@@ -25,6 +25,7 @@ from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
+from headrace.engines.local.scratch import sweep_scratch
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.launch import NAMESPACE, LaunchPlan
 from headrace.instance.lifeline import RUN_ID
@@ -73,6 +74,7 @@ def start(job: Job, detach: bool = False) -> Handle:
     check(job)
     sweep(find_places(), runs_dir().glob(f"*/{RECORD}"))  # of runs whose supervisor and caller were killed together
     sweep_channels()
+    sweep_scratch()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
