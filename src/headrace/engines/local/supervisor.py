@@ -41,7 +41,7 @@ from headrace.engines.local.attempts import clear, failure_reason, is_tried_agai
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.isolation.starting import Starter, open_starter
-from headrace.engines.local.limits_cgroup import RunGroups, find_places
+from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
@@ -92,6 +92,7 @@ class Supervisor:
         self._broken: Cause | None = None  # what worked beside the agents and ended unasked
         self._began = time.monotonic()
         self._instances_run = False
+        self._trained = False  # agents were started: there may be something to collect
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         for end in (self._wake, wake_end):
@@ -102,7 +103,7 @@ class Supervisor:
             self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
         self._starter = Starter()
-        self._groups = RunGroups(self._plan.run_id, find_places())
+        self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -192,6 +193,7 @@ class Supervisor:
             return self._wished()
         outcome = self._start_beside()
         if outcome is None:
+            self._trained = True
             agents = self._agents = Agents(
                 self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
             )
@@ -240,7 +242,7 @@ class Supervisor:
     def _after(self, outcome: Outcome) -> Outcome:
         """Collects what the job has made. Returns how it ends."""
         root = self._paths.root
-        if not is_wanted(root, "collect") or not has_artefacts(root) or self._at_once():
+        if not (is_wanted(root, "collect") and has_artefacts(root) and self._trained) or self._at_once():
             return outcome
         self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
         heard = len(self._wishes)
