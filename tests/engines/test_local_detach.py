@@ -119,7 +119,9 @@ def test_when_its_supervisor_is_killed_nothing_is_left_and_the_run_has_failed(st
     until(lambda: lines(run).count("running") == 2)
     kill(read_header(run.paths).supervisor_pid)
     until(lambda: run.finished)
-    assert (run.status, str(run.cause)) == (Status.FAILED, "the engine was killed")
+    assert run.status is Status.FAILED
+    # The coordinator may have time for a verdict of its own.
+    assert str(run.cause) in {"the engine was killed", "the engine's supervisor died"}
     stage.observer.assert_nothing_left(run.id, run.paths.root, within=12)
 
 
