@@ -3,6 +3,7 @@
 # make soak    the long run of the feed's proof: random faults and a million fuzzed frames, SOAK_MINUTES (20)
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
+# make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
 # make docs    the user's documentation as a site, under site/
 
 # The first that works; a version manager's command may be there and not work.
@@ -21,7 +22,7 @@ SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
 
-.PHONY: demo test soak check bench bench-feed docs format clean
+.PHONY: demo test soak check bench bench-feed docs format clean horovod openmpi5
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -38,6 +39,14 @@ $(PEERS)/ready: constraints-bench.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python $(PIP) -r constraints-bench.txt
 	touch $@
+
+# TensorFlow and Horovod (compiled, about 4 minutes), and Open MPI 5 of PyPI, in environments of their own: tests that
+# need them run when they are there. .ci/run makes both.
+horovod:
+	scripts/horovod
+
+openmpi5:
+	scripts/openmpi5
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/digits/demo.py

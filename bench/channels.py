@@ -1,6 +1,6 @@
 """Measures how input channels come to a host: CPU seconds and wall seconds, beside the plain way.
 
-    python bench/channels.py [--files 2000] [--bytes 500000] [--repeats 3] [--out bench/results/channels.json]
+    python bench/channels.py [--files 2000] [--bytes 500000] [--repeats 3] [--folder DIR] [--out FILE]
 
 local   `stage` of a sharded channel and of a manifest (links), and a plain folder, beside `cp -r`
 s3      `stage` of a File channel from a small static server of this file, beside a bare parallel copy with s3fs:
@@ -181,9 +181,10 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--bytes", type=int, default=500_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where the data are made; by default the temporary folder")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-channels-", dir=".") as name:
+    with tempfile.TemporaryDirectory(prefix="bench-channels-", dir=given.folder) as name:
         bench = Bench(Path(name).resolve(), given.files, given.bytes)
         variants: dict[str, Callable[[], tuple[float, float]]] = {
             "cp -r": bench.copied,

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"instance", "feed", "runs", "processes"},
     "engines": {"job", "instance", "runs", "catalog", "processes"},
     "insight": {"runs", "catalog"},
-    "adapters": {"feed", "job"},
+    "adapters": {"feed", "job", "runs"},
     "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]

@@ -113,6 +113,18 @@ def test_a_job_is_complete_with_its_ranks_wherever_mpirun_put_them():
     assert play.verdict.status is Status.COMPLETED
 
 
+def test_a_host_whose_ranks_are_done_keeps_its_daemon_until_the_last_rank_of_the_world():
+    play = started(completion_groups=("dnn", "data"))
+    play.exit("algo-3", "2", 0)
+    play.exit("algo-3", "3", 0)
+    play.wait(0.2, alive=["algo-1", "algo-2", "algo-3"])
+    assert play.core.orders("algo-3").stop is None
+    play.exit("algo-2", "0", 0)
+    play.exit("algo-2", "1", 0)
+    play.wait(0.2, alive=["algo-1", "algo-2", "algo-3"])
+    assert play.core.orders("algo-3").stop.leave
+
+
 def test_of_a_rank_and_mpirun_the_rank_is_the_cause_whoever_is_told_first():
     play = started()
     play.exit("algo-2", "mpirun", 1, lines=["error: a rank failed"])

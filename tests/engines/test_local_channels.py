@@ -274,6 +274,22 @@ def test_a_reader_that_leaves_or_never_comes_does_not_hold_the_job(stage, s3) ->
     assert "'left_5', 'never_0']" in text(handle)
 
 
+@needs_fuse
+@pytest.mark.namespaces
+def test_every_mode_is_seen_from_an_isolated_instance(stage, s3) -> None:
+    data = put_train(s3)
+    inputs = {
+        "file": s3.uri("train/"),
+        "fast": {"s3_data": s3.uri("train/"), "input_mode": "FastFile"},
+        "train": {"s3_data": s3.uri("train/"), "input_mode": "Pipe"},
+    }
+    script = LIST + 'print("PIPE", open("/opt/ml/input/data/train_0").read())'
+    handle = stage.start(script, inputs=inputs, local={"isolation": "namespace"})
+    completed(stage, handle)
+    assert found(handle)["algo-1"] == {"file": data, "fast": data, "train": None}
+    assert "PIPE ABC" in text(handle)
+
+
 # What is wrong before the start
 
 

@@ -87,6 +87,34 @@ print(probing.examine().namespace)
     assert "user.max_user_namespaces is 0" in done.stdout
 
 
+@pytest.mark.namespaces
+def test_the_next_attempt_of_a_host_gets_a_cable_while_that_of_the_last_is_still_there():
+    script = """
+import os, socket
+from headrace.engines.local.isolation import syscalls
+from headrace.engines.local.isolation.enter import lay_cable
+from headrace.engines.local.isolation.layout import Instance, Layout
+from headrace.engines.local.isolation.netlink import Netlink
+syscalls.become_root()
+syscalls.unshare(syscalls.CLONE_NEWNET)
+with Netlink() as net:
+    net.add_bridge("bridge")
+job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
+layout = Layout(True, False, False, "10.77.255.254", "", (), "", (Instance("algo-1", "10.77.0.1", ""),))
+former = []
+for _ in range(3):
+    syscalls.unshare(syscalls.CLONE_NEWNET)
+    former.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+    lay_cable(layout, "algo-1", job, bridge)
+    print([name for _, name in socket.if_nameindex() if name == "eth0"])
+syscalls.setns(former[0], syscalls.CLONE_NEWNET)
+print([name for _, name in socket.if_nameindex() if name == "eth0"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['eth0']"] * 3 + ["[]"]
+
+
 def test_a_way_out_needs_two_programs_and_a_device(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(uplink, "DEVICE", "/dev/no/such")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
 
-from headrace.engines.local import limits, limits_machine
-from headrace.engines.local.limits_cgroup import CPU, MEMORY, available_memory, find_places
+from headrace.engines.local import engine, limits, limits_machine
+from headrace.engines.local.limits_cgroup import CPU, MEMORY, RECORD, Places, available_memory, find_places
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
 from headrace.runs import Run, RunPaths, Status, runs_dir
@@ -336,8 +336,11 @@ def test_when_the_caller_is_killed_the_supervisor_removes_the_groups(stage, call
 
 
 @needs_groups
+@pytest.mark.parametrize("elsewhere", [True, False])
 @pytest.mark.parametrize("agents_too", [True, False])
-def test_when_all_are_killed_at_once_the_next_start_removes_the_groups(stage, called, agents_too: bool) -> None:
+def test_when_all_are_killed_at_once_the_next_start_removes_the_groups(
+    stage, called, monkeypatch, agents_too: bool, elsewhere: bool
+) -> None:
     caller, run_id, supervisor = called
     until(lambda: both_run(run_id))
     victims = pids_of(run_id) if agents_too else [supervisor]
@@ -348,10 +351,13 @@ def test_when_all_are_killed_at_once_the_next_start_removes_the_groups(stage, ca
     caller.wait()
     until(lambda: not pids_of(run_id))
     left = control_groups(run_id)
+    # The next start may be in another session, whose groups lie elsewhere: then the run's own list leads there.
+    monkeypatch.setattr(engine, "find_places", lambda: Places({}, {}) if elsewhere else find_places())
     handle = stage.start("print('hello')", name="next")
     assert control_groups(run_id) == []
     assert handle.wait(20) is Status.COMPLETED
     assert left
+    assert not (run_of(run_id).paths.root / RECORD).exists()
 
 
 @needs_groups

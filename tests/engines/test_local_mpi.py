@@ -171,20 +171,22 @@ def test_a_stop_gives_every_rank_time_to_save(stage):
         START
         + """
 def save(*_):
-    time.sleep(1.0)
-    open(os.environ["SM_MODEL_DIR"] + f"/saved-{world.rank}", "w").close()
+    name = f"saved-{world.rank}"
+    time.sleep(4.0)
+    MPI.Finalize()  # needs mpirun's daemons
+    open(os.path.join(os.environ["SM_MODEL_DIR"], name), "w").close()
     os._exit(0)
 signal.signal(signal.SIGTERM, save)
 while True:
     time.sleep(0.05)
 """
     )
-    handle = start(stage, script)
+    handle = start(stage, script, local={"stop_grace": 12})
     running(handle)
     began = time.monotonic()
     handle.stop()
     assert handle.wait(20) is Status.STOPPED
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 12
     stage.assert_nothing_left(handle)
     saved = sorted(path.name for host in ("algo-1", "algo-2") for path in (handle.paths.host(host) / "model").iterdir())
     assert saved == [f"saved-{rank}" for rank in range(4)]
@@ -285,3 +287,23 @@ def test_a_rank_ends_by_the_signal_that_ended_its_program(stage):
     assert str(handle.cause) == "dnn/algo-1[1]: killed by SIGSEGV"
     assert handle.cause.signal == signal.SIGSEGV
     assert until(said(handle, "Segmentation fault"), 1)
+
+
+@pytest.mark.parametrize(("host", "stream"), [("algo-1", "mpirun"), ("algo-2", "orted")])
+def test_a_launcher_that_is_stopped_at_the_start_is_found_and_named(stage, monkeypatch, tmp_path, host, stream):
+    real = shutil.which(stream)
+    fake = tmp_path / stream
+    fake.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec {real} --version\n'
+        f'[ "$SM_CURRENT_HOST" = {host} ] && kill -STOP $$\nexec {real} "$@"\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("headrace.engines.local.planning.START_TIMEOUT", 5.0)
+    handle = start(stage, START)
+    assert_failed(handle, time.monotonic(), within=20)
+    stage.assert_nothing_left(handle)
+    assert str(handle.cause) == (
+        f"dnn/{host}[{stream}]: killed by SIGKILL: no rank was started within 5 s: "
+        f"{stream} on {host} is stopped (SIGSTOP)"
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
-from stage import groups, text
+from stage import both_isolations, groups, text
 
 from headrace import engines
 from headrace.errors import EngineRefused, JobInvalid
@@ -231,3 +232,43 @@ def test_workers_of_multi_worker_mirrored_strategy_have_the_services_names_in_na
     config = json.loads(text(handle, "homogeneousCluster/algo-2[1]"))
     assert config["cluster"]["worker"] == ["algo-1:8890", "algo-2:8890"]
     assert config["task"]["index"] == 1
+
+
+TENSORFLOW = Path(__file__).resolve().parents[2] / ".venv-horovod" / "bin" / "python"
+
+MIRRORED = """
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+    model.compile("sgd", "mse")
+x = tf.random.stateless_normal((64, 4), (1, 2))
+data = tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, 1, keepdims=True))).batch(16).repeat()
+history = model.fit(data, epochs=1, steps_per_epoch=8, verbose=0)
+print("workers", strategy.num_replicas_in_sync, "loss", history.history["loss"][-1].hex(), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(not TENSORFLOW.exists(), reason="there is no .venv-horovod with TensorFlow: make horovod")
+@both_isolations
+def test_tensorflow_trains_with_multi_worker_mirrored_strategy(stage):
+    code = stage.folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(MIRRORED)
+    job = Job(
+        "job",
+        source_dir=str(code),
+        command=[str(TENSORFLOW), "train.py"],
+        environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
+        instance_groups=groups(dnn=2),
+        distribution={"multi_worker_mirrored_strategy": {"enabled": True}},
+        engines={"local": {"isolation": stage.isolation, "address_prefix": stage.prefix, "stop_grace": 3}},
+    )
+    handle = engines.start(job)
+    stage.handles.append(handle)
+    assert handle.wait(150) is Status.COMPLETED, text(handle)
+    said = [text(handle, f"dnn/algo-{rank + 1}[{rank}]").splitlines()[-1] for rank in (0, 1)]
+    assert said[0].startswith("workers 2 loss ")
+    assert said[0] == said[1]

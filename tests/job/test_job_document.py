@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,10 +160,38 @@ def jobs(draw: st.DrawFn) -> Job:
         names = ["homogeneousCluster"]
     if draw(st.booleans()):
         strategy = {"enabled": True, **draw(st.fixed_dictionaries({}, optional={"processes_per_host": st.just(3)}))}
-        fields["distribution"] = {"torch_distributed": strategy, "instance_groups": draw(some)}
+        kind = draw(st.sampled_from(["torch_distributed", "mpi", "horovod"]))
+        members = draw(some)
+        world = {kind: strategy, "instance_groups": members}
+        fields["distribution"] = draw(st.sampled_from([world, [world]]))
+        others = [name for name in names if name not in members]
+        if others and draw(st.booleans()):
+            second = {"multi_worker_mirrored_strategy": {"enabled": True}, "instance_groups": others}
+            fields["distribution"] = [world, second]
     if draw(st.booleans()):
         feed = {"enabled": True, "workers_per_host": draw(st.sampled_from(["auto", 3]))}
         fields["data_service"] = {"feed": feed, "instance_groups": draw(some)}
+    for index, group in enumerate(fields.get("instance_groups", [])):  # type: ignore[var-annotated, arg-type]
+        own = {
+            "hyperparameters": st.dictionaries(LINE, JSON, max_size=2),
+            "environment": st.just({"A": " a "}),
+            "entry_point": st.sampled_from(["-m a.b", "deep/train.py"]),
+            "depends_on": st.just(names[:index] or None),
+            "ready": st.fixed_dictionaries({}, optional={"port": st.just(9), "timeout": st.just(2)}),
+        }
+        given = draw(st.fixed_dictionaries({}, optional=own))
+        group.update({key: value for key, value in given.items() if value is not None})
+    extra = {
+        "tags": st.just([{"key": "a", "value": "é"}]),
+        "retry": st.just({"attempts": 2}),
+        "checkpoint_s3_uri": st.just("s3://bucket/c"),
+        "encrypt_inter_container_traffic": st.booleans(),
+        "use_spot_instances": st.booleans(),
+        "role": LINE,
+        "volume_size": st.integers(0, 9),
+        "request_extras": st.dictionaries(LINE, JSON, max_size=2),
+    }
+    fields |= draw(st.fixed_dictionaries({}, optional=extra))
     if draw(st.booleans()):
         fields["completion"] = {"instance_groups": draw(some)}
     if draw(st.booleans()):
@@ -220,3 +250,54 @@ def test_two_jobs_that_ask_for_different_things_are_not_equal(load: Callable[...
     assert load(ONE) == load(ONE)
     assert load(ONE) != load(ONE, "hyperparameters.a=1")
     assert load(ONE) != "demo"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: " + "x" * 10_000_000, "must have at most 4 MB"),
+        ("a: [" + "1," * 300_000 + "1]", "must hold at most 100000 values"),
+        ("instance_groups:\n" + "\n".join(f"  - {{name: g{n}}}" for n in range(10_000)), "must have 1 to 5 instance"),
+        ("\n".join(f"k{n}: 1" for n in range(20_000)), "unknown key"),
+    ],
+    ids=["10 MB", "values", "groups", "keys"],
+)
+def test_a_huge_file_is_refused_in_bounded_time_and_memory(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    code = (
+        "import resource, sys, time\n"
+        "from headrace.job import load_job\n"
+        "from headrace.errors import JobInvalid\n"
+        "try:\n    load_job(sys.argv[1])\n"
+        "except JobInvalid as error:\n    print(str(error)[:4000])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, round(time.process_time()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "job.yaml")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert words in done.stdout
+    megabytes, seconds = map(int, done.stdout.split()[-2:])
+    assert megabytes < 500
+    assert seconds < 30
+
+
+def test_reading_stops_at_the_limit_of_a_file_without_end(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").symlink_to("/dev/zero")
+    with pytest.raises(JobInvalid, match="must have at most 4 MB"):
+        load_job(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    "value", ["a'b\"c", "two\nlines", "$(touch x)", "; rm -rf x", "ünï\u2028çødé", "", " ", "--flag", "\\"]
+)
+def test_a_value_goes_through_unharmed(write: Callable[[str], Path], value: str) -> None:
+    job = load_job(write(ONE), ["hyperparameters.a=x"])
+    made = Job(**{**job.to_data(), "hyperparameters": {"a": value}, "environment": {"A": value}})  # type: ignore[arg-type]
+    again = load_job(write(made.to_yaml()))
+    assert again.hyperparameters == {"a": value}
+    assert again.environment == {"A": value}
+    assert json.loads(again.hyperparameter_texts_of("homogeneousCluster")["a"]) == value

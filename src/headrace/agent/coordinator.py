@@ -41,7 +41,7 @@ from headrace.agent.messages import (
 )
 from headrace.agent.mpi.daemons import Daemons
 from headrace.agent.mpi.outcome import unfinished_worlds
-from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without
+from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, mpi_peers
 from headrace.agent.readiness import startable, waits_in_vain
 from headrace.agent.stall import stalled
 from headrace.instance.launch import FeedHost, LaunchPlan
@@ -360,7 +360,8 @@ class Coordinator:
 
     def _release_idle(self, effects: Effects) -> None:
         for host in self._hosts.values():
-            if host.idle and host.release is None and host.name != self._plan.leader:
+            needed = any(self._hosts[name].unfinished for name in mpi_peers(self._plan, host.name))
+            if host.idle and not needed and host.release is None and host.name != self._plan.leader:
                 host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
                 effects.wake.add(host.name)
 

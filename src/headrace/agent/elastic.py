@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
-import psutil
-
 from headrace.agent import proxy
 from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.messages import Exited, Message, clip_lines
@@ -167,6 +165,8 @@ class ElasticHost:
 
     def _absence(self, pid: int) -> str:
         """Why a torchrun is not in the rendezvous; empty if it is, and waits for others."""
+        import psutil  # every agent would pay for it, and only one that is in trouble needs it
+
         world = self._plan.distribution_of(self._me.group)
         assert world is not None
         port = self._plan.master_port_of(world)

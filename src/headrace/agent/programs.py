@@ -95,6 +95,12 @@ def is_in_mpi_world(plan: LaunchPlan, host: str) -> bool:
     return world is not None and world.kind == MPI and group.entry_point
 
 
+def mpi_peers(plan: LaunchPlan, host: str) -> tuple[str, ...]:
+    """Returns the hosts of a host's MPI world: as long as one has ranks, all have a daemon. Empty outside of MPI."""
+    world = plan.distribution_of(plan.host(host).group)
+    return plan.hosts_of(world) if world is not None and is_in_mpi_world(plan, host) else ()
+
+
 def is_of_mpirun(stream: str) -> bool:
     """Tells whether a program is mpirun or a daemon of it: it starts ranks and is none."""
     return stream.partition("-")[0] in (MPIRUN, *MPI_DAEMONS)

@@ -15,6 +15,7 @@ from typing import get_args
 from headrace.job import values
 from headrace.job.findings import Path
 from headrace.job.hyperparameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, decode, is_reserved
+from headrace.job.reading import enabled
 from headrace.job.request_names import (
     ARGUMENTS,
     CHANNEL,
@@ -188,7 +189,7 @@ def _distribution(world: dict[str, object], result: Translated) -> None:
     groups = result.data.get("instance_groups")
     if not world:
         return
-    if "instance_groups" in world or not isinstance(groups, list) or len(groups) < 2:
+    if "instance_groups" in world or not isinstance(groups, list) or len(groups) < 2 or not enabled(world):
         result.data["distribution"] = world
         return
     names = [group.get("instance_group_name") for group in groups]

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Protocol, cast
-
 from headrace.errors import RunFailed, UsageError
 from headrace.job import RunHandle
-
-
-class _Run(Protocol):
-    """What a run tells about itself, see `headrace.runs.Run`."""
-
-    def describe(self) -> dict[str, object]: ...
+from headrace.runs import Run
+from headrace.runs.describe import describe
 
 
 class TrainingJob:
@@ -37,8 +30,7 @@ class TrainingJob:
 
     def describe(self) -> dict[str, object]:
         """Returns the job in the shape of DescribeTrainingJob."""
-        insight = importlib.import_module("headrace.runs")
-        return cast(_Run, insight.find_run(self.name)).describe()
+        return describe(Run.open(self.name))
 
     @property
     def model_data(self) -> str | None:

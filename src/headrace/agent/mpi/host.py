@@ -7,6 +7,9 @@ mpirun and its daemons stand at a rank through a proxy only, so a rank is ended 
   themselves as a rule.
 * When mpirun wants a rank to end because another one failed, the rank is given a moment first: the one that called
   MPI_Abort is among them, and tells its own exit code. After that it counts as told to stop, and is no first cause.
+
+An mpirun that has started no rank within the plan's start_timeout is killed with a line that says so. A daemon that is
+stopped (SIGSTOP) is found before, by its own host's agent.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
+
+import psutil
 
 from headrace.agent import proxy
 from headrace.agent.hostprograms import HostPrograms
@@ -31,6 +36,7 @@ from headrace.instance.launch import SECRET_NAME, DistributionPlan, LaunchPlan, 
 from headrace.instance.ranks import world_size
 
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
+CULPRIT_SECONDS = 2.0  # after start_timeout, for a daemon that is to blame to be found before mpirun is blamed
 END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -83,6 +89,7 @@ class MpiHost:
         self._started: set[tuple[str, int]] = set()
         self._launcher: dict[str, str] = {}
         self._ranks: dict[str, Running] = {}
+        self._checks: list[asyncio.TimerHandle] = []
 
     async def open(self) -> None:
         """Opens the socket for proxies. Raises OSError."""
@@ -90,12 +97,15 @@ class MpiHost:
 
     async def close(self) -> None:
         """Closes it."""
+        for check in self._checks:
+            check.cancel()
         await self._port.close()
 
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
         argv = [sys.executable, "-m", "headrace.agent.mpi.launch", self._me.name]
-        self._programs.launch(MPIRUN, argv, self._launcher_variables())
+        mpirun = self._programs.launch(MPIRUN, argv, self._launcher_variables())
+        self._check_later(mpirun, CULPRIT_SECONDS)
 
     def obey(self, orders: Orders) -> None:
         """Starts the daemons that are ordered, and tells mpirun which of its own have ended."""
@@ -192,11 +202,30 @@ class MpiHost:
             env = self._launcher_variables()
             env |= expand(order.variables, env)
             stream = daemon_name(order.argv) + (f"-{order.number}" if len(self._started) > 1 else "")
-            self._programs.launch(stream, order.argv, env, (), ended)
+            self._check_later(self._programs.launch(stream, order.argv, env, (), ended))
         except (ValueError, OSError) as error:
             reason = f"the daemon of mpirun cannot be started on {self._me.name}: {error}"
             self._note(reason)
             self._report(DaemonEnded(order.asker, order.number, exit_code=255, reason=reason))
+
+    def _check_later(self, launcher: Running, more: float = 0.0) -> None:
+        seconds = self._plan.start_timeout + more
+        self._checks.append(asyncio.get_running_loop().call_later(seconds, self._check, launcher))
+
+    def _check(self, launcher: Running) -> None:
+        """Ends mpirun or a daemon that keeps the ranks from starting."""
+        if self._ranks or self.stopping or launcher.ended.is_set():
+            return
+        limit = f"within {self._plan.start_timeout:g} s"
+        if _is_stopped(launcher.pid):
+            launcher.say(
+                f"error: no rank was started {limit}: {launcher.stream} on {self._me.name} is stopped (SIGSTOP)"
+            )
+        elif launcher.stream == MPIRUN:
+            launcher.say(f"error: mpirun started no rank {limit}")
+        else:
+            return
+        launcher.give_up()
 
     def _launcher_variables(self) -> dict[str, str]:
         beside = Path(self._plan.python_of(self._me.group) or sys.executable).parent
@@ -209,3 +238,10 @@ class MpiHost:
             proxy.SECRET_VARIABLE: str(channel_dir(self._me.base_dir) / SECRET_NAME),
         }
         return dict(self._launcher)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

@@ -93,6 +93,8 @@ class Agents:
         begun = [self._begin(host) for host in self._plan.hosts]
         for host, each in zip(self._plan.hosts, begun, strict=True):
             agent = _Agent(host, self._starter.agent(each.start, each.process), each.lifeline, each.memory)
+            if agent.memory is not None:  # an earlier attempt may have had kills in the same group
+                agent.kills = agent.memory.read()
             self._agents[agent.process.pid] = agent
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
 

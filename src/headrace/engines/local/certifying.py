@@ -35,7 +35,7 @@ def check_certificates(plan: LaunchPlan) -> None:
         except ImportError:
             raise EngineRefused(
                 "encrypt_inter_container_traffic needs the library cryptography, which is not installed",
-                hint="pip install cryptography",
+                hint="pip install 'headrace[tls]'",
             ) from None
 
 

@@ -20,7 +20,7 @@ from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.isolation.probing import choose, network_here
-from headrace.engines.local.limits_cgroup import find_places, sweep
+from headrace.engines.local.limits_cgroup import RECORD, find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
@@ -71,7 +71,7 @@ def start(job: Job, detach: bool = False) -> Handle:
         JobInvalid, EngineRefused: then nothing is left.
     """
     check(job)
-    sweep(find_places())  # of runs whose supervisor and caller were killed together
+    sweep(find_places(), runs_dir().glob(f"*/{RECORD}"))  # of runs whose supervisor and caller were killed together
     sweep_channels()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")

@@ -7,9 +7,10 @@ that lets its children be limited and that this user may write to: the delegated
 
     PARENT/headrace-HASH-PID-START/algo-1     HASH of the run id; PID and START of the supervisor
 
-Nothing but its name tells to whom a group belongs, so that nothing needs to be kept elsewhere: `sweep` removes
-those whose supervisor does not run any more. The kernel refuses to remove a group that has a process, so a sweep can
-never take one from a process that lives.
+The name tells whose a group is: `sweep` removes those whose supervisor does not run any more. The kernel refuses to
+remove a group that has a process, so a sweep can never take one from a process that lives. A run also keeps a list of
+its groups in its directory until they are gone (`RECORD`), since the next start may be in another session, with
+another PARENT.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from headrace.processes.table import is_running, look
 
 MEMORY = "memory"
 CPU = "cpu"
+RECORD = "engine/control-groups"  # in the directory of a run: its own group in every hierarchy, one a line
 REMOVE_SECONDS = 2.0  # for processes that were just killed to leave their group
 _POLL = 0.01
 _NAME = re.compile(r"headrace-[0-9a-f]{12}-([0-9]+)-([0-9]+)")
@@ -153,10 +155,12 @@ class RunGroups:
     Args:
         run_id: the run.
         places: where groups can be made.
+        record: file in which they are listed as long as they are there; None for no list.
     """
 
-    def __init__(self, run_id: str, places: Places) -> None:
+    def __init__(self, run_id: str, places: Places, record: Path | None = None) -> None:
         self._places = places.found
+        self._record = record
         self._name = group_name(run_id)
         self._made: list[Path] = []  # the run's own first, then those of the hosts
 
@@ -213,11 +217,16 @@ class RunGroups:
             while not _removed(directory) and time.monotonic() < deadline:
                 time.sleep(_POLL)
         self._made = [directory for directory in self._made if directory.exists()]
+        if self._record is not None and not self._made:
+            self._record.unlink(missing_ok=True)
         return self._made
 
     def _directory(self, place: Place, controller: str) -> Path:
         """The run's own group in a hierarchy."""
         directory = place.parent / self._name
+        if self._record is not None and directory not in self._made:
+            with self._record.open("a") as file:
+                file.write(f"{directory}\n")
         self._make(directory)
         if place.version == 2:
             (directory / "cgroup.subtree_control").write_text(f"+{controller}")
@@ -262,22 +271,35 @@ def group_name(run_id: str) -> str:
     return f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}-{me.pid}-{me.start}"
 
 
-def sweep(places: Places, seconds: float = 0.0) -> None:
+def sweep(places: Places, records: Iterable[Path] = (), seconds: float = 0.0) -> None:
     """Removes the groups of runs whose supervisor is dead, as far as no process is left in them.
 
     Args:
         places: where they may be.
+        records: lists of groups that runs have left (see `RECORD`).
         seconds: how long to wait for processes that are just ending.
     """
     deadline = time.monotonic() + seconds
     for parent in {place.parent for place in places.found.values()}:
         for directory in parent.glob("headrace-*"):
-            match = _NAME.fullmatch(directory.name)
-            if match and not is_running(int(match[1]), int(match[2])):
-                with contextlib.suppress(FileNotFoundError):  # another sweep is as good
-                    for group in [*filter(Path.is_dir, directory.iterdir()), directory]:
-                        while not _removed(group) and time.monotonic() < deadline:
-                            time.sleep(_POLL)
+            _sweep_run(directory, deadline)
+    for record in records:
+        with contextlib.suppress(FileNotFoundError):  # another sweep was first
+            gone = [_sweep_run(Path(line), deadline) for line in record.read_text().splitlines()]
+            if all(gone):
+                record.unlink()
+
+
+def _sweep_run(directory: Path, deadline: float) -> bool:
+    """Removes a run's group with those of its hosts, if its supervisor is dead. Returns whether it is gone."""
+    match = _NAME.fullmatch(directory.name)
+    if match is None or is_running(int(match[1]), int(match[2])):
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        for group in [*filter(Path.is_dir, directory.iterdir()), directory]:
+            while not _removed(group) and time.monotonic() < deadline:
+                time.sleep(_POLL)
+    return not directory.exists()
 
 
 def _removed(directory: Path) -> bool:

@@ -40,7 +40,7 @@ from headrace.engines.local.attempts import clear, failure_reason, is_tried_agai
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.isolation.starting import Starter, open_starter
-from headrace.engines.local.limits_cgroup import RunGroups, find_places
+from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
@@ -102,7 +102,7 @@ class Supervisor:
             self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
         self._starter = Starter()
-        self._groups = RunGroups(self._plan.run_id, find_places())
+        self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""

@@ -13,6 +13,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -42,6 +43,7 @@ def lay_cable(layout: Layout, host: str, job: int, bridge: int) -> None:
     try:
         syscalls.setns(job, syscalls.CLONE_NEWNET)
         with Netlink() as there:
+            _remove_former(there, host)
             there.add_cable(host, bridge, INTERFACE, own)
             if instance.bandwidth:
                 there.limit(socket.if_nametoindex(host), instance.bandwidth)
@@ -57,6 +59,14 @@ def lay_cable(layout: Layout, host: str, job: int, bridge: int) -> None:
             here.limit(index, instance.bandwidth)
         if layout.outward:
             here.add_default_route(layout.gateway)
+
+
+def _remove_former(links: Netlink, name: str) -> None:
+    """Removes the cable of a former attempt: the kernel takes its time to do so after its host has ended."""
+    for index, other in socket.if_nameindex():
+        if other == name:
+            with contextlib.suppress(OSError):  # it has just gone; if it has not, its name is taken, and that is said
+                links.remove(index)
 
 
 def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:

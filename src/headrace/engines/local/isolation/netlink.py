@@ -11,7 +11,7 @@ import socket
 import struct
 from types import TracebackType
 
-NEWLINK, NEWADDR, NEWROUTE, NEWQDISC = 16, 20, 24, 36
+NEWLINK, DELLINK, NEWADDR, NEWROUTE, NEWQDISC = 16, 17, 20, 24, 36
 REQUEST, ACK, REPLACE, EXCL, CREATE = 0x1, 0x4, 0x100, 0x200, 0x400
 ERROR = 2
 IFNAME, MASTER, LINKINFO, NET_NS_FD = 3, 10, 18, 28
@@ -75,6 +75,10 @@ class Netlink:
         other = _link() + _name(peer) + _attribute(NET_NS_FD, struct.pack("=i", namespace))
         here = _link(0, UP, UP) + _name(name) + _attribute(MASTER, struct.pack("=i", master))
         self._ask(NEWLINK, CREATE | EXCL, here + _kind("veth", _attribute(VETH_PEER, other)), f"add cable {name}")
+
+    def remove(self, index: int) -> None:
+        """Removes a link; of a pair, both ends. It is gone when this returns."""
+        self._ask(DELLINK, 0, _link(index), f"remove link {index}")
 
     def turn(self, index: int, on: bool) -> None:
         """Brings a link up or down."""

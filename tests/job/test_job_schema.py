@@ -1,0 +1,68 @@
+"""The JSON Schema of job files: valid, complete, in step with the rules and with the documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from snippets import ONE, TWO
+
+from headrace.job import Job, document
+from headrace.job.explain import known_keys
+from headrace.job.fields import JobFields
+from headrace.job.request_schema import request_schema
+from headrace.job.schema import job_schema
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "job-file.md"
+
+
+def keys(schema: object, path: str = "") -> Iterator[tuple[str, dict[str, object]]]:
+    """Every key of the schema with its place, and what is said of it."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from keys(part, path)
+    elif isinstance(schema, dict):
+        for name, part in schema.get("properties", {}).items():
+            yield f"{path}.{name}".lstrip("."), part
+            yield from keys(part, f"{path}.{name}".lstrip("."))
+        for inner in ("anyOf", "items", "additionalProperties"):
+            yield from keys(schema.get(inner), path)
+
+
+def test_every_key_is_described() -> None:
+    for place, part in keys(job_schema()):
+        assert part.get("description"), place
+
+
+def test_the_schema_has_every_key_of_the_models_and_their_other_names() -> None:
+    assert set(job_schema()["properties"]) == set(known_keys((), JobFields))  # type: ignore[arg-type]
+    places = {place for place, _ in keys(job_schema())}
+    assert {"instance_groups.name", "instance_groups.instance_group_name", "inputs.path", "inputs.s3_data"} <= places
+    assert {"distribution.mpi.enabled", "engines.local.network.bandwidth", "tags.Key"} <= places
+
+
+def test_the_documentation_names_every_key() -> None:
+    text = DOCS.read_text()
+    names = {place.rpartition(".")[2] for place, _ in keys(job_schema())}
+    assert [name for name in sorted(names) if not re.search(rf"[`.]{name}[`.]", text)] == []
+
+
+def test_both_schemas_are_valid_and_agree_with_the_rules(load: Callable[..., Job]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    for schema in (job_schema(), request_schema()):
+        jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(job_schema())
+    for text in (ONE, TWO + "distribution:\n  - {mpi: {enabled: true}, instance_groups: [dnn]}\ninputs: {a: data}\n"):
+        validator.validate(document.read(text).data)
+        validator.validate(json.loads(load(text).to_json()))
+    for text in (
+        ONE + "hyperparams: {}",
+        ONE + "input_mode: Stream",
+        ONE + "distribution: {mpi: {}}",
+        ONE.replace("ml.c5.xlarge", "c5.xlarge"),
+        TWO.replace("name: dnn", "title: dnn"),
+    ):
+        assert not validator.is_valid(document.read(text).data), text
