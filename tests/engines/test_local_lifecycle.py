@@ -30,7 +30,6 @@ signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
 while True:
     signal.pause()
 """
-SYNC = SERVE.replace('print("ready", flush=True)', "")
 COLLECT = "log(os.environ['HEADRACE_JOB_STATUS'])"
 ENDLESS = """
 log("begun")
@@ -60,7 +59,7 @@ def begun(handle, name):
 
 
 def test_a_run_goes_through_all_its_parts_in_order(stage, parts):
-    parts(install=BEFORE, stage=BEFORE, restore=BEFORE, serve_channels=SERVE, sync=SYNC, collect=COLLECT)
+    parts(install=BEFORE, stage=BEFORE, restore=BEFORE, serve_channels=SERVE, sync=SERVE, collect=COLLECT)
     handle = stage.start(HELLO, instance_groups=groups(dnn=2))
     assert handle.wait(30) is Status.COMPLETED
     assert [line for line in played(handle) if line != "sync ready"] == [
@@ -152,9 +151,8 @@ def test_what_works_beside_the_programs_and_is_killed_fails_the_job(stage, parts
 
 
 def test_a_last_sync_that_fails_fails_the_job(stage, parts):
-    parts(
-        sync="signal.signal(signal.SIGTERM, lambda *_: sys.exit('error: disk full'))\nwhile True:\n    signal.pause()"
-    )
+    failing = "signal.signal(signal.SIGTERM, lambda *_: sys.exit('error: disk full'))"
+    parts(sync=f"{failing}\nprint('ready', flush=True)\nwhile True:\n    signal.pause()")
     handle = stage.start("import time; time.sleep(1)")
     assert handle.wait(20) is Status.FAILED
     assert handle.cause.reason == "keeping the checkpoints failed: disk full"

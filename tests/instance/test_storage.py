@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -123,6 +125,27 @@ def test_a_download_that_fails_leaves_nothing_and_what_was_there(store: Store, p
     assert caught.value.hint
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["x"]
     assert (tmp_path / "out" / "x").read_bytes() == b"kept"
+
+
+def test_where_files_cannot_be_nameless_they_have_a_hidden_name_for_a_while(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, whose open(2) refuses O_TMPFILE."""
+    opened = os.open
+
+    def refuse(path: str, flags: int, *more: int, **others: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return opened(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", refuse)
+    store.write(b"1", str(tmp_path / "x"))
+    with contextlib.suppress(RuntimeError), store.create(str(tmp_path / "x"), tmp_path) as file:
+        file.write(b"half")
+        assert [storage.is_temporary(path.name) for path in sorted(tmp_path.iterdir())] == [True, False]
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"1"
 
 
 def test_a_vanished_object_is_missing_and_the_first_error_ends_all(store: Store, place: str, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.artefacts import has_artefacts
 from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
@@ -216,8 +217,6 @@ class Supervisor:
                 continue
             helper = self._start_helper(name)
             self._beside.append(helper)
-            if name != "serve_channels":
-                continue
             deadline = time.monotonic() + READY_SECONDS
             while not (helper.ready or helper.ended or self._wishes) and time.monotonic() < deadline:
                 self._step()
@@ -242,7 +241,8 @@ class Supervisor:
 
     def _after(self, outcome: Outcome) -> Outcome:
         """Collects what the job has made. Returns how it ends."""
-        if not is_wanted(self._paths.root, "collect") or not self._trained or self._at_once():
+        root = self._paths.root
+        if not (is_wanted(root, "collect") and has_artefacts(root) and self._trained) or self._at_once():
             return outcome
         self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
         heard = len(self._wishes)
@@ -368,6 +368,13 @@ class Supervisor:
                     self._agents.ended(pid, status)
                 elif pid in self._helpers:
                     self._helpers.pop(pid).finish(status)
+
+
+def _sweep_environments() -> None:
+    """Removes what an installation that was killed has left."""
+    from headrace.engines.local import environments, requirements  # slow to import, and few jobs need them
+
+    environments.sweep(requirements.environments_dir())
 
 
 def main() -> int:
