@@ -15,11 +15,7 @@ from headrace.job.values import parse_bandwidth
 from headrace.runs import RunPaths
 
 ENGINE = "engine"
-TEMPORARY = (
-    "TMPDIR",
-    "TEMP",
-    "TMP",
-)  # of the machine: an instance has its own, and must not see what others keep there
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
 
 
 def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
