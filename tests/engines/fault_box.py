@@ -6,11 +6,14 @@ are the machine's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 # /tmp is the box's own, unless this very code lies in it.
@@ -25,7 +28,18 @@ wait $!
 UNSHARE = ["unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
 
 
-def play(name: str, folder: Path, seconds: float) -> dict[str, object]:
+def why_not() -> str:
+    """Returns why there can be no box here; nothing if there can."""
+    missing = [tool for tool in ("unshare", "ip", "mount") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)} (apt-get install util-linux iproute2)"
+    tried = subprocess.run(
+        [*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"], capture_output=True, text=True, check=False
+    )
+    return f"needs root: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def play(name: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Plays a row in a box. Returns what `fault_play` says.
 
     Args:
@@ -56,9 +70,19 @@ def play(name: str, folder: Path, seconds: float) -> dict[str, object]:
             said, complaint = box.communicate()
             return {"row": name, "wrong": [f"was not played within {seconds:g} s", complaint]}
     try:
-        return json.loads(said)
+        seen: dict[str, Any] = json.loads(said)
     except ValueError:
         return {"row": name, "wrong": [f"not played: {box.returncode}", said, complaint]}
+    _remove_groups(seen["groups"])
+    return seen
+
+
+def _remove_groups(groups: list[str]) -> None:
+    """Removes the control groups that a row has left, and reported: they do not go with the box."""
+    for group in groups:
+        for each in [*filter(Path.is_dir, Path(group).glob("*")), Path(group)]:
+            with contextlib.suppress(OSError):
+                each.rmdir()
 
 
 def main() -> None:

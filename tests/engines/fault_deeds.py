@@ -31,6 +31,11 @@ def start(_: Play) -> None:
     """As soon as the victim is there: victims are waited for."""
 
 
+def engine_started(play: Play) -> None:
+    """The supervisor has taken over."""
+    assert play.supervisor
+
+
 def programs_run(count: int) -> Deed:
     """All programs have said that they run."""
     return lambda play: play.until(lambda: play.text().count("running") >= count, "the programs run")

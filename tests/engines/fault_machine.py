@@ -80,7 +80,7 @@ def mounts() -> set[tuple[str, ...]]:
 def control_groups(run_id: str) -> list[str]:
     """Returns the control groups of a run, in every hierarchy that is mounted."""
     name = f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}-"
-    return [os.path.join(top, each) for top, all_, _ in os.walk("/sys/fs/cgroup") for each in all_ if name in each]
+    return [f"{top}/{each}" for top, folders, _ in os.walk("/sys/fs/cgroup") for each in folders if name in each]
 
 
 def _entries(folder: Path) -> list[Path]:

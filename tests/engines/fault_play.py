@@ -28,6 +28,7 @@ from headrace.runs.events import HostStarted, ProgramExited, ProgramStarted
 
 PATIENCE = 40.0  # for a moment to come
 OVER = 15.0  # beyond the row's limit, to see how late it is
+GROUP = "control group "
 GONE = 1.0  # for the last process to go after the end has been seen
 
 
@@ -69,9 +70,10 @@ class Play:
         """Starts a user who runs the job file."""
         output = (self.place / f"caller-{len(self.callers)}.log").open("w")
         with output:
+            here = str(Path(__file__).with_name("fault_caller.py"))
+            settings = json.dumps(self.row.job.settings)
             caller = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("fault_caller.py")), json.dumps(self.row.job.settings)]
-                + ["run", str(self.place / "job.yaml")],
+                [sys.executable, here, settings, "run", str(self.place / "job.yaml")],
                 env=self.environment,
                 cwd=self.place,
                 stdin=subprocess.DEVNULL,
@@ -138,9 +140,7 @@ class Play:
     def program(self, host: str, stream: str) -> int:
         """Pid of a program."""
         pid = self.until(
-            lambda: next(
-                (e.pid for e in self.events(ProgramStarted) if (e.host, e.stream) == (host, stream)), None
-            ),
+            lambda: next((e.pid for e in self.events(ProgramStarted) if (e.host, e.stream) == (host, stream)), None),
             f"program {stream} of {host}",
         )
         return pid_here(self.agent(host), pid)
@@ -161,8 +161,12 @@ class Play:
 
     @property
     def supervisor(self) -> int:
-        """Pid of the supervisor."""
-        return read_header(self.run.paths).supervisor_pid
+        """Pid of the supervisor; before there is one, the caller stands for it."""
+        caller = self.callers[0].pid
+        return self.until(
+            lambda: next((pid for pid in [read_header(self.run.paths).supervisor_pid] if pid != caller), None),
+            "the supervisor",
+        )
 
     def exited(self, host: str) -> bool:
         """Tells whether a program of a host has ended."""
@@ -177,7 +181,9 @@ class Play:
         if self.row.starts:
             self.until(lambda: self.run.finished, "the run's end", limit)
             # A supervisor whose caller was killed says its last word a moment before it ends.
-            self.until(lambda: "engines.local.supervisor" not in str(fault_machine.processes()), "its supervisor", limit)
+            self.until(
+                lambda: "engines.local.supervisor" not in str(fault_machine.processes()), "its supervisor", limit
+            )
 
 
 def play(row: fault_table.Row, place: Path) -> dict[str, object]:
@@ -201,6 +207,7 @@ def play(row: fault_table.Row, place: Path) -> dict[str, object]:
     wrong += [f"left behind: {each}" for each in left]
     code = stage.callers[0].poll() if stage.callers else None
     seen: dict[str, object] = {"row": row.name, "seconds": round(seconds, 2), "exit_code": code}
+    seen["groups"] = [each.removeprefix(GROUP) for each in left if each.startswith(GROUP)]
     if seconds > row.limit:
         wrong.append(f"took {seconds:.1f} s, the limit is {row.limit:g} s")
     if code != row.exit_code:
@@ -256,4 +263,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-

@@ -23,6 +23,7 @@ from fault_deeds import (
     at,
     caller,
     cut,
+    engine_started,
     flag,
     helper,
     last_of,
@@ -81,10 +82,13 @@ COMPLETED = {"status": Status.COMPLETED, "exit_code": 0, "cause": ""}
 CALLER_DIED = r"the process that started the run \(pid \d+\) died"
 BOTH = programs_run(2)
 SUPERVISOR_KILLED = "the engine's supervisor was killed by SIGKILL"
-LATE = WAITING.with_settings(start_timeout=3.0)
+STOOD_STILL = r"stopped \(SIGSTOP\) for 5 s, then killed"
+LATE = WAITING.with_settings(start_timeout=4.0)
 
 PROGRAMS = [
-    Row("script killed at its start", WAITING, at(start, KILL, program("algo-2")), r"dnn/algo-2\[0\]: killed by SIGKILL"),
+    Row(
+        "script killed at its start", WAITING, at(start, KILL, program("algo-2")), r"dnn/algo-2\[0\]: killed by SIGKILL"
+    ),
     Row("script killed", WAITING, at(BOTH, KILL, program("algo-2")), r"dnn/algo-2\[0\]: killed by SIGKILL"),
     Row(
         "script killed when the others have ended",
@@ -122,7 +126,12 @@ PROGRAMS = [
 ]
 
 AGENTS = [
-    Row("agent killed at its start", WAITING, at(start, KILL, agent("algo-2")), r"dnn/algo-2\[agent\]: agent killed by SIGKILL"),
+    Row(
+        "agent killed at its start",
+        WAITING,
+        at(start, KILL, agent("algo-2")),
+        r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
+    ),
     Row("agent killed", WAITING, at(BOTH, KILL, agent("algo-2")), r"dnn/algo-2\[agent\]: agent killed by SIGKILL"),
     Row("agent killed while the job is stopped", WAITING, at(stopping(2), KILL, agent("algo-2")), **STOPPED),
     Row(
@@ -132,10 +141,10 @@ AGENTS = [
         r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
     ),
     Row(
-        "agent stopped at its start (silent for start_timeout, here 3 s)",
+        "agent stopped at its start (silent for start_timeout, here 4 s)",
         LATE,
         at(start, STOP, agent("algo-2")),
-        r"dnn/algo-2\[agent\]: (did not come within 3 s; waited for: dnn/algo-2|silent for 5 s.*)",
+        r"dnn/algo-2\[agent\]: (did not come within 4 s; waited for: dnn/algo-2|silent for 5 s.*)",
         limit=20,
     ),
     Row(
@@ -146,8 +155,18 @@ AGENTS = [
         limit=16,
     ),
     Row("agent stopped while the job is stopped", WAITING, at(stopping(2), STOP, agent("algo-2")), limit=20, **STOPPED),
-    Row("leader's agent killed at its start", WAITING, at(start, KILL, agent("algo-1")), r"dnn/algo-1\[agent\]: agent killed by SIGKILL"),
-    Row("leader's agent killed", WAITING, at(BOTH, KILL, agent("algo-1")), r"dnn/algo-1\[agent\]: agent killed by SIGKILL"),
+    Row(
+        "leader's agent killed at its start",
+        WAITING,
+        at(start, KILL, agent("algo-1")),
+        r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+    ),
+    Row(
+        "leader's agent killed",
+        WAITING,
+        at(BOTH, KILL, agent("algo-1")),
+        r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+    ),
     Row(
         "leader's agent killed while the job is stopped",
         WAITING,
@@ -161,11 +180,11 @@ AGENTS = [
         r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
     ),
     Row(
-        "leader's agent stopped (silent for 5 s)",
+        "leader's agent stopped (5 s)",
         WAITING,
         at(BOTH, STOP, agent("algo-1")),
-        r"dnn/algo-1\[agent\]: .*",
-        limit=30,
+        rf"dnn/algo-1\[agent\]: agent {STOOD_STILL}",
+        limit=16,
     ),
     Row(
         "host cut off (silent for 5 s)",
@@ -186,16 +205,22 @@ ENGINE = [
         at(part(SecondaryStatus.UPLOADING), KILL, supervisor),
         SUPERVISOR_KILLED,
     ),
-    Row("supervisor stopped", WAITING, at(BOTH, STOP, supervisor), "the engine's supervisor .*", limit=25),
-    Row("caller killed at its start", WAITING, at(start, KILL, caller), CALLER_DIED, exit_code=-9),
+    Row(
+        "supervisor stopped (5 s)",
+        WAITING,
+        at(BOTH, STOP, supervisor),
+        f"the engine's supervisor was {STOOD_STILL}",
+        limit=16,
+    ),
+    Row("caller killed while it prepares", WAITING, at(start, KILL, caller), "the engine was killed", exit_code=-9),
+    Row("caller killed at its start", WAITING, at(engine_started, KILL, caller), CALLER_DIED, exit_code=-9),
     Row("caller killed", WAITING, at(BOTH, KILL, caller), CALLER_DIED, exit_code=-9),
     Row("caller of isolated hosts killed", WAITING.isolated(), at(BOTH, KILL, caller), CALLER_DIED, exit_code=-9),
     Row(
         "caller killed while the model is stored",
         MODEL,
         at(part(SecondaryStatus.UPLOADING), KILL, caller),
-        "",
-        status=Status.COMPLETED,
+        CALLER_DIED,
         exit_code=-9,
     ),
     Row(
@@ -208,7 +233,7 @@ ENGINE = [
         "checkpoints: helper process stopped",
         KEEPING,
         then(at(programs_run(1), STOP, helper("sync")), let_end),
-        "keeping the checkpoints failed: .*",
+        f"keeping the checkpoints failed: {STOOD_STILL}",
         limit=16,
     ),
     Row(
@@ -221,7 +246,7 @@ ENGINE = [
         "model: helper process stopped",
         MODEL,
         at(start, STOP, helper("collect")),
-        "collecting model and output failed: .*",
+        f"collecting model and output failed: {STOOD_STILL}",
         limit=16,
     ),
 ]
