@@ -303,6 +303,8 @@ class Supervisor:
                 self._helper_ended(self._helpers.pop(pid), status)
         if self._adopting:
             self._end_orphans()
+        for helper in self._helpers.values():
+            helper.look_after()
         if self._agents is not None:
             self._agents.look_after()
 
