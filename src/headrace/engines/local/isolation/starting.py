@@ -167,7 +167,7 @@ class NamespaceStarter(Starter):
         if not words.isdigit():
             silent = f"no word of its first process within {HOSTS_SECONDS:g} s"
             if time.monotonic() < deadline:
-                silent = f"its first process ended without a word; see engine/{start.host}.log"
+                silent = "its first process ended"
             why = words.removeprefix("error: ") or silent
             process.kill()
             process.wait()
