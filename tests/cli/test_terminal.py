@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from headrace.cli import planview, progress, terminal
+from headrace.cli import kept, planview, progress, terminal
 from headrace.cli.planview import brief, work
 from headrace.cli.progress import Progress
 from headrace.cli.terminal import Terminal
@@ -24,7 +24,7 @@ def second(t: float, loader: str = "train", steps: int = 10, samples: int = 100,
     )
 
 
-@pytest.mark.parametrize("module", [planview, progress, terminal])
+@pytest.mark.parametrize("module", [kept, planview, progress, terminal])
 def test_the_examples_in_the_docstrings_are_true(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0

@@ -8,6 +8,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.kept import kept_lines
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.runs import Run
@@ -103,6 +104,8 @@ def show_status(run: Run, now: float) -> None:
         out.print(times)
         sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
         out.print(Text(f"billable seconds of all hosts: {sums}"))
+    for line in kept_lines(state.artefacts):
+        out.print(Text(line))
 
 
 def _table(columns: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:

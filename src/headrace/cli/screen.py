@@ -6,6 +6,7 @@ import signal
 
 import msgspec
 
+from headrace.cli.kept import kept_lines
 from headrace.cli.planview import brief
 from headrace.cli.progress import Progress, duration
 from headrace.cli.terminal import Terminal
@@ -112,6 +113,8 @@ class RunScreen:
         degraded = " (degraded: data workers were lost)" if state.degraded else ""
         why = f": {state.cause}" if state.cause is not None else ""
         self._terminal.write(f"{run.id}: {state.status.value}{took}{degraded}{why}")
+        for line in kept_lines(state.artefacts):
+            self._terminal.write(f"  {line}")
         self._terminal.write(f"  headrace report {run.id}")
         self._terminal.write(f"  headrace logs {run.id}")
         self._terminal.flush()
