@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from headrace.cli import kept, planview, progress, terminal
+from headrace.cli import planview, progress, terminal
 from headrace.cli.planview import brief, work
 from headrace.cli.progress import Progress
 from headrace.cli.terminal import Terminal
@@ -24,7 +24,7 @@ def second(t: float, loader: str = "train", steps: int = 10, samples: int = 100,
     )
 
 
-@pytest.mark.parametrize("module", [kept, planview, progress, terminal])
+@pytest.mark.parametrize("module", [planview, progress, terminal])
 def test_the_examples_in_the_docstrings_are_true(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0
@@ -124,5 +124,6 @@ def test_the_plan_in_brief_has_one_line_a_group() -> None:
     assert brief(plan) == [
         "dnn: 2 x ml.m5.large (algo-1..algo-2), CPUs 0: 2 ranks + 1 data worker",
         "data: 1 x ml.c5.large (algo-3), CPUs 1-3: 3 data workers",
+        "isolation: none",
     ]
     assert work(GroupPlan("idle", "t", (), entry_point=False)) == "nothing"

@@ -8,7 +8,6 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.kept import kept_lines
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.runs import Run
@@ -104,8 +103,9 @@ def show_status(run: Run, now: float) -> None:
         out.print(times)
         sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
         out.print(Text(f"billable seconds of all hosts: {sums}"))
-    for line in kept_lines(state.artefacts):
-        out.print(Text(line))
+    for stored in state.artefacts:
+        clashes = f", {stored.clash_count} clashes between hosts" if stored.clash_count else ""
+        out.print(Text(f"{stored.name}: {stored.uri} ({stored.files} files{clashes})"))
 
 
 def _table(columns: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:

@@ -110,10 +110,10 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
 
 def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
     """The command line of a program, with that of a rank in the place where a launcher has a proxy of it."""
+    python = plan.python_of(host.group) or "python"
     if spec.is_feed:
         # The last two arguments are a descriptor that exists only once the agent runs.
-        return [plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]]
-    python = plan.python_of(host.group) or "python"
+        return [python, *feed_argv(plan, host.name, 0)[:-2]]
     folder = job.base_path / job.source_dir
     arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
     program = program_argv(plan, host.group, arguments, python, folder if folder.is_dir() else None)

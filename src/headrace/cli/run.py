@@ -49,7 +49,7 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, deta
     with Interrupts() as interrupts:
         handle = engines.start(loaded)
         try:
-            watch(handle.run, screen, interrupts, handle.stop)
+            watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
         except BaseException:
             # The reader of the output is gone: in order, as Ctrl-C does.
             stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)

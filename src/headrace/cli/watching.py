@@ -63,7 +63,13 @@ def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interr
             stop(True)
 
 
-def watch(run: Run, screen: RunScreen, interrupts: Interrupts, stop: Callable[[bool], None]) -> None:
+def watch(
+    run: Run,
+    screen: RunScreen,
+    interrupts: Interrupts,
+    stop: Callable[[bool], None],
+    look_after: Callable[[], None] = lambda: None,
+) -> None:
     """Shows a run until it has finished.
 
     Args:
@@ -71,6 +77,7 @@ def watch(run: Run, screen: RunScreen, interrupts: Interrupts, stop: Callable[[b
         screen: where to show it.
         interrupts: the user's wish to stop: once in order, twice at once.
         stop: stops the run; its argument is whether at once.
+        look_after: called all the time; see `Handle.look_after`.
     """
     events = EventFollower(run.paths, run.on_damage)
     logs = LogFollower(run.paths, Selector(), run.on_damage)
@@ -92,6 +99,7 @@ def watch(run: Run, screen: RunScreen, interrupts: Interrupts, stop: Callable[[b
             end.noticed()
             screen.log(line)
         screen.tick(time.time())
+        look_after()
         if final:
             return
         time.sleep(POLL_SECONDS)

@@ -173,6 +173,10 @@ class Job(Structure):
             raise JobInvalid(self._source.problems(wrong))
         return request
 
+    def request_form(self) -> dict[str, object]:
+        """Returns the job in the words of a request, unchecked: what a description of it shows."""
+        return write_request(self, "")
+
     def beyond_request(self) -> dict[str, str]:
         """Returns the keys of this job that a request has no member for, each with what becomes of it."""
         return beyond_request(self)

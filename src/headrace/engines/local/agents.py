@@ -2,7 +2,9 @@
 
 * An agent dies: the leader's agent is told; when it was the leader's, the others are told to stop.
 * A host that was released early is no loss: its agent ended with 0 while the job went on.
-* Agents that do not end in time are killed.
+* Agents that do not end in time are killed, and the leader's when it has been stopped (SIGSTOP) for some seconds: the
+  coordinator is in it, which finds out about the others.
+* What was asked for before the leader's agent died stays the reason of the end.
 
 The verdict is the coordinator's, or a failure. There is no other way to Completed.
 """
@@ -27,12 +29,14 @@ from headrace.instance.lifeline import OPTION, SCRATCH, SPENT, AgentGone, Comman
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
 from headrace.processes.spawn import spawn
+from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostStarted, JobFinished
 
 FAILURE_GRACE = 5.0
 AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
+STILL_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
 AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
 
 
@@ -42,7 +46,9 @@ class _Agent:
     process: Started
     lifeline: int  # this end of it
     memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
-    kills: int = 0  # when it was read last
+    stillness: Stillness
+    kills: int = 0  # of memory, when it was read last
+    stood_still: bool = False
 
 
 @dataclass
@@ -81,6 +87,7 @@ class Agents:
         self._agents: dict[int, _Agent] = {}
         self._earlier = len(self._verdicts())  # of earlier attempts
         self._cause: Cause | None = None  # why the leader is no help any more
+        self._asked: StopJob | None = None  # the first wish that the leader was told
         self._kill_at = float("inf")
 
     @property
@@ -92,7 +99,8 @@ class Agents:
         """Starts the agents of all hosts, side by side. Raises OSError, HeadraceError."""
         begun = [self._begin(host) for host in self._plan.hosts]
         for host, each in zip(self._plan.hosts, begun, strict=True):
-            agent = _Agent(host, self._starter.agent(each.start, each.process), each.lifeline, each.memory)
+            process = self._starter.agent(each.start, each.process)
+            agent = _Agent(host, process, each.lifeline, each.memory, Stillness(process.pid))
             if agent.memory is not None:  # an earlier attempt may have had kills in the same group
                 agent.kills = agent.memory.read()
             self._agents[agent.process.pid] = agent
@@ -137,7 +145,9 @@ class Agents:
         self._kill_at = min(self._kill_at, time.monotonic() + grace + AFTER_GRACE)
         if self.leader_ended:
             self._tell_all(command)
-        elif not self._tell(self._plan.leader, command):
+            return
+        self._asked = self._asked or command
+        if not self._tell(self._plan.leader, command):
             self._kill_at = 0.0  # its pipe is full or broken: it stands still
 
     def ended(self, pid: int, status: int) -> None:
@@ -170,11 +180,11 @@ class Agents:
         for agent in self._agents.values():
             if agent.memory is not None:
                 agent.kills = agent.memory.read()
-        if time.monotonic() > self._kill_at:
-            for agent in self._agents.values():
-                if agent.process.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+            if self.leader_ended or agent.host.name == self._plan.leader:
+                agent.stood_still = agent.stillness.seconds() > (STILL_AFTER_VERDICT if self.leader_ended else LIMIT)
+            if agent.stood_still or time.monotonic() > self._kill_at:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
     def verdict_of_coordinator(self) -> JobFinished | None:
         """Returns the coordinator's last word, None if it has not said it."""
@@ -186,6 +196,8 @@ class Agents:
         verdict = self.verdict_of_coordinator()
         if verdict is not None:
             return verdict.status, verdict.cause
+        if self._asked is not None:
+            return (Status.FAILED if self._asked.failed else Status.STOPPED), Cause(self._asked.reason)
         return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict", infrastructure=True)
 
     def _verdicts(self) -> list[JobFinished]:
@@ -221,4 +233,6 @@ def _how_it_ended(agent: _Agent, status: int) -> str:
         agent.memory.close()
         if killed and number == signal.SIGKILL:
             return oom_words(agent.host.memory)
+    if agent.stood_still and number == signal.SIGKILL:
+        return stood_still()
     return name_of_exit(exit_code, number)

@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.limits_cgroup import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.scratch import remove_scratch
+from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import Process, is_running, look, name_of_exit, send
 from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
 from headrace.runs.events import HostStarted, RunFinished
 
 ENGINE = "engine"  # name of the engine's event file
+POLL_SECONDS = 0.05
+LOOKS = 0.5  # seconds between two looks at the supervisor
 AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
 _live: set[Handle] = set()  # a handle that nobody holds must not close the lifeline of its run
@@ -28,7 +31,7 @@ class Handle:
 
     Args:
         paths: the run's directory.
-        process: the supervisor.
+        process: the supervisor, or what stands for it.
         lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a detached run.
 
     Attributes:
@@ -42,6 +45,8 @@ class Handle:
         self._process = process
         self._lifeline = lifeline
         self._over = False
+        self._stillness = Stillness(process.pid)
+        self._stood_still = False
         _live.add(self)
 
     def __repr__(self) -> str:
@@ -79,9 +84,19 @@ class Handle:
         Returns:
             The status; InProgress or Stopping when the time was not enough.
         """
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout)
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while self._process.poll() is None and (left := deadline - time.monotonic()) > 0:
+            self.look_after()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(min(left, LOOKS))
         return self.status
+
+    def look_after(self) -> None:
+        """Ends a supervisor that has been stopped (SIGSTOP) for some seconds: the run would never end. `wait` does it;
+        whoever waits in another way calls it now and then."""
+        if self._process.poll() is None and self._stillness.seconds() > LIMIT:
+            self._stood_still = True
+            self._process.kill()
 
     def wait_interactively(self) -> Status:
         """Waits like `wait`. The first Ctrl-C stops the run in order, a second one at once."""
@@ -121,6 +136,7 @@ class Handle:
     def _say_last_word(self) -> None:
         code = self._process.returncode
         how = name_of_exit(code, None) if code >= 0 else name_of_exit(None, -code)
+        how = stood_still() if self._stood_still else how
         end_agents(self.run, AGENTS_SECONDS)
         remove_scratch(self.id)
         sweep(find_places(), [self.paths.root / RECORD], REMOVE_SECONDS)
@@ -128,6 +144,26 @@ class Handle:
         cause = Cause(f"the engine's supervisor was {how}" if code < 0 else f"the engine's supervisor {how}")
         with EventWriter(self.paths.events(ENGINE)) as events:  # its writer is dead
             events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))
+
+
+class DetachedHandle(Handle):
+    """A run that lives without this process. Its process is the run's keeper, see `headrace.engines.local.keeper`."""
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Waits until the run is over; see `Handle.wait`."""
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        super().wait(timeout)
+        while not self.run.finished and time.monotonic() < deadline:  # its keeper was killed: it is being stopped
+            time.sleep(POLL_SECONDS)
+        return self.status
+
+    def stop(self, now: bool = False) -> None:
+        """Stops the run; see `Handle.stop`."""
+        stop_run(self.paths, now)
+
+    def _look(self) -> None:
+        if self._process.poll() is not None and not self.run.supervised:
+            super()._look()
 
 
 def end_agents(run: Run, seconds: float) -> None:

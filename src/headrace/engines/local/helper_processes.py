@@ -10,9 +10,10 @@
 Each is `python -m headrace.engines.local.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
 directory: who prepares the run writes it, and with it says that there is something to do. It has the run's directory
 as working directory and the machine's own namespaces, is tied to the supervisor (the kernel kills it when the
-supervisor dies) and starts no process that is not tied to it in the same way. SIGTERM asks it to end in order. It
-ends with 0, or with another code and one line ``error: ...`` as the last one on standard error, which goes to
-`engine/NAME.log`. `collect` finds the job's status so far in HEADRACE_JOB_STATUS.
+supervisor dies) and starts no process that is not tied to it in the same way. One that is stopped (SIGSTOP) for some
+seconds is killed: nobody else would end the wait for it. SIGTERM asks it to end in order. It ends with 0, or with
+another code and one line ``error: ...`` as the last one on standard error, which goes to `engine/NAME.log`. `collect`
+finds the job's status so far in HEADRACE_JOB_STATUS.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.processes.spawn import spawn
+from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause
 
@@ -103,6 +105,8 @@ class HelperProcess:
         finally:
             os.close(out_end)
         self.pid = self._process.pid
+        self._stillness = Stillness(self.pid)
+        self._stood_still = False
         os.set_blocking(self._out, False)
         selector.register(self._out, selectors.EVENT_READ, self._read)
 
@@ -121,6 +125,12 @@ class HelperProcess:
         self.told = True
         self._send(signal.SIGKILL)
 
+    def look_after(self) -> None:
+        """Ends it when it has been stopped for too long: nobody would wait for it in vain."""
+        if not self.ended and self._stillness.seconds() > LIMIT:
+            self._stood_still = True
+            self._send(signal.SIGKILL)
+
     def _send(self, number: int) -> None:
         if not self.ended:  # not reaped yet, so the pid is still its own
             with contextlib.suppress(ProcessLookupError):
@@ -138,7 +148,7 @@ class HelperProcess:
         lines = self._complaint()
         last = lines[-1].removeprefix("error: ") if lines else name_of_exit(self.exit_code, self.signal)
         if self.signal is not None:
-            last = name_of_exit(None, self.signal)
+            last = stood_still() if self._stood_still else name_of_exit(None, self.signal)
         reason = last if last.startswith(SERVICE_ERRORS) else f"{WORK[self.name]} failed: {last}"
         return Cause(
             reason,

@@ -5,12 +5,14 @@ container, Slurm, systemd) still holds. cgroup v1 has one hierarchy for each con
 processes cannot have limited children (the rule of no internal processes), so there the nearest ancestor is taken
 that lets its children be limited and that this user may write to: the delegated subtree of a user, or the root.
 
-    PARENT/headrace-HASH-PID-START/algo-1     HASH of the run id; PID and START of the supervisor
+    PARENT/headrace-HASH-SPACE-PID-START/algo-1     HASH of the run id; PID and START of the supervisor, SPACE its pid
+                                                    namespace
 
-The name tells whose a group is: `sweep` removes those whose supervisor does not run any more. The kernel refuses to
-remove a group that has a process, so a sweep can never take one from a process that lives. A run also keeps a list of
-its groups in its directory until they are gone (`RECORD`), since the next start may be in another session, with
-another PARENT.
+The name tells whose a group is: `sweep` removes those whose supervisor does not run any more. Containers may share
+this part of the file system and do not see each other's processes, so those of another pid namespace are left alone.
+The kernel refuses to remove a group that has a process, so a sweep can never take one from a process that lives. A run
+also keeps a list of its groups in its directory until they are gone (`RECORD`), since the next start may be in another
+session, with another PARENT.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ CPU = "cpu"
 RECORD = "engine/control-groups"  # in the directory of a run: its own group in every hierarchy, one a line
 REMOVE_SECONDS = 2.0  # for processes that were just killed to leave their group
 _POLL = 0.01
-_NAME = re.compile(r"headrace-[0-9a-f]{12}-([0-9]+)-([0-9]+)")
+_NAME = re.compile(r"headrace-[0-9a-f]{12}-([0-9]+)-([0-9]+)-([0-9]+)")
 _V1_SHARES = (2, 262_144)  # least and most of cpu.shares; 1024 is normal
 _V2_WEIGHT = (1, 10_000)  # of cpu.weight; 100 is normal
 
@@ -268,7 +270,11 @@ def group_name(run_id: str) -> str:
     """Returns the name of the groups of a run whose supervisor is this process."""
     me = look(os.getpid())
     assert me is not None
-    return f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}-{me.pid}-{me.start}"
+    return f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}-{_pid_space()}-{me.pid}-{me.start}"
+
+
+def _pid_space() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def sweep(places: Places, records: Iterable[Path] = (), seconds: float = 0.0) -> None:
@@ -293,7 +299,7 @@ def sweep(places: Places, records: Iterable[Path] = (), seconds: float = 0.0) ->
 def _sweep_run(directory: Path, deadline: float) -> bool:
     """Removes a run's group with those of its hosts, if its supervisor is dead. Returns whether it is gone."""
     match = _NAME.fullmatch(directory.name)
-    if match is None or is_running(int(match[1]), int(match[2])):
+    if match is None or int(match[1]) != _pid_space() or is_running(int(match[2]), int(match[3])):
         return False
     with contextlib.suppress(FileNotFoundError):
         for group in [*filter(Path.is_dir, directory.iterdir()), directory]:

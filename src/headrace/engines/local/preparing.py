@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 
@@ -35,6 +36,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     """
     (paths.root / "job.yaml").write_text(job.to_yaml())
     (paths.root / "job.json").write_text(job.to_json())
+    paths.request.write_text(json.dumps(job.request_form(), indent=1))
     bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
     environments = plan_environments(job, paths)
     plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})

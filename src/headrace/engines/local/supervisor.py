@@ -10,8 +10,8 @@ It leads a run through its parts, each only when there is something to do (see `
 
 and only watches meanwhile:
 
-* the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. A
-  detached run has no caller: CALLER_PID is 0;
+* the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. The
+  caller of a detached run is its keeper;
 * SIGTERM or SIGINT: the job is stopped in order; the second one: at once. That holds in every part;
 * a process that works beside the agents ends unasked: the job fails;
 * what an agent or another process leaves running is adopted (child subreaper) and ended.
@@ -75,7 +75,7 @@ class Supervisor:
 
     Args:
         paths: the run's directory.
-        caller: pid of the process that started the run; 0 for a detached run.
+        caller: pid of the process that started the run.
     """
 
     def __init__(self, paths: RunPaths, caller: int) -> None:
@@ -99,8 +99,7 @@ class Supervisor:
             end.setblocking(False)
         self._wake_end = wake_end
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
-        if caller:
-            self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
+        self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
         self._starter = Starter()
         self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
@@ -304,6 +303,8 @@ class Supervisor:
                 self._helper_ended(self._helpers.pop(pid), status)
         if self._adopting:
             self._end_orphans()
+        for helper in self._helpers.values():
+            helper.look_after()
         if self._agents is not None:
             self._agents.look_after()
 

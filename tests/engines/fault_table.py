@@ -1,0 +1,254 @@
+"""Every fault, one row each: what is done to which job when, and how the run ends within which time.
+
+A row is played by `fault_play` in a box of its own; `test_local_fault_table` plays them all, many at once.
+
+    Row(name, job, deed, cause)     within 10 s of the deed the run is Failed with exactly this cause, `headrace run`
+                                    has ended with exit code 1, and nothing is left
+
+`cause` is a regular expression for the whole cause. `soak` rows are left to `make soak`, because they cost much or
+are much like another row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fault_deeds import (
+    KILL,
+    STOP,
+    Deed,
+    agent,
+    at,
+    caller,
+    cut,
+    engine_started,
+    flag,
+    helper,
+    last_of,
+    let_end,
+    part,
+    program,
+    programs_run,
+    start,
+    stopping,
+    supervisor,
+    then,
+)
+from fault_jobs import EATING, KEEPING, MODEL, STALLING, WAITING, JobShape
+
+from headrace.runs import Status
+from headrace.runs.events import SecondaryStatus
+
+if TYPE_CHECKING:
+    from fault_play import Play
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault.
+
+    Attributes:
+        name: what is done, when, to what.
+        job: the job.
+        fault: waits for its moment and does it.
+        cause: regular expression for the run's first cause.
+        limit: seconds from the fault to the end of everything.
+        status, exit_code: how the run and `headrace run` end; -9 when that is the victim.
+        soak: only in the long run.
+        starts: whether there is a run at all.
+        machine: prepares the machine, before it is looked at for the first time.
+        before: prepares what the job finds.
+        after: what else must hold.
+    """
+
+    name: str
+    job: JobShape
+    fault: Deed
+    cause: str
+    limit: float = 10.0
+    status: Status = Status.FAILED
+    exit_code: int = 1
+    soak: bool = False
+    starts: bool = True
+    machine: tuple[Callable[[Play], None], ...] = ()
+    before: tuple[Callable[[Play], None], ...] = ()
+    after: tuple[Callable[[Play], None], ...] = ()
+
+
+STOPPED = {"status": Status.STOPPED, "exit_code": 130, "cause": "stopped by the user"}
+COMPLETED = {"status": Status.COMPLETED, "exit_code": 0, "cause": ""}
+CALLER_DIED = r"the process that started the run \(pid \d+\) died"
+BOTH = programs_run(2)
+SUPERVISOR_KILLED = "the engine's supervisor was killed by SIGKILL"
+STOOD_STILL = r"stopped \(SIGSTOP\) for 5 s, then killed"
+LATE = WAITING.with_settings(start_timeout=4.0)
+
+PROGRAMS = [
+    Row(
+        "script killed at its start", WAITING, at(start, KILL, program("algo-2")), r"dnn/algo-2\[0\]: killed by SIGKILL"
+    ),
+    Row("script killed", WAITING, at(BOTH, KILL, program("algo-2")), r"dnn/algo-2\[0\]: killed by SIGKILL"),
+    Row(
+        "script killed when the others have ended",
+        WAITING,
+        at(last_of("algo-1"), KILL, program("algo-2")),
+        r"dnn/algo-2\[0\]: killed by SIGKILL",
+    ),
+    Row("script killed while it saves", WAITING, at(stopping(2), KILL, program("algo-2")), **STOPPED),
+    Row(
+        "script stopped at its start (stall_after: 2)",
+        STALLING,
+        then(programs_run(1), at(start, STOP, program("algo-2"))),
+        r"dnn/algo-[12]\[0\]: stalled: no output or metrics for 2 s.*",
+    ),
+    Row(
+        "script stopped (stall_after: 2)",
+        STALLING,
+        at(BOTH, STOP, program("algo-2")),
+        r"dnn/algo-[12]\[0\]: stalled: no output or metrics for 2 s.*",
+        soak=True,
+    ),
+    Row(
+        "script stopped when the others have ended (stall_after: 2)",
+        STALLING,
+        at(last_of("algo-1"), STOP, program("algo-2")),
+        r"dnn/algo-2\[0\]: stalled: no output or metrics for 2 s; the quietest: dnn/algo-2\[0\].*",
+    ),
+    Row("script stopped while it saves", WAITING, at(stopping(2), STOP, program("algo-2")), **STOPPED),
+    Row(
+        "script out of memory",
+        EATING,
+        then(BOTH, flag("eat")),
+        r"dnn/algo-2\[0\]: killed by the kernel for memory \(OOM\): the instance's limit is 200 MiB",
+    ),
+]
+
+AGENTS = [
+    Row(
+        "agent killed at its start",
+        WAITING,
+        at(start, KILL, agent("algo-2")),
+        r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
+    ),
+    Row("agent killed", WAITING, at(BOTH, KILL, agent("algo-2")), r"dnn/algo-2\[agent\]: agent killed by SIGKILL"),
+    Row("agent killed while the job is stopped", WAITING, at(stopping(2), KILL, agent("algo-2")), **STOPPED),
+    Row(
+        "host lost",
+        WAITING.isolated(),
+        at(BOTH, KILL, agent("algo-2")),
+        r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
+    ),
+    Row(
+        "agent stopped at its start (silent for start_timeout, here 4 s)",
+        LATE,
+        at(start, STOP, agent("algo-2")),
+        r"dnn/algo-2\[agent\]: (did not come within 4 s; waited for: dnn/algo-2|silent for 5 s.*)",
+        limit=20,
+    ),
+    Row(
+        "agent stopped (silent for 5 s)",
+        WAITING,
+        at(BOTH, STOP, agent("algo-2")),
+        r"dnn/algo-2\[agent\]: silent for 5 s",
+        limit=16,
+    ),
+    Row("agent stopped while the job is stopped", WAITING, at(stopping(2), STOP, agent("algo-2")), limit=20, **STOPPED),
+    Row(
+        "leader's agent killed at its start",
+        WAITING,
+        at(start, KILL, agent("algo-1")),
+        r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+    ),
+    Row(
+        "leader's agent killed",
+        WAITING,
+        at(BOTH, KILL, agent("algo-1")),
+        r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+    ),
+    Row(
+        "leader's agent killed while the job is stopped",
+        WAITING,
+        at(stopping(2), KILL, agent("algo-1")),
+        **STOPPED,
+    ),
+    Row(
+        "leader's host lost",
+        WAITING.isolated(),
+        at(BOTH, KILL, agent("algo-1")),
+        r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+    ),
+    Row(
+        "leader's agent stopped (5 s)",
+        WAITING,
+        at(BOTH, STOP, agent("algo-1")),
+        rf"dnn/algo-1\[agent\]: agent {STOOD_STILL}",
+        limit=16,
+    ),
+    Row(
+        "host cut off (silent for 5 s)",
+        WAITING.isolated(),
+        then(BOTH, cut("algo-2")),
+        r"dnn/algo-2\[agent\]: silent for 5 s, its connection is broken|dnn/algo-2\[agent\]: .*",
+        limit=20,
+    ),
+]
+
+ENGINE = [
+    Row("supervisor killed at its start", WAITING, at(start, KILL, supervisor), SUPERVISOR_KILLED),
+    Row("supervisor killed", WAITING, at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),
+    Row("supervisor of isolated hosts killed", WAITING.isolated(), at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),
+    Row(
+        "supervisor killed while the model is stored",
+        MODEL,
+        at(part(SecondaryStatus.UPLOADING), KILL, supervisor),
+        SUPERVISOR_KILLED,
+    ),
+    Row(
+        "supervisor stopped (5 s)",
+        WAITING,
+        at(BOTH, STOP, supervisor),
+        f"the engine's supervisor was {STOOD_STILL}",
+        limit=16,
+    ),
+    Row("caller killed while it prepares", WAITING, at(start, KILL, caller), "the engine was killed", exit_code=-9),
+    Row("caller killed at its start", WAITING, at(engine_started, KILL, caller), CALLER_DIED, exit_code=-9),
+    Row("caller killed", WAITING, at(BOTH, KILL, caller), CALLER_DIED, exit_code=-9),
+    Row("caller of isolated hosts killed", WAITING.isolated(), at(BOTH, KILL, caller), CALLER_DIED, exit_code=-9),
+    Row(
+        "caller killed while the model is stored",
+        MODEL,
+        at(part(SecondaryStatus.UPLOADING), KILL, caller),
+        CALLER_DIED,
+        exit_code=-9,
+    ),
+    Row(
+        "checkpoints: helper process killed",
+        KEEPING,
+        at(programs_run(1), KILL, helper("sync")),
+        "keeping the checkpoints failed: killed by SIGKILL",
+    ),
+    Row(
+        "checkpoints: helper process stopped",
+        KEEPING,
+        then(at(programs_run(1), STOP, helper("sync")), let_end),
+        f"keeping the checkpoints failed: {STOOD_STILL}",
+        limit=16,
+    ),
+    Row(
+        "model: helper process killed",
+        MODEL,
+        at(start, KILL, helper("collect")),
+        "collecting model and output failed: killed by SIGKILL",
+    ),
+    Row(
+        "model: helper process stopped",
+        MODEL,
+        at(start, STOP, helper("collect")),
+        f"collecting model and output failed: {STOOD_STILL}",
+        limit=16,
+    ),
+]
+
+ROWS = {row.name: row for row in [*PROGRAMS, *AGENTS, *ENGINE]}

@@ -1,0 +1,54 @@
+"""Every row of the fault table holds: the run ends in time, with the right first cause and exit code, and nothing left.
+
+All rows are played before the first test, many side by side, each in a box of its own; a test looks at one of them. In
+the long run (`make soak`) every row is played 20 times, and so are the rows that a short run leaves out.
+
+    python -m pytest tests/engines/test_local_fault_table.py -k "cut off"
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fault_box
+import pytest
+from effort import SOAK
+from fault_table import ROWS
+
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "20" if SOAK else "1"))
+SIDE_BY_SIDE = 2 * min(4, os.cpu_count() or 1)  # the rows wait most of the time
+SECONDS = 150.0  # for one row, its job and its box
+
+pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(3 * 3600 if SOAK else 900)]
+
+Played = Mapping[str, list[Mapping[str, object]]]
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """What was seen of every row that is wanted, a list for all its rounds."""
+    if why := fault_box.why_not():
+        pytest.skip(f"no boxes here: {why}")
+    wanted = [
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.path == Path(__file__) and hasattr(item, "callspec")
+    ]
+    plays = [name for _ in range(ROUNDS) for name in wanted]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        folders = [tmp_path_factory.mktemp("box") for _ in plays]
+        seen = list(pool.map(lambda name, folder: fault_box.play(name, folder, SECONDS), plays, folders))
+    return {name: [each for play, each in zip(plays, seen, strict=True) if play == name] for name in wanted}
+
+
+@pytest.mark.parametrize("name", [row.name for row in ROWS.values() if SOAK or not row.soak])
+def test_the_row_holds(played: Played, name: str) -> None:
+    for number, seen in enumerate(played[name], 1):
+        print(f"round {number}: {seen.get('seconds')} s, {seen.get('status')}, {seen.get('cause')}")
+        for each in seen.get("shown", ()):
+            print(each)
+    wrong = [f"round {number}: {each}" for number, seen in enumerate(played[name], 1) for each in seen["wrong"]]
+    assert not wrong, "\n".join(wrong)
