@@ -21,6 +21,8 @@ from pathlib import Path
 
 import fault_machine
 import fault_table
+from fault_row import Row
+from fault_s3 import Bucket
 from stage import pid_here
 
 from headrace.runs import Run, RunPaths, read_header
@@ -40,9 +42,11 @@ class Play:
         struck: when the fault was done.
         callers: processes that play users, the first is the one whose job it is.
         notes: what a row wants to have shown when it fails.
+        closing: called at the very end, after the machine was looked at.
+        bucket: what a row has for S3.
     """
 
-    def __init__(self, row: fault_table.Row, place: Path) -> None:
+    def __init__(self, row: Row, place: Path) -> None:
         self.row = row
         self.place = place
         self.struck = 0.0
@@ -50,6 +54,7 @@ class Play:
         self.environment = {**os.environ, "HEADRACE_HOME": str(place / "home")}
         self.notes: list[str] = []
         self.closing: list[Callable[[], None]] = []
+        self.bucket: Bucket | None = None
         self._run: Run | None = None
 
     # --- the job -------------------------------------------------------------------------------------------------
@@ -186,7 +191,7 @@ class Play:
             )
 
 
-def play(row: fault_table.Row, place: Path) -> dict[str, object]:
+def play(row: Row, place: Path) -> dict[str, object]:
     """Plays a row. Returns what was seen."""
     place.mkdir(parents=True)
     stage = Play(row, place)
