@@ -30,6 +30,7 @@ from headrace.runs.events import HostStarted, ProgramExited, ProgramStarted
 
 PATIENCE = 40.0  # for a moment to come
 OVER = 15.0  # beyond the row's limit, to see how late it is
+SHOWN, SHOWN_OF_EACH = 20, 200
 GROUP = "control group "
 GONE = 1.0  # for the last process to go after the end has been seen
 
@@ -100,7 +101,7 @@ class Play:
             runs = self.place / "home" / "runs"
 
             def look() -> RunPaths | None:
-                for path in sorted(runs.iterdir()) if runs.exists() else []:
+                for path in sorted(runs.glob("[!.]*")):  # others are still being made
                     with contextlib.suppress(OSError, ValueError):
                         if read_header(RunPaths(path)).supervisor_pid:
                             return RunPaths(path)
@@ -209,7 +210,8 @@ def play(row: Row, place: Path) -> dict[str, object]:
         wrong.append(traceback.format_exc())
     seconds = time.monotonic() - (stage.struck or time.monotonic())
     left = _left(stage, before)
-    wrong += [f"left behind: {each}" for each in left]
+    wrong += [f"left behind: {each[:SHOWN_OF_EACH]}" for each in left[:SHOWN]]
+    wrong += [f"and {len(left) - SHOWN} more left behind"] if len(left) > SHOWN else []
     code = stage.callers[0].poll() if stage.callers else None
     seen: dict[str, object] = {"row": row.name, "seconds": round(seconds, 2), "exit_code": code}
     seen["groups"] = [each.removeprefix(GROUP) for each in left if each.startswith(GROUP)]
@@ -248,7 +250,7 @@ def _left(stage: Play, before: set[str]) -> list[str]:
 
 
 def _shown(stage: Play) -> list[str]:
-    shown = list(stage.notes)
+    shown = [note[:SHOWN_OF_EACH] for note in stage.notes]
     for number in range(len(stage.callers)):
         shown.append(f"--- caller {number}\n{stage.said_to_user(number)[-3000:]}")
     for path in sorted((stage.place / "home" / "runs").rglob("*")):

@@ -15,7 +15,7 @@ from fault_inputs import (
 )
 from fault_jobs import ELASTIC, FEEDING, MPI_JOB, WAITING
 from fault_row import COMPLETED, Row
-from fault_strangers import attack
+from fault_strangers import attack, unreachable
 
 REFUSED = {"starts": False, "exit_code": 2, "cause": ""}
 
@@ -45,11 +45,10 @@ INPUT = [
         **COMPLETED,
     ),
     Row(
-        "strangers at isolated hosts' own sockets",
+        "strangers reach nothing of isolated hosts",
         WAITING.isolated(),
-        then(programs_run(2), attack, let_end),
+        then(programs_run(2), unreachable, let_end),
         **COMPLETED,
-        soak=True,
     ),
     Row(
         "strangers at an MPI job",

@@ -99,11 +99,11 @@ TORCH = [
         for when, moment in MOMENTS
     ),
     Row(
-        "torch rank stopped (stall_after: 3)",
-        TORCH_JOB.having(**STALL),
+        "torch rank stopped (stall_after: 20)",
+        TORCH_JOB.having(completion={"stall_after": 20}),
         at(RANKS, STOP, program("algo-2", "3")),
-        r"dnn/algo-.\[.\]: stalled: no output or metrics for 3 s.*",
-        limit=16,
+        r"dnn/algo-.\[.\]: stalled: no output or metrics for 20 s.*",
+        limit=32,
         soak=True,
     ),
     Row(
