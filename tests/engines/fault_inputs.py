@@ -71,7 +71,7 @@ def in_order(play: Play) -> None:
     ranks = {line.stream.host: int(line.text.split()[1]) for line in play.run.logs() if line.text.startswith("RANK ")}
     assert ranks == {host: number for number, host in enumerate(hosts)}, ranks
     assert [stream.host for stream in play.run.streams() if stream.name == "0"] == hosts, play.run.streams()
-    for command in (["status", play.run.id], ["logs", play.run.id, "--list"], ["plan", "job.yaml"]):
+    for command in (["status", play.run.id], ["report", play.run.id], ["plan", "job.yaml"]):
         said = headrace(play, *command)
         told_in = list(dict.fromkeys(re.findall(r"\balgo-\d+\b", said)))
         assert told_in == [host for host in hosts if host in told_in], (command, said)

@@ -272,8 +272,9 @@ def test_streams_are_in_order_of_their_numbers() -> None:
         "a/algo-10[0]",
         "b/algo-3[0]",
     ]
-    parts = [(word.partition("/")[0], *word.partition("/")[2].rstrip("]").split("[")) for word in words]
+    given = [words[number] for number in (5, 6, 4, 2, 1, 3, 0)]
+    parts = [(word.partition("/")[0], *word.partition("/")[2].rstrip("]").split("[")) for word in given]
     streams = [Stream(*each) for each in parts]
-    assert [str(stream) for stream in sorted(streams[::-1])] == words
+    assert [str(stream) for stream in sorted(streams)] == words
     assert Stream("a", "algo-01", "0") != Stream("a", "algo-1", "0")
     assert (Stream("a", "algo-01", "0") < Stream("a", "algo-1", "0")) is True
