@@ -248,13 +248,14 @@ class Job(Structure):
         """Returns the job as JSON, with the keys of the job file; it is a job file as well."""
         return document.write_json(self.to_data())
 
-    def fit(self, engine: str = "local", wait: bool = True, logs: bool = True) -> RunHandle:
+    def fit(self, engine: str = "local", wait: bool = True, logs: bool = True, detach: bool = False) -> RunHandle:
         """Runs the job.
 
         Args:
             engine: where instances come from.
             wait: return when the run has ended.
             logs: while waiting, print the output of all programs.
+            detach: the run lives without this process. Else it is stopped when this process ends.
 
         Raises:
             UsageError: the job cannot start; nothing was started.
@@ -262,7 +263,7 @@ class Job(Structure):
         """
         # By name: the way through the house is from job to engine, and this room must load without the engines.
         engines = importlib.import_module("headrace.engines")
-        handle = cast(RunHandle, engines.start(self, engine=engine))
+        handle = cast(RunHandle, engines.start(self, engine=engine, detach=detach))
         if wait:
             for line in handle.logs(follow=True) if logs else ():
                 print(line, flush=True)

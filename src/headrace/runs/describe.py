@@ -83,6 +83,7 @@ def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str,
         "degraded": state.degraded,
         "cause": state.cause,
         "exit_code": state.exit_code,
+        "artefacts": state.artefacts,
         "billable_seconds": {
             "groups": {name: round(value, 3) for name, value in billable_seconds(state.hosts, now).items()},
             "hosts": {host.host: round(host.seconds(now), 3) for host in state.hosts},

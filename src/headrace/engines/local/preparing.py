@@ -53,10 +53,11 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             tree,
             current_host=host.name,
             groups=plan.groups,
-            code=paths.code,
+            code=paths.code if job.source_dir else None,  # a command may unpack its own
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=job.hyperparameters_of(host.group),
+            texts=job.hyperparameter_texts_of(host.group) | job.reserved_texts,
             channels=tree_channels(job, host.name),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
