@@ -172,6 +172,16 @@ def flag(name: str) -> Deed:
     return lambda play: play.flag(name)
 
 
+def struck(play: Play) -> None:
+    """The limit counts from here."""
+    play.strike()
+
+
+def disk_full(play: Play) -> None:
+    """Nothing more can be written where the runs are."""
+    play.until(lambda: os.statvfs(play.place / "home").f_bavail == 0, "the disk is full")
+
+
 def let_end(play: Play) -> None:
     """Lets the programs end; the limit counts from here."""
     play.strike()
@@ -193,6 +203,7 @@ def small_disk(name: str, megabytes: int) -> Deed:
 
     def deed(play: Play) -> None:
         (play.place / name).mkdir()
+        # It goes with the box.
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", play.place / name], check=True)
 
     return deed
@@ -208,6 +219,15 @@ def said(words: str) -> Deed:
     def check(play: Play) -> None:
         told = "\n".join(play.said_to_user(number) for number in range(len(play.callers)))
         assert words in told, f"the user was not told {words!r}"
+
+    return check
+
+
+def last_words(words: str) -> Deed:
+    """Checks that the cause has some of the program's last lines."""
+
+    def check(play: Play) -> None:
+        assert words in "\n".join(play.run.cause.last_lines), play.run.cause
 
     return check
 

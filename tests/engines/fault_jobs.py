@@ -62,6 +62,10 @@ class JobShape:
         """The same with other fields of the job file."""
         return replace(self, fields={**self.fields, **fields})
 
+    def running(self, script: str) -> JobShape:
+        """The same with another program."""
+        return replace(self, script=script)
+
     def with_settings(self, **settings: Any) -> JobShape:
         """The same with other limits."""
         return replace(self, settings={**self.settings, **settings})
@@ -105,6 +109,29 @@ MODEL = JobShape(
     import os
     with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "wb") as file:
         file.write(os.urandom(64 << 20))
+    """,
+    groups={"dnn": 1},
+)
+SAVING = JobShape(
+    """
+    import os
+    with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "wb") as file:
+        for _ in range(16):
+            file.write(bytes(1 << 20))
+    """,
+    groups={"dnn": 1},
+)
+STORING = replace(MODEL, late=lambda play: {"output_path": str(play.place / "output" / "models")})
+# Writes more than its disk holds, then waits.
+LOGGING = replace(
+    WAITING,
+    script="""
+    import os, sys, time
+    for _ in range(8000):
+        print("x" * 1000)
+    sys.stdout.flush()
+    while not os.path.exists("all"):
+        time.sleep(0.02)
     """,
     groups={"dnn": 1},
 )

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import fault_machine
 import fault_table
+from fault_row import Row
+from fault_s3 import Bucket
 from stage import pid_here
 
 from headrace.runs import Run, RunPaths, read_header
@@ -28,6 +30,7 @@ from headrace.runs.events import HostStarted, ProgramExited, ProgramStarted
 
 PATIENCE = 40.0  # for a moment to come
 OVER = 15.0  # beyond the row's limit, to see how late it is
+SHOWN, SHOWN_OF_EACH = 20, 200
 GROUP = "control group "
 GONE = 1.0  # for the last process to go after the end has been seen
 
@@ -40,9 +43,11 @@ class Play:
         struck: when the fault was done.
         callers: processes that play users, the first is the one whose job it is.
         notes: what a row wants to have shown when it fails.
+        closing: called at the very end, after the machine was looked at.
+        bucket: what a row has for S3.
     """
 
-    def __init__(self, row: fault_table.Row, place: Path) -> None:
+    def __init__(self, row: Row, place: Path) -> None:
         self.row = row
         self.place = place
         self.struck = 0.0
@@ -50,6 +55,7 @@ class Play:
         self.environment = {**os.environ, "HEADRACE_HOME": str(place / "home")}
         self.notes: list[str] = []
         self.closing: list[Callable[[], None]] = []
+        self.bucket: Bucket | None = None
         self._run: Run | None = None
 
     # --- the job -------------------------------------------------------------------------------------------------
@@ -95,7 +101,7 @@ class Play:
             runs = self.place / "home" / "runs"
 
             def look() -> RunPaths | None:
-                for path in sorted(runs.iterdir()) if runs.exists() else []:
+                for path in sorted(runs.glob("[!.]*")):  # others are still being made
                     with contextlib.suppress(OSError, ValueError):
                         if read_header(RunPaths(path)).supervisor_pid:
                             return RunPaths(path)
@@ -186,7 +192,7 @@ class Play:
             )
 
 
-def play(row: fault_table.Row, place: Path) -> dict[str, object]:
+def play(row: Row, place: Path) -> dict[str, object]:
     """Plays a row. Returns what was seen."""
     place.mkdir(parents=True)
     stage = Play(row, place)
@@ -204,7 +210,8 @@ def play(row: fault_table.Row, place: Path) -> dict[str, object]:
         wrong.append(traceback.format_exc())
     seconds = time.monotonic() - (stage.struck or time.monotonic())
     left = _left(stage, before)
-    wrong += [f"left behind: {each}" for each in left]
+    wrong += [f"left behind: {each[:SHOWN_OF_EACH]}" for each in left[:SHOWN]]
+    wrong += [f"and {len(left) - SHOWN} more left behind"] if len(left) > SHOWN else []
     code = stage.callers[0].poll() if stage.callers else None
     seen: dict[str, object] = {"row": row.name, "seconds": round(seconds, 2), "exit_code": code}
     seen["groups"] = [each.removeprefix(GROUP) for each in left if each.startswith(GROUP)]
@@ -243,7 +250,7 @@ def _left(stage: Play, before: set[str]) -> list[str]:
 
 
 def _shown(stage: Play) -> list[str]:
-    shown = list(stage.notes)
+    shown = [note[:SHOWN_OF_EACH] for note in stage.notes]
     for number in range(len(stage.callers)):
         shown.append(f"--- caller {number}\n{stage.said_to_user(number)[-3000:]}")
     for path in sorted((stage.place / "home" / "runs").rglob("*")):

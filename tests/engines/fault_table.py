@@ -11,14 +11,9 @@ are much like another row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from fault_deeds import (
     KILL,
     STOP,
-    Deed,
     agent,
     at,
     caller,
@@ -36,53 +31,17 @@ from fault_deeds import (
     supervisor,
     then,
 )
-from fault_jobs import EATING, KEEPING, MODEL, STALLING, WAITING, JobShape
+from fault_jobs import EATING, KEEPING, MODEL, STALLING, WAITING
+from fault_row import STOOD_STILL, STOPPED, Row
+from fault_rows_data import DATA
+from fault_rows_input import INPUT
+from fault_rows_launchers import LAUNCHERS
 
-from headrace.runs import Status
 from headrace.runs.events import SecondaryStatus
 
-if TYPE_CHECKING:
-    from fault_play import Play
-
-
-@dataclass(frozen=True)
-class Row:
-    """One fault.
-
-    Attributes:
-        name: what is done, when, to what.
-        job: the job.
-        fault: waits for its moment and does it.
-        cause: regular expression for the run's first cause.
-        limit: seconds from the fault to the end of everything.
-        status, exit_code: how the run and `headrace run` end; -9 when that is the victim.
-        soak: only in the long run.
-        starts: whether there is a run at all.
-        machine: prepares the machine, before it is looked at for the first time.
-        before: prepares what the job finds.
-        after: what else must hold.
-    """
-
-    name: str
-    job: JobShape
-    fault: Deed
-    cause: str
-    limit: float = 10.0
-    status: Status = Status.FAILED
-    exit_code: int = 1
-    soak: bool = False
-    starts: bool = True
-    machine: tuple[Callable[[Play], None], ...] = ()
-    before: tuple[Callable[[Play], None], ...] = ()
-    after: tuple[Callable[[Play], None], ...] = ()
-
-
-STOPPED = {"status": Status.STOPPED, "exit_code": 130, "cause": "stopped by the user"}
-COMPLETED = {"status": Status.COMPLETED, "exit_code": 0, "cause": ""}
 CALLER_DIED = r"the process that started the run \(pid \d+\) died"
 BOTH = programs_run(2)
 SUPERVISOR_KILLED = "the engine's supervisor was killed by SIGKILL"
-STOOD_STILL = r"stopped \(SIGSTOP\) for 5 s, then killed"
 LATE = WAITING.with_settings(start_timeout=4.0)
 
 PROGRAMS = [
@@ -251,4 +210,4 @@ ENGINE = [
     ),
 ]
 
-ROWS = {row.name: row for row in [*PROGRAMS, *AGENTS, *ENGINE]}
+ROWS = {row.name: row for row in [*PROGRAMS, *AGENTS, *ENGINE, *DATA, *LAUNCHERS, *INPUT]}

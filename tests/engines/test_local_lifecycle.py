@@ -85,8 +85,11 @@ def test_a_run_goes_through_all_its_parts_in_order(stage, parts):
     stage.assert_nothing_left(handle)
 
 
-def test_a_run_without_channels_does_not_download(stage):
+def test_a_run_without_channels_does_not_download_and_one_that_leaves_nothing_does_not_upload(stage):
     handle = stage.start(HELLO)
+    assert handle.wait(30) is Status.COMPLETED
+    assert statuses(handle) == ["Starting", "Training", "Completed"]
+    handle = stage.start('import os; open(os.environ["SM_MODEL_DIR"] + "/model", "w").close()', name="model")
     assert handle.wait(30) is Status.COMPLETED
     assert statuses(handle) == ["Starting", "Training", "Uploading", "Completed"]
 

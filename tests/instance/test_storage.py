@@ -287,6 +287,7 @@ def fault(status: str, code: str) -> bytes:
     return answer(status, f"<Error><Code>{code}</Code><Message>words</Message></Error>".encode())
 
 
+@pytest.mark.s3
 @pytest.mark.parametrize(
     ("status", "code", "hint"),
     [
@@ -305,6 +306,7 @@ def test_an_answer_that_refuses_is_told_with_what_to_do(
     assert hint in caught.value.hint
 
 
+@pytest.mark.s3
 def test_a_read_that_breaks_off_goes_on_where_it_was(
     store: Store, serve: Callable[..., list[bytes]], tmp_path: Path
 ) -> None:
@@ -315,6 +317,7 @@ def test_a_read_that_breaks_off_goes_on_where_it_was(
     assert b"Range: bytes=4-9" in requests[1]
 
 
+@pytest.mark.s3
 def test_a_read_that_always_breaks_off_is_an_error_and_leaves_nothing(
     store: Store, serve: Callable[..., list[bytes]], tmp_path: Path
 ) -> None:

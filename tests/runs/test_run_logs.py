@@ -260,3 +260,21 @@ def test_following_a_hundred_silent_streams_costs_little(paths: RunPaths) -> Non
         finish(paths)
         thread.join(10)
     assert done.is_set()
+
+
+def test_streams_are_in_order_of_their_numbers() -> None:
+    words = [
+        "a/algo-1[0]",
+        "a/algo-1[2]",
+        "a/algo-1[10]",
+        "a/algo-1[agent]",
+        "a/algo-2[0]",
+        "a/algo-10[0]",
+        "b/algo-3[0]",
+    ]
+    given = [words[number] for number in (5, 6, 4, 2, 1, 3, 0)]
+    parts = [(word.partition("/")[0], *word.partition("/")[2].rstrip("]").split("[")) for word in given]
+    streams = [Stream(*each) for each in parts]
+    assert [str(stream) for stream in sorted(streams)] == words
+    assert Stream("a", "algo-01", "0") != Stream("a", "algo-1", "0")
+    assert (Stream("a", "algo-01", "0") < Stream("a", "algo-1", "0")) is True

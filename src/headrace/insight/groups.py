@@ -41,7 +41,8 @@ def group_report(
         window: the training window, None if there is none.
     """
     records = [list(found) for stream, found in sorted(seconds.items()) if found]
-    silent = sorted(set(hosts) - {stream.host for stream, found in seconds.items() if found})
+    heard = {stream.host for stream, found in seconds.items() if found}
+    silent = [host for host in hosts if host not in heard]
     return GroupReport(
         name=name,
         hosts=tuple(hosts),

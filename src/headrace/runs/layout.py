@@ -19,7 +19,9 @@ job name, which means the newest run of that name.
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -44,9 +46,20 @@ def decode(name: str) -> str:
     return unquote(name)
 
 
-@dataclass(frozen=True, order=True)
+def by_number(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Returns a key that sorts names with numbers in them as people do.
+
+    >>> sorted(["algo-10", "agent", "algo-9", "10", "9"], key=by_number)
+    ['9', '10', 'agent', 'algo-9', 'algo-10']
+    """
+    parts = (part for part in re.split(r"([0-9]+)", name) if part)
+    return tuple((False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts)
+
+
+@functools.total_ordering
+@dataclass(frozen=True)
 class Stream:
-    """Address of one program's output: ``group/host[name]``.
+    """Address of one program's output: ``group/host[name]``. Sorted by number: algo-9 before algo-10.
 
     Attributes:
         group: instance group name.
@@ -60,6 +73,13 @@ class Stream:
 
     def __str__(self) -> str:
         return f"{self.group}/{self.host}[{self.name}]"
+
+    def __lt__(self, other: Stream) -> bool:
+        return self._key < other._key
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return self.group, by_number(self.host), by_number(self.name), self.host, self.name
 
 
 @dataclass(frozen=True)

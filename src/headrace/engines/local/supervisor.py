@@ -43,6 +43,7 @@ from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProc
 from headrace.engines.local.isolation.starting import Starter, open_starter
 from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
+from headrace.errors import HeadraceError
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
@@ -116,6 +117,8 @@ class Supervisor:
         try:
             adopt(self._paths)
             status, cause = self._job()
+        except HeadraceError as error:  # a network or a host that cannot be made, in words
+            cause = Cause(error.message, infrastructure=True)
         except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
             traceback.print_exc()
             cause = Cause(f"the engine's supervisor failed: {error!r}")
