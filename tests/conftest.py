@@ -13,6 +13,14 @@ from objectstore import s3, s3_endpoint
 __all__ = ["s3", "s3_endpoint"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that talk to the object store are marked as that."""
+    for item in items:
+        if {"s3", "s3_endpoint"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("s3")
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind() -> Iterator[None]:
     """Fails a test that leaves a thread, a process, a descriptor or shared memory behind."""

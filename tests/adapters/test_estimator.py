@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import JobInvalid, RunFailed, UsageError
 from headrace.estimator import Estimator, InstanceGroup, PyTorch, TensorFlow, TrainingInput
+from headrace.runs import Run, Status
 
 SCRIPT = """
 import os, pathlib, sys
@@ -132,6 +137,39 @@ def test_fit_runs_and_the_latest_job_is_known(script: str, capfd: pytest.Capture
     estimator.sagemaker_session.logs_for_job(latest.name)
     assert "hello from algo-1" in capfd.readouterr().out
     assert Path(estimator.model_data.removeprefix("file://")).is_file()
+
+
+def test_the_log_level_and_the_wish_for_no_archive_reach_the_run(script: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib\nprint('level', os.environ['SM_LOG_LEVEL'])\n"
+        "pathlib.Path(os.environ['SM_MODEL_DIR'], 'weights').write_text('x')\n"
+    )
+    estimator = PyTorch(
+        script,
+        instance_type="local",
+        instance_count=1,
+        container_log_level=logging.DEBUG,
+        disable_output_compression=True,
+    )
+    estimator.fit(logs=False)
+    assert Path(estimator.model_data, "weights").read_text() == "x"
+    assert next(line.text for line in Run.open(estimator.latest_training_job.name).logs()) == "level 10"
+
+
+def test_a_job_that_is_not_waited_for_lives_without_its_script(script: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(3); print('done', flush=True)")
+    starter = (
+        "from headrace.estimator import PyTorch\n"
+        "PyTorch('train.py', instance_type='local', instance_count=1).fit(wait=False, job_name='alone')\n"
+    )
+    subprocess.run([sys.executable, "-c", starter], check=True, timeout=60)
+    run = Run.open("alone")
+    assert not run.finished
+    deadline = time.monotonic() + 60
+    while not run.finished:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert run.status is Status.COMPLETED
 
 
 def test_a_failed_job_raises_with_the_first_cause(script: str, tmp_path: Path) -> None:

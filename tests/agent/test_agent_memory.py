@@ -91,6 +91,14 @@ def test_a_counter_that_cannot_be_read_is_noted_once_and_nothing_is_guessed(tmp_
     counter.close()
 
 
+def test_kills_of_an_earlier_attempt_do_not_count(host) -> None:
+    host.set(3)
+    again = MemoryKills(LIMIT, host.notes.append, host.counter, lambda: host.now)
+    assert again.of_program(None, signal.SIGKILL) == ""
+    host.set(4)
+    assert again.of_program(None, signal.SIGKILL) == WORDS
+
+
 def test_without_a_counter_nothing_is_said(monkeypatch) -> None:
     monkeypatch.delenv(FD_VARIABLE, raising=False)
     assert MemoryKills(0, print).of_program(None, signal.SIGKILL) == ""

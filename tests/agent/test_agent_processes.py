@@ -272,7 +272,7 @@ def test_reaping_takes_adopted_children_too():
     until(lambda: seen.update(pid for pid, _ in reap()) or seen >= pids)
 
 
-TREE = """
+STUBBORN_TREE = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, {handler})
 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
@@ -288,7 +288,7 @@ time.sleep(60)
     ids=["no handler", "ignored", "handler of its own"],
 )
 def test_to_ask_a_program_to_end_asks_its_children_too_unless_it_looks_after_them(handler, reached):
-    code = TREE.format(handler=handler)
+    code = STUBBORN_TREE.format(handler=handler)
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = look(int(parent.stdout.readline()))
     try:

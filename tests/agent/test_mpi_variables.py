@@ -43,15 +43,20 @@ def test_mpirun_works_in_the_hosts_scratch_and_finds_the_programs_beside_the_int
     variables = launcher_variables(HOST, scratch="/scratch", programs="/venv/bin")
     assert variables["TMPDIR"] == "/scratch"
     assert variables["PATH"] == "/venv/bin:/bin"
-    assert launcher_variables(HOST, scratch="", programs="") == HOST
+    assert launcher_variables(HOST, scratch="", programs="") == HOST | {"HWLOC_COMPONENTS": "-gl"}
+    mine = HOST | {"HWLOC_COMPONENTS": "-pci"}
+    assert launcher_variables(mine, scratch="", programs="") == mine
 
 
 def test_hosts_of_one_machine_have_shared_memory_of_their_own():
     variables = machine_variables("/scratch", crowded=False)
-    assert set(variables.values()) == {"/scratch"}
+    assert {value for name, value in variables.items() if name.startswith("OMPI")} == {"/scratch"}
     assert "OMPI_MCA_btl_vader_backing_directory" in variables
-    assert machine_variables("", crowded=True) == {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    assert machine_variables("", crowded=False) == {}
+    assert machine_variables("", crowded=True)["OMPI_MCA_mpi_yield_when_idle"] == "1"
+
+
+def test_a_data_service_on_the_ports_of_displays_is_not_asked_for_one():
+    assert machine_variables("", crowded=False) == {"HWLOC_COMPONENTS": "-gl"}
 
 
 def test_horovod_gets_what_its_own_launcher_sets():

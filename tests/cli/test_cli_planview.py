@@ -32,3 +32,55 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
     assert shown["dnn"].argv[:4] == ("py", "-m", "torch.distributed.run", "--nnodes=1:1")
     assert shown["dnn"].argv[-5:] == ("--no-python", "py", "train.py", "--epochs", "3")
     assert shown["old"].argv == ("mpirun", "-verbose", "py", "train.py", "--epochs", "3")
+
+
+def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "data.txt").touch()
+    groups = [
+        {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": 2} for name in ("data", "dnn")
+    ]
+    groups[0] |= {"requirements": "data.txt"}
+    groups[1] |= {"depends_on": ["data"]}
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        instance_groups=groups,
+        distribution={"horovod": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]},
+        completion={"stall_after": 60},
+        retry={"attempts": 2},
+        encrypt_inter_container_traffic=True,
+        output_path=str(tmp_path / "out"),
+        checkpoint_s3_uri=str(tmp_path / "kept"),
+    )
+    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    assert planview.worlds(shown) == ["mpi with Horovod over dnn: 4 ranks, started by mpirun on algo-3"]
+    assert [host.launched for host in shown.hosts] == [(), (), ("0", "1"), ("2", "3")]
+    assert planview.used_ports(shown) == "ports: control 7071"
+    ends = planview.promises(shown)
+    for words in ("stops after 86400 s", "60 s of silence", "tried again after the loss of a host, 2 times", "TLS"):
+        assert words in ends
+    assert planview.work(shown.groups[1]) == "2 ranks, after data"
+    assert shown.requirements == {"data": "data.txt"}
+    (tmp_path / "requirements.txt").touch()
+    again = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    assert again.requirements == {"data": "data.txt", "dnn": "requirements.txt"}
+    assert shown.storage == planview.StorageView(str(tmp_path / "out"), str(tmp_path / "kept"), "/opt/ml/checkpoints")
+
+
+def test_elastic_worlds_and_their_ports_are_told(tmp_path):
+    (tmp_path / "train.py").touch()
+    elastic = {"enabled": True, "processes_per_host": 1, "elastic": {"min_hosts": 1, "max_restarts": 3}}
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        instance_type="ml.c5.xlarge",
+        instance_count=2,
+        distribution={"torch_distributed": elastic},
+    )
+    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    (line,) = planview.worlds(shown)
+    assert line.endswith(": 2 ranks, elastic from 1 host on, restarted 3 times at most")
+    assert planview.used_ports(shown) == "ports: control 7071, ranks 7777"

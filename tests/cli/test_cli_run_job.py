@@ -92,6 +92,25 @@ def test_a_job_runs_to_its_end_and_exits_with_0(cli: Cli, job_file: JobFile) -> 
     assert [(p["stream"], p["exit_code"]) for p in report["programs"]] == [("0", 0)]
 
 
+def test_the_end_and_the_status_say_where_the_model_is_and_which_files_clashed(cli: Cli, job_file: JobFile) -> None:
+    save = """
+        import os, pathlib
+        host, model = os.environ["SM_CURRENT_HOST"], pathlib.Path(os.environ["SM_MODEL_DIR"])
+        (model / "weights").write_text(host)
+        (model / host).write_text(host)
+        """
+    result = cli("run", job_file(save), "--set", "instance_groups.0.count=3", "--set", "output_path=out")
+    assert result.returncode == 0, result.stderr
+    place = f"{cli.cwd}/out/small/output/model.tar.gz"
+    assert result.stdout.splitlines()[-4:-2] == [
+        f"  model: {place} (4 files, 0.0 MiB)",
+        "  warning: model: weights differs: that of algo-1 was kept, not that of algo-2, algo-3",
+    ]
+    assert cli("status", "small").stdout.splitlines()[-1] == f"model: {place} (4 files, 1 clashes between hosts)"
+    (model,) = json.loads(cli("status", "small", "--output", "json").stdout)["headrace"]["artefacts"]
+    assert (model["uri"], model["clashes"][0]["path"]) == (place, "weights")
+
+
 def test_a_relative_home_is_relative_to_where_the_command_was_started(cli: Cli, job_file: JobFile) -> None:
     cli.env["HEADRACE_HOME"] = "elsewhere"
     result = cli("run", job_file(HELLO), "--output", "json")

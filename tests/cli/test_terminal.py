@@ -124,5 +124,6 @@ def test_the_plan_in_brief_has_one_line_a_group() -> None:
     assert brief(plan) == [
         "dnn: 2 x ml.m5.large (algo-1..algo-2), CPUs 0: 2 ranks + 1 data worker",
         "data: 1 x ml.c5.large (algo-3), CPUs 1-3: 3 data workers",
+        "isolation: none",
     ]
     assert work(GroupPlan("idle", "t", (), entry_point=False)) == "nothing"

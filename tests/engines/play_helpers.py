@@ -45,6 +45,8 @@ def play(folder: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str]) -
         (paths.root / "engine").mkdir(exist_ok=True)
         for name, code in parts.items():
             (paths.root / "engine" / f"{name}.json").write_text(json.dumps({"code": textwrap.dedent(code)}))
+        if "collect" in parts:  # it is started only when there is something to collect
+            (paths.host("algo-1") / "output" / "data" / "something").touch()
 
     monkeypatch.setattr(engine, "prepare", prepared)
 

@@ -14,6 +14,8 @@ import pytest
 from stage import agent_pid, kill, until
 
 from headrace import engines
+from headrace.errors import EngineRefused
+from headrace.processes.table import look
 from headrace.runs import Run, Status, read_header
 
 SLOW = """
@@ -119,8 +121,29 @@ def test_when_its_supervisor_is_killed_nothing_is_left_and_the_run_has_failed(st
     until(lambda: lines(run).count("running") == 2)
     kill(read_header(run.paths).supervisor_pid)
     until(lambda: run.finished)
-    assert (run.status, str(run.cause)) == (Status.FAILED, "the engine was killed")
+    assert run.status is Status.FAILED
+    until(lambda: str(run.cause) == "the engine's supervisor was killed by SIGKILL", what="its keeper's last word")
     stage.observer.assert_nothing_left(run.id, run.paths.root, within=12)
+
+
+def test_when_its_keeper_is_killed_the_run_is_stopped_and_nothing_is_left(stage, ended):
+    process, run, master = start(stage)
+    ended(run)
+    process.wait(20)
+    os.close(master)
+    until(lambda: lines(run).count("running") == 2)
+    kill(look(read_header(run.paths).supervisor_pid).parent)
+    until(lambda: run.finished)
+    assert run.status is Status.FAILED
+    assert "died" in str(run.cause)
+    stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
+
+
+def test_a_supervisor_that_does_not_start_is_told_and_nothing_is_left(stage, monkeypatch):
+    monkeypatch.setattr("headrace.engines.local.launching.KEEPER", "headrace.no_such_module")
+    with pytest.raises(EngineRefused, match="keeper did not start"):
+        engines.start(stage.job(SLOW), detach=True)
+    assert not list((stage.folder / "home" / "runs").iterdir())
 
 
 def test_its_handle_waits_stops_and_has_the_last_word_too(stage):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,11 @@ from headrace import engines
 from headrace.job import Job
 from headrace.runs import Status
 
+INJECTED = Path(tempfile.gettempdir(), f"headrace-injected-{os.getpid()}")
 WILD = {
     "quotes": 'it\'s "so" `id` \\ ',
     "newline": "a\nb\n",
-    "command": "$(touch /tmp/headrace-injected) ; rm -rf x | y & z > w * ? [a] {b,c} ~ ! # %",
+    "command": f"$(touch {INJECTED}) ; rm -rf x | y & z > w * ? [a] {{b,c}} ~ ! # %",
     "unicode": "größe 日本 🙂 \u202e",
     "empty": "",
     "hyphen": "--help",
@@ -84,7 +87,7 @@ def test_python_entry_points_get_the_hyperparameters_byte_for_byte(stage, tmp_pa
     assert Path(seen["cwd"]).samefile(handle.paths.host("algo-1") / "code")
     assert seen["env"]["SM_USER_ENTRY_POINT"] == entry_point
     assert seen["env"]["SM_HP_COMMAND"] == WILD["command"]
-    assert not Path("/tmp/headrace-injected").exists()
+    assert not INJECTED.exists()
 
 
 @pytest.mark.parametrize("entry_point", ["train.sh", "bin/run"])
@@ -98,7 +101,7 @@ def test_shell_scripts_and_programs_get_them_too_and_find_the_python_of_the_job(
     assert [each.decode() for each in received] == EXPECTED
     assert Path((output(handle) / "cwd").read_text().strip()).samefile(handle.paths.host("algo-1") / "code")
     assert Path((output(handle) / "python").read_text().strip()) == Path(sys.executable)
-    assert not Path("/tmp/headrace-injected").exists()
+    assert not INJECTED.exists()
 
 
 def test_a_command_is_run_as_it_is_and_gets_no_hyperparameters(stage, tmp_path):

@@ -60,6 +60,14 @@ def test_a_trainer_that_exits_with_3_is_the_cause_with_its_last_lines(stage):
     assert "exited with code 3" in read_failure(handle.paths.host("algo-2"))
 
 
+@pytest.mark.parametrize(("script", "code"), [("raise SystemExit(130)", 130), ("raise OSError('no number')", 1)])
+def test_a_failure_that_other_platforms_take_for_a_success_is_one(stage, script, code):
+    """130 is a success in SageMaker's local mode, and an OSError without number in its containers."""
+    handle = stage.start(script)
+    assert handle.wait(20) is Status.FAILED
+    assert (handle.exit_code, handle.cause.exit_code) == (1, code)
+
+
 @both_isolations
 def test_a_trainer_that_is_killed_is_the_cause_and_its_children_go(stage):
     handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))

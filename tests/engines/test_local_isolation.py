@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -277,7 +278,9 @@ def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, ma
     machine.assert_unchanged()
 
 
-def test_what_the_job_names_below_tmp_is_shown_in_its_private_tmp(stage):
+def test_what_the_job_names_below_tmp_is_shown_in_its_private_tmp(stage, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it would be remembered
+    monkeypatch.setenv("TMPDIR", str(stage.folder.parent))  # the caller's own place for temporary files is not named
     shown, hidden = stage.folder / "shown", stage.folder.parent / f"{stage.folder.name}-hidden"
     for folder in (shown, hidden):
         folder.mkdir()

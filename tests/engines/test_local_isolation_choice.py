@@ -54,9 +54,10 @@ def test_namespaces_that_do_not_work_are_refused_and_nothing_is_started(stage, m
     assert not runs_dir().exists()
 
 
-def test_a_bandwidth_is_never_dropped_silently(stage):
-    local = {"isolation": "none", "network": {"dnn": {"bandwidth": "40mbit"}}}
-    with pytest.raises(EngineRefused, match=r"with isolation by namespaces only: engines.local.isolation says so"):
+def test_a_bandwidth_is_never_dropped_silently(stage, monkeypatch):
+    monkeypatch.setattr(probing, "examine", lambda: Findings("unshare: not permitted", "", True, True))
+    local = {"isolation": "auto", "network": {"dnn": {"bandwidth": "40mbit"}}}
+    with pytest.raises(EngineRefused, match=r"with isolation by namespaces only: .* unshare: not permitted"):
         engines.start(stage.job("", instance_groups=groups(dnn=2), local=local))
     assert not runs_dir().exists()
 
@@ -85,6 +86,80 @@ print(probing.examine().namespace)
     assert done.returncode == 0, done.stderr
     assert "unshare" in done.stdout
     assert "user.max_user_namespaces is 0" in done.stdout
+
+
+@pytest.mark.namespaces
+def test_the_next_attempt_of_a_host_gets_a_cable_while_that_of_the_last_is_still_there():
+    script = """
+import os, socket
+from headrace.engines.local.isolation import syscalls
+from headrace.engines.local.isolation.enter import lay_cable
+from headrace.engines.local.isolation.layout import Instance, Layout
+from headrace.engines.local.isolation.netlink import Netlink
+syscalls.become_root()
+syscalls.unshare(syscalls.CLONE_NEWNET)
+with Netlink() as net:
+    net.add_bridge("bridge")
+job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
+layout = Layout(True, False, False, "10.77.255.254", "", (), "", (Instance("algo-1", "10.77.0.1", ""),))
+former = []
+for _ in range(3):
+    syscalls.unshare(syscalls.CLONE_NEWNET)
+    former.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+    lay_cable(layout, "algo-1", job, bridge)
+    print([name for _, name in socket.if_nameindex() if name == "eth0"])
+syscalls.setns(former[0], syscalls.CLONE_NEWNET)
+print([name for _, name in socket.if_nameindex() if name == "eth0"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['eth0']"] * 3 + ["[]"]
+
+
+@pytest.mark.namespaces
+def test_a_host_reaches_one_that_comes_a_moment_later_as_soon_as_it_is_there():
+    """Linux drops what a new link sends before it is up, and asks for the address of an absent host once a second."""
+    script = """
+import os, socket, time
+from headrace.engines.local.isolation import syscalls
+from headrace.engines.local.isolation.enter import lay_cable
+from headrace.engines.local.isolation.layout import Instance, Layout
+from headrace.engines.local.isolation.netlink import Netlink
+syscalls.become_root()
+syscalls.unshare(syscalls.CLONE_NEWNET)
+with Netlink() as net:
+    net.add_bridge("bridge")
+job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
+hosts = (Instance("algo-1", "10.77.0.1", ""), Instance("algo-2", "10.77.0.2", ""))
+layout = Layout(True, False, False, "10.77.255.254", "", (), "", hosts)
+syscalls.unshare(syscalls.CLONE_NEWNET)
+with Netlink() as lone:
+    lone.turn(socket.if_nametoindex("lo"), on=True)
+    lone.await_running(socket.if_nametoindex("lo"), 0.0)
+lay_cable(layout, "algo-2", job, bridge)
+early = socket.socket()
+early.setblocking(False)
+early.connect_ex(("10.77.0.1", 6000))  # it asks now for the address of algo-1
+time.sleep(0.2)
+syscalls.unshare(syscalls.CLONE_NEWNET)
+lay_cable(layout, "algo-1", job, bridge)
+listener = socket.create_server(("10.77.0.1", 6000))
+listener.settimeout(5)
+begun = time.monotonic()
+listener.accept()
+print(f"{time.monotonic() - begun:.3f}")
+with Netlink() as net:
+    net.turn(socket.if_nametoindex("eth0"), on=False)
+    try:
+        net.await_running(socket.if_nametoindex("eth0"), 0.1)
+    except TimeoutError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    waited, late = done.stdout.splitlines()
+    assert float(waited) < 0.5
+    assert "carries nothing 0.1 s after" in late
 
 
 def test_a_way_out_needs_two_programs_and_a_device(monkeypatch):

@@ -16,6 +16,7 @@ from stage import agent_pid, assert_failed, both_isolations, groups, kill, progr
 
 from headrace.engines.local import engine, limits, limits_machine
 from headrace.engines.local.limits_cgroup import CPU, MEMORY, RECORD, Places, available_memory, find_places
+from headrace.engines.local.scratch import scratch_dir
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
 from headrace.runs import Run, RunPaths, Status, runs_dir
@@ -338,7 +339,7 @@ def test_when_the_caller_is_killed_the_supervisor_removes_the_groups(stage, call
 @needs_groups
 @pytest.mark.parametrize("elsewhere", [True, False])
 @pytest.mark.parametrize("agents_too", [True, False])
-def test_when_all_are_killed_at_once_the_next_start_removes_the_groups(
+def test_when_all_are_killed_at_once_the_next_start_removes_groups_and_temporary_files(
     stage, called, monkeypatch, agents_too: bool, elsewhere: bool
 ) -> None:
     caller, run_id, supervisor = called
@@ -351,12 +352,15 @@ def test_when_all_are_killed_at_once_the_next_start_removes_the_groups(
     caller.wait()
     until(lambda: not pids_of(run_id))
     left = control_groups(run_id)
+    scratch_left = scratch_dir(run_id).is_dir()
     # The next start may be in another session, whose groups lie elsewhere: then the run's own list leads there.
     monkeypatch.setattr(engine, "find_places", lambda: Places({}, {}) if elsewhere else find_places())
     handle = stage.start("print('hello')", name="next")
     assert control_groups(run_id) == []
     assert handle.wait(20) is Status.COMPLETED
     assert left
+    assert scratch_left or not agents_too  # an agent that lives a moment longer removes it
+    assert not scratch_dir(run_id).exists()
     assert not (run_of(run_id).paths.root / RECORD).exists()
 
 

@@ -128,7 +128,7 @@ def test_code_that_cannot_be_copied_leaves_no_run(stage, monkeypatch):
 
 
 def test_a_supervisor_that_cannot_start_leaves_no_run(stage, monkeypatch):
-    monkeypatch.setattr("headrace.engines.local.engine.SUPERVISOR", "headrace.no_such_module")
+    monkeypatch.setattr("headrace.engines.local.launching.SUPERVISOR", "headrace.no_such_module")
     with pytest.raises(EngineRefused, match="No module named"):
         engines.start(stage.job(SLEEP))
     assert_nothing_was_created()

@@ -7,38 +7,19 @@ import re
 import signal
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
-from stage import until
+from stage import groups, text, until
+from wheels import wheel
 
 from headrace.engines.local import environments
 from headrace.engines.local.requirements import Environment, environment_of, plan_environments, prepare_install
 from headrace.errors import UsageError
 from headrace.job import Job
-from headrace.runs import RunPaths
+from headrace.runs import RunPaths, Status
 from headrace.runs.events import RequirementsInstalled
 from headrace.runs.reading import Run
-
-
-def wheel(folder: Path, name: str, version: str = "1.0", script: bool = False) -> Path:
-    """Builds the smallest wheel there is: one module that knows its version."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": f"version = {version!r}\ndef main():\n    print({name!r}, version)\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    if script:
-        files[f"{info}/entry_points.txt"] = f"[console_scripts]\n{name}-say = {name}:main\n"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"]))
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +41,8 @@ class Case:
     def __init__(self, root: Path, **files: str) -> None:
         self.paths = RunPaths(root)
         self.paths.code.mkdir(parents=True)
-        for name, text in (files or {"requirements.txt": "alpha\n"}).items():
-            (self.paths.code / name.replace("_txt", ".txt")).write_text(text)
+        for name, content in (files or {"requirements.txt": "alpha\n"}).items():
+            (self.paths.code / name.replace("_txt", ".txt")).write_text(content)
 
     def environment(self, name: str = "requirements.txt") -> Environment:
         return environment_of(name, self.paths, ("all",))
@@ -259,6 +240,44 @@ def test_an_installation_that_is_killed_is_never_seen_and_the_next_one_makes_it(
     assert (
         sorted(re.sub("-.*", "", name) for name in environments_of(home)) == [Path(other.environment().path).name] * 2
     )
+
+
+DATA = """
+from torch.utils.data import Dataset
+from headrace import feed
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        import alpha
+        return index + int(float(alpha.version))
+
+@feed.pipeline
+def numbers():
+    return Numbers()
+"""
+
+
+@pytest.mark.torch
+def test_programs_and_data_workers_of_a_job_have_what_is_required(stage, tmp_path: Path) -> None:
+    wheel(tmp_path / "wheels", "alpha")
+    code = Path(stage.folder) / "code"
+    code.mkdir(exist_ok=True)
+    (code / "data.py").write_text(DATA)
+    (code / "requirements.txt").write_text("alpha\n")
+    handle = stage.start(
+        "from data import numbers\nfrom headrace import feed\nimport alpha\n"
+        "loader = feed.DataLoader(numbers(), batch_size=4)\n"
+        "print('seen', [int(each) for batch in loader for each in batch], flush=True)",
+        instance_groups=groups(dnn=1, data=1),
+        data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+        completion={"instance_groups": ["dnn"]},
+    )
+    assert handle.wait(90) is Status.COMPLETED, text(handle)
+    assert "seen [1, 2, 3, 4, 5, 6, 7, 8]" in text(handle)
+    stage.assert_nothing_left(handle)
 
 
 def running(word: str) -> list[int]:

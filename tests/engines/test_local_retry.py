@@ -6,7 +6,7 @@ import time
 
 import pytest
 from play_helpers import play, played
-from stage import agent_pid, groups, kill, program_pid, said, text, until
+from stage import agent_pid, both_isolations, groups, kill, program_pid, said, text, until
 
 from headrace.engines.local.attempts import is_tried_again
 from headrace.instance.launch import Retry
@@ -66,6 +66,7 @@ def test_a_program_that_fails_is_retried_if_wanted_and_finds_its_checkpoints_onl
         "Starting",
         *("Training", "Restarting") * 2,
         "Training",
+        "Uploading",
         "Completed",
     ]
     assert state.attempt == 3
@@ -92,6 +93,7 @@ def test_attempts_come_to_an_end_and_the_last_cause_counts(stage):
     assert handle.run.state().attempt == 2
 
 
+@both_isolations
 @pytest.mark.parametrize("host", ["algo-1", "algo-2"])
 def test_a_lost_agent_is_retried_whether_it_led_or_not(stage, host):
     handle = stage.start(WAITS_ONCE, instance_groups=groups(dnn=2), retry={"attempts": 1})

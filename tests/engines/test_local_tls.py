@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from stage import groups, said, text, until
 
+from headrace import engines
 from headrace.agent.control import connect
 from headrace.agent.messages import Direction, Hello, Link, Report
 from headrace.engines.local.certifying import make_certificates
-from headrace.engines.local.planning import make_plan
 from headrace.errors import EngineRefused
 from headrace.instance.certificates import Certificates, certificate_files, read_certificates
 from headrace.instance.launch import read_secret
-from headrace.runs import RunPaths, Status
+from headrace.runs import Status
 from headrace.runs.events import FeedReady
 
 WAIT = """
@@ -120,8 +120,7 @@ def talks(address, secret, tls) -> bool:
 def strangers_certificates(stage, name) -> Certificates:
     """Certificates for the same addresses, made by somebody else."""
     job = stage.job(WAIT, instance_groups=groups(dnn=2), encrypt_inter_container_traffic=True)
-    plan = make_plan(job, RunPaths(stage.folder / "elsewhere"), [0], "python")
-    return make_certificates(plan)[name]
+    return make_certificates(engines.plan(job))[name]
 
 
 @pytest.mark.parametrize("how", ["without TLS", "without a certificate", "certificate of another job"])

@@ -76,6 +76,7 @@ def test_a_failed_block_is_asked_for_again(store, pool) -> None:
     assert cache.read(source, 0, 5, False) == b"small"
 
 
+@pytest.mark.s3
 def test_the_file_system_shows_shares_and_refuses_to_be_written(store, pool) -> None:
     fuse = pytest.importorskip("mfusepy", exc_type=ImportError)
     from headrace.instance.channels.fastfile import FileSystem

@@ -187,3 +187,21 @@ def test_paths_are_those_of_the_contract() -> None:
         "input_data_config": "/opt/ml/input/config/inputdataconfig.json",
         "resource_config": "/opt/ml/input/config/resourceconfig.json",
     }
+
+
+def test_hyperparameters_stand_as_a_request_wrote_them_with_its_reserved_ones(job) -> None:
+    """A program that reads the file sees the request's texts, as on the service, and its Environment what they mean."""
+    texts = {"optimizer": "sgd", "rate": "1e-3", "sagemaker_region": '"us-west-2"', "sagemaker_program": '"train.py"'}
+    values = {"optimizer": "sgd", "rate": 0.001}
+    env = job.environment("algo-1", entry_point="", hyperparameters=values, texts=texts)
+    written = json.loads((job.root / "algo-1" / "input" / "config" / "hyperparameters.json").read_text())
+    assert {name: written[name] for name in texts} == texts
+    assert env.hyperparameters == values
+    assert (env.region(), env.user_entry_point) == ("us-west-2", "train.py")
+
+
+def test_a_command_without_code_has_a_code_directory_of_its_own_and_no_program_is_made_up(job) -> None:
+    base = job.tree("algo-1", code=None, entry_point="")
+    assert not (base / "code").is_symlink()
+    assert list((base / "code").iterdir()) == []
+    assert "sagemaker_program" not in json.loads((base / "input" / "config" / "hyperparameters.json").read_text())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -123,6 +125,27 @@ def test_a_download_that_fails_leaves_nothing_and_what_was_there(store: Store, p
     assert caught.value.hint
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["x"]
     assert (tmp_path / "out" / "x").read_bytes() == b"kept"
+
+
+def test_where_files_cannot_be_nameless_they_have_a_hidden_name_for_a_while(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, whose open(2) refuses O_TMPFILE."""
+    opened = os.open
+
+    def refuse(path: str, flags: int, *more: int, **others: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return opened(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", refuse)
+    store.write(b"1", str(tmp_path / "x"))
+    with contextlib.suppress(RuntimeError), store.create(str(tmp_path / "x"), tmp_path) as file:
+        file.write(b"half")
+        assert [storage.is_temporary(path.name) for path in sorted(tmp_path.iterdir())] == [True, False]
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"1"
 
 
 def test_a_vanished_object_is_missing_and_the_first_error_ends_all(store: Store, place: str, tmp_path: Path) -> None:
@@ -264,6 +287,7 @@ def fault(status: str, code: str) -> bytes:
     return answer(status, f"<Error><Code>{code}</Code><Message>words</Message></Error>".encode())
 
 
+@pytest.mark.s3
 @pytest.mark.parametrize(
     ("status", "code", "hint"),
     [
@@ -282,6 +306,7 @@ def test_an_answer_that_refuses_is_told_with_what_to_do(
     assert hint in caught.value.hint
 
 
+@pytest.mark.s3
 def test_a_read_that_breaks_off_goes_on_where_it_was(
     store: Store, serve: Callable[..., list[bytes]], tmp_path: Path
 ) -> None:
@@ -292,6 +317,7 @@ def test_a_read_that_breaks_off_goes_on_where_it_was(
     assert b"Range: bytes=4-9" in requests[1]
 
 
+@pytest.mark.s3
 def test_a_read_that_always_breaks_off_is_an_error_and_leaves_nothing(
     store: Store, serve: Callable[..., list[bytes]], tmp_path: Path
 ) -> None:

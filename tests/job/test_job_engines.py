@@ -164,7 +164,6 @@ def test_every_key_without_effect_is_listed_and_no_other() -> None:
             "stopping_condition.max_wait",
             "stopping_condition.max_pending_time",
             "request_extras.ProfilerConfig",
-            "request_extras.HyperParameters.sagemaker_region",
             "request_extras.AlgorithmSpecification.EnableSageMakerMetricsTimeSeries",
             "request_extras.InputDataConfig.e",
         ]

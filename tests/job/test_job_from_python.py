@@ -174,8 +174,8 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     seen = types.SimpleNamespace(calls=[], handle=Handle("Completed"))
     module = types.ModuleType("headrace.engines")
 
-    def start(job: Job, engine: str = "local") -> Handle:
-        seen.calls.append((job, engine))
+    def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
+        seen.calls.append((job, engine, detach))
         return seen.handle
 
     module.start = start  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ def test_fit_starts_the_job_prints_its_output_and_waits(
 ) -> None:
     job = make()
     assert job.fit(engine="other") is engines.handle
-    assert engines.calls == [(job, "other")]
+    assert engines.calls == [(job, "other", False)]
     assert engines.handle.waited == 1
     assert capsys.readouterr().out == "dnn/algo-1[0] hello\n"
 

@@ -126,14 +126,17 @@ def test_records_of_earlier_versions_are_read():
 
 def test_a_run_is_described_as_the_service_describes_a_training_job(tmp_path: Path):
     paths = create_run("j", runs=tmp_path, created=0.5)
-    job = {
-        "job_name": "j",
-        "instance_groups": [{"instance_group_name": "dnn", "instance_type": "ml.g5.xlarge", "instance_count": 2}],
-        "hyperparameters": {"epochs": 3, "name": "a"},
-        "stopping_condition": {"max_run": 60},
-        "retry": {"attempts": 2},
+    request = {
+        "TrainingJobName": "j",
+        "ResourceConfig": {
+            "InstanceGroups": [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 2, "InstanceGroupName": "dnn"}]
+        },
+        "HyperParameters": {"epochs": "3", "name": '"a"'},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+        "RetryStrategy": {"MaximumRetryAttempts": 2},
+        "Tags": [{"Key": "team", "Value": "vision"}],
     }
-    (paths.root / "job.json").write_text(json.dumps(job))
+    paths.request.write_text(json.dumps(request))
     with EventWriter(paths.events("engine")) as events:
         for event in [*LIFE, HostReleased(t=6, group="data", host="algo-3")]:
             events.write(event)
@@ -149,7 +152,8 @@ def test_a_run_is_described_as_the_service_describes_a_training_job(tmp_path: Pa
     assert found["ResourceConfig"] == {
         "InstanceGroups": [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 2, "InstanceGroupName": "dnn"}]
     }
-    assert found["HyperParameters"] == {"epochs": "3", "name": "a"}
+    assert found["HyperParameters"] == {"epochs": "3", "name": '"a"'}
+    assert "Tags" not in found
     assert found["StoppingCondition"] == {"MaxRuntimeInSeconds": 60}
     assert found["RetryStrategy"] == {"MaximumRetryAttempts": 2}
     assert found["SecondaryStatusTransitions"][1] == {

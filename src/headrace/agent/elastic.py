@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
-import psutil
-
 from headrace.agent import proxy
 from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.messages import Exited, Message, clip_lines
@@ -31,6 +29,8 @@ from headrace.agent.running import Running
 from headrace.instance.launch import SECRET_NAME, LaunchPlan, channel_dir
 
 END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What torchrun changes when it starts the ranks again, after a failure or with other hosts.
+_GENERATION = ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "GROUP_RANK", "MASTER_PORT")
 
 
 class ElasticHost:
@@ -67,6 +67,7 @@ class ElasticHost:
         self._launcher: dict[str, str] = {}
         self._ranks: dict[str, Running] = {}
         self._failed: list[Exited] = []
+        self._generation: tuple[str, ...] = ()
         self._watch: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
@@ -119,8 +120,7 @@ class ElasticHost:
         before = self._ranks.get(stream)
         if before is not None and not before.ended.is_set():
             raise ValueError(f"rank {stream} runs already")
-        if all(rank.ended.is_set() for rank in self._ranks.values()):  # a new generation
-            self._ranks, self._failed = {}, []
+        self._note_generation(stream, seen)
         spec = ProgramSpec(stream)
         env = rank_variables(self._programs.variables_of(spec), self._launcher, seen)
         env |= {name: seen[name] for name in ("OMP_NUM_THREADS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") if name in seen}
@@ -133,6 +133,16 @@ class ElasticHost:
         self._ranks[stream] = running
         caller.on_signal = lambda number: self._signalled(running, number)
         caller.on_gone = lambda: None if self.stopping else running.kill()
+
+    def _note_generation(self, stream: str, seen: Mapping[str, str]) -> None:
+        """Forgets the ends of earlier ranks when torchrun starts them again.
+
+        That all have ended does not say so: the first of a generation may have failed before the next one is there.
+        """
+        generation = tuple(seen.get(name, "") for name in _GENERATION)
+        if generation != self._generation or stream in self._ranks:
+            self._generation, self._failed = generation, []
+            self._ranks = {name: rank for name, rank in self._ranks.items() if not rank.ended.is_set()}
 
     def _rank_ended(self, running: Running, caller: Caller) -> None:
         if running.exit_code != 0 and not running.told:
@@ -167,6 +177,8 @@ class ElasticHost:
 
     def _absence(self, pid: int) -> str:
         """Why a torchrun is not in the rendezvous; empty if it is, and waits for others."""
+        import psutil  # every agent would pay for it, and only one that is in trouble needs it
+
         world = self._plan.distribution_of(self._me.group)
         assert world is not None
         port = self._plan.master_port_of(world)

@@ -274,7 +274,7 @@ class HostAgent:
         return Heartbeat(quiet_times(self._programs.running, files) if self.plan.stall_after else {})
 
     def _start_feed(self, status_fd: int, on_end: Callable[[], None]) -> Running:
-        argv = [sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
+        argv = [self.plan.python_of(self.group.name) or sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
         return self._programs.launch_feed(argv, status_fd, on_end)
 
     def _report_feed(self, message: Message) -> None:

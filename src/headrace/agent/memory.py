@@ -8,6 +8,7 @@ a later SIGKILL of another origin is not taken for one of the kernel's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -48,6 +49,9 @@ class MemoryKills:
         self._seen = 0
         self._news = 0  # kills that nothing was explained with
         self._risen = 0.0  # when the counter rose last
+        if self._counter is not None:
+            with contextlib.suppress(OSError, ValueError):  # it will be noted when it is needed
+                self._seen = self._counter.read()  # an earlier attempt of the job may have had kills in the same group
 
     def of_program(self, exit_code: int | None, number: int | None) -> str:
         """Returns how a program ended, in words, when the kernel's lack of memory has to do with it; else nothing.

@@ -103,6 +103,9 @@ def show_status(run: Run, now: float) -> None:
         out.print(times)
         sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
         out.print(Text(f"billable seconds of all hosts: {sums}"))
+    for stored in state.artefacts:
+        clashes = f", {stored.clash_count} clashes between hosts" if stored.clash_count else ""
+        out.print(Text(f"{stored.name}: {stored.uri} ({stored.files} files{clashes})"))
 
 
 def _table(columns: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:

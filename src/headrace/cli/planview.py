@@ -6,9 +6,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.agent.programs import ProgramSpec, feed_argv, program_argv, programs_of
+from headrace.agent.programs import (
+    ProgramSpec,
+    expected_streams,
+    feed_argv,
+    is_in_mpi_world,
+    program_argv,
+    programs_of,
+)
 from headrace.instance.arguments import hyperparameter_arguments
-from headrace.instance.launch import DistributionPlan, GroupPlan, HostPlan, Isolation, LaunchPlan, Ports
+from headrace.instance.launch import (
+    MPI,
+    DistributionPlan,
+    GroupPlan,
+    HostPlan,
+    Isolation,
+    LaunchPlan,
+    Ports,
+    Retry,
+)
 from headrace.instance.torchrun import torchrun_command
 
 if TYPE_CHECKING:
@@ -27,7 +43,8 @@ class HostView(msgspec.Struct, frozen=True):
     """One host.
 
     `cpus` empty means all of the machine; `limits` are its other limits in words, `memory` the bytes that it may use
-    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `channels` maps names to places.
+    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `launched` are the ranks that mpirun starts
+    here; `channels` maps names to places.
     """
 
     name: str
@@ -38,6 +55,7 @@ class HostView(msgspec.Struct, frozen=True):
     memory: int
     gpus: tuple[int, ...] | None
     programs: tuple[ProgramView, ...]
+    launched: tuple[str, ...]
     channels: dict[str, str]
 
 
@@ -48,8 +66,20 @@ class UnusedView(msgspec.Struct, frozen=True):
     why: str
 
 
+class StorageView(msgspec.Struct, frozen=True):
+    """Where model and output go, and checkpoints; an empty place is the run's own folder, or nowhere."""
+
+    output: str
+    checkpoints: str
+    checkpoint_path: str
+
+
 class PlanView(msgspec.Struct, frozen=True):
-    """What a job would run where. Nothing was started. `limits` says in sentences how the machine is divided."""
+    """What a job would run where. Nothing was started.
+
+    `limits` says in sentences how the machine is divided; `requirements` maps groups to the file that is installed for
+    them, whose environment then replaces the interpreter that is shown.
+    """
 
     job_name: str
     entry_point: str
@@ -64,6 +94,11 @@ class PlanView(msgspec.Struct, frozen=True):
     max_run: float
     isolation: Isolation
     without_effect: tuple[UnusedView, ...]
+    storage: StorageView
+    requirements: dict[str, str]
+    stall_after: float
+    encrypt: bool
+    retry: Retry
     limits: tuple[str, ...] = ()
 
 
@@ -83,6 +118,11 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
         max_run=plan.max_run,
         isolation=plan.isolation,
         limits=limits,
+        storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
+        requirements=_requirements(job),
+        stall_after=plan.stall_after,
+        encrypt=plan.encrypt,
+        retry=plan.retry,
         without_effect=tuple(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
     )
 
@@ -104,16 +144,17 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
         memory=host.memory,
         gpus=host.gpus,
         programs=tuple(programs),
+        launched=expected_streams(plan, host.name) if is_in_mpi_world(plan, host.name) else (),
         channels={name: _channel(job, name) for name in job.channels_of(host.group)},
     )
 
 
 def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
     """The command line of a program, with that of a rank in the place where a launcher has a proxy of it."""
+    python = plan.python_of(host.group) or "python"
     if spec.is_feed:
         # The last two arguments are a descriptor that exists only once the agent runs.
-        return [plan.python or "python", *feed_argv(plan, host.name, 0)[:-2]]
-    python = plan.python_of(host.group) or "python"
+        return [python, *feed_argv(plan, host.name, 0)[:-2]]
     folder = job.base_path / job.source_dir
     arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
     program = program_argv(plan, host.group, arguments, python, folder if folder.is_dir() else None)
@@ -122,6 +163,15 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
     world = plan.distribution_of(host.group)
     # mpirun's own options follow from its version, which is known only where it runs.
     return ["mpirun", *(world.options if world else ()), *program] if spec.is_mpirun else program
+
+
+def _requirements(job: Job) -> dict[str, str]:
+    """The file of requirements of each group that has one; an archive of code is not opened to look for one."""
+    from headrace.engines.local.requirements import DEFAULT
+
+    default = DEFAULT if (job.base_path / job.source_dir / DEFAULT).is_file() else ""
+    names = [group.instance_group_name for group in job.groups]
+    return {name: file for name in names if (file := job.requirements_of(name) or default)}
 
 
 def _channel(job: Job, name: str) -> str:
@@ -158,15 +208,68 @@ def isolated(isolation: Isolation) -> str:
     return f"isolation: {isolation.level}{why}{alone}"
 
 
+def worlds(plan: PlanView) -> list[str]:
+    """Returns one line a distribution: its kind, groups and ranks, and what its launcher is told."""
+    groups = {group.name: group for group in plan.groups}
+    lines = []
+    for world in plan.distributions:
+        ranks = sum(groups[name].processes_per_host * len(groups[name].hosts) for name in world.groups)
+        kind = f"{world.kind} with Horovod" if world.horovod else world.kind
+        words = [f"{kind} over {' '.join(world.groups)}: {_count(ranks, 'rank')}"]
+        if world.kind == MPI:
+            words.append(f"started by mpirun on {groups[world.groups[0]].hosts[0]}")
+        if world.elastic is not None:
+            words.append(
+                f"elastic from {_count(world.elastic.min_hosts, 'host')} on, "
+                f"restarted {_count(world.elastic.max_restarts, 'time')} at most"
+            )
+        lines.append(", ".join(words))
+    return lines
+
+
+def promises(plan: PlanView) -> str:
+    """Returns in words when the job ends.
+
+    A part is left out when it is not so: retries, the limit of silence, TLS.
+    """
+    words = [f"stops after {plan.max_run:g} s" if plan.max_run else "no time limit"]
+    words.append(f"succeeds with {', '.join(plan.completion_groups)}")
+    if plan.stall_after:
+        words.append(f"fails after {plan.stall_after:g} s of silence")
+    if plan.retry.attempts:
+        which = "any failure" if plan.retry.any else "the loss of a host"
+        words.append(
+            f"is tried again after {which}, {plan.retry.attempts} time{'s' if plan.retry.attempts > 1 else ''}"
+        )
+    if plan.encrypt:
+        words.append("control and feed under TLS")
+    return "; ".join(words)
+
+
+def used_ports(plan: PlanView) -> str:
+    """Returns the ports that the job takes, in words."""
+    words = [f"control {plan.ports.control}"]
+    if any(group.feed_executors for group in plan.groups):
+        words.append(f"feed {plan.ports.feed}")
+    if any(world.kind != MPI for world in plan.distributions):
+        words.append(f"ranks {plan.ports.master}" + (" and next" if len(plan.distributions) > 1 else ""))
+    return f"ports: {', '.join(words)}"
+
+
 def work(group: GroupPlan) -> str:
     """Returns what every host of a group runs, in words."""
     parts = []
     if group.entry_point:
         ranks = group.processes_per_host
-        parts.append(f"{ranks} rank{'s' if ranks > 1 else ''}" if ranks else "entry point")
+        parts.append(_count(ranks, "rank") if ranks else "entry point")
     if group.feed_executors:
-        parts.append(f"{group.feed_executors} data worker{'s' if group.feed_executors > 1 else ''}")
-    return " + ".join(parts) or "nothing"
+        parts.append(_count(group.feed_executors, "data worker"))
+    waits = f", after {' and '.join(group.depends_on)}" if group.depends_on else ""
+    return (" + ".join(parts) or "nothing") + waits
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def cpu_set(cpus: tuple[int, ...]) -> str:

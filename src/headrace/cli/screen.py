@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -10,7 +11,7 @@ from headrace.cli.planview import brief
 from headrace.cli.progress import Progress, duration
 from headrace.cli.terminal import Terminal
 from headrace.instance.launch import LaunchPlan
-from headrace.runs import Event, LogLine, Metric, Run, Status, Stream
+from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream
 from headrace.runs.events import (
     ChannelProgress,
     DataWorkerLost,
@@ -24,6 +25,7 @@ from headrace.runs.events import (
 AGENT = "agent"  # its notes are for `headrace logs`
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
 LAST_LINES = 10
+CLASHES = 10  # that are named
 
 
 class RunScreen:
@@ -112,6 +114,8 @@ class RunScreen:
         degraded = " (degraded: data workers were lost)" if state.degraded else ""
         why = f": {state.cause}" if state.cause is not None else ""
         self._terminal.write(f"{run.id}: {state.status.value}{took}{degraded}{why}")
+        for line in artefact_lines(state.artefacts):
+            self._terminal.write(f"  {line}")
         self._terminal.write(f"  headrace report {run.id}")
         self._terminal.write(f"  headrace logs {run.id}")
         self._terminal.flush()
@@ -119,6 +123,20 @@ class RunScreen:
     def _say(self, text: str) -> None:
         self._terminal.write(f"headrace: {text}")
         self._terminal.flush()
+
+
+def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
+    """Yields what was stored where, and what several hosts had made under one name."""
+    for stored in artefacts:
+        files = "1 file" if stored.files == 1 else f"{stored.files} files"
+        yield f"{stored.name}: {stored.uri} ({files}, {stored.bytes / 2**20:.1f} MiB)"
+        for clash in stored.clashes[:CLASHES]:
+            dropped = ", ".join(clash.dropped)
+            yield f"warning: {stored.name}: {clash.path} differs: that of {clash.kept} was kept, not that of {dropped}"
+        if stored.clash_count > CLASHES:
+            yield f"warning: {stored.name}: {stored.clash_count - CLASHES} more files differ between hosts"
+        if stored.left_out:
+            yield f"warning: {stored.name}: left out, no files: {', '.join(stored.left_out[:CLASHES])}"
 
 
 def ended(exit_code: int | None, number: int | None) -> str:

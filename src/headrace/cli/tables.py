@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.planview import PlanView, cpu_set, isolated, work
+from headrace.cli.planview import PlanView, cpu_set, isolated, promises, used_ports, work, worlds
 from headrace.cli.progress import duration
 from headrace.cli.screen import ended
 from headrace.insight import Comparison, Figure, ProgramReport, Report
@@ -157,8 +157,7 @@ def _notes(out: Console, notes: list[str]) -> None:
 def show_plan(plan: PlanView) -> None:
     """Prints a plan."""
     out = console()
-    limit = f"stops after {plan.max_run:g} s" if plan.max_run else "no time limit"
-    out.print(Text(f"{plan.job_name}  ({limit}; succeeds with {', '.join(plan.completion_groups)})", style="bold"))
+    out.print(Text(f"{plan.job_name}  ({promises(plan)})", style="bold"))
     table = _table(("group", "type", "hosts", "a host runs"))
     for group in plan.groups:
         _row(table, group.name, group.instance_type, " ".join(group.hosts), work(group))
@@ -171,13 +170,13 @@ def show_plan(plan: PlanView) -> None:
         out.print(Text(f"{host.group}/{host.name}  {host.address}  {owns}{leader}", style="bold"))
         for program in host.programs:
             out.print(Text(f"  [{program.stream}] {shlex.join(program.argv)}"))
+        if host.launched:
+            out.print(Text(f"  [{' '.join(host.launched)}] ranks that mpirun starts"))
         for name, folder in host.channels.items():
             out.print(Text(f"  channel {name}: {folder}"))
-    ports = plan.ports
     out.print()
-    for line in plan.limits:
+    for line in (*worlds(plan), *_stored(plan), *plan.limits, used_ports(plan)):
         out.print(Text(line))
-    out.print(Text(f"ports: control {ports.control}, feed {ports.feed}, torch.distributed {ports.master}"))
     out.print(Text(isolated(plan.isolation)))
     if plan.without_effect:
         table = _table(("without effect here", "why"))
@@ -185,3 +184,13 @@ def show_plan(plan: PlanView) -> None:
             _row(table, unused.field, unused.why)
         out.print()
         out.print(table)
+
+
+def _stored(plan: PlanView) -> Iterable[str]:
+    """What the job brings along and keeps, in words."""
+    for group, file in plan.requirements.items():
+        yield f"requirements of {group}: {file}, installed before the start, once for all jobs with the same"
+    storage = plan.storage
+    yield f"model and output: {storage.output or 'output, in the folder of the run'}"
+    if storage.checkpoints:
+        yield f"checkpoints: {storage.checkpoint_path} of every host, kept in {storage.checkpoints}"

@@ -2,7 +2,7 @@
 
 Those that mean something outside AWS, for every host of the job:
 
-    sagemaker_program                                  the entry point of the host's group
+    sagemaker_program                                  the entry point of the host's group, if it has one
     sagemaker_job_name                                 the job's name
     sagemaker_container_log_level                      20, unless the user says otherwise
     sagemaker_region                                   only when the job runs in one
@@ -41,7 +41,9 @@ _INFO = 20  # logging.INFO
 
 def job_parameters(job_name: str, entry_point: str, region: str = "") -> dict[str, object]:
     """Returns those of every job, as values."""
-    parameters: dict[str, object] = {"sagemaker_program": entry_point, "sagemaker_job_name": job_name}
+    parameters: dict[str, object] = {"sagemaker_job_name": job_name}
+    if entry_point:
+        parameters["sagemaker_program"] = entry_point
     return parameters | ({"sagemaker_region": region} if region else {})
 
 

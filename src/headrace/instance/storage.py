@@ -192,7 +192,7 @@ class Store:
             while not path.exists():
                 path = path.parent
             if not path.is_dir():
-                raise StorageError(f"{uri} cannot be written: {path} is no folder")
+                raise StorageError(f"{uri} cannot be written: {path} is no folder", "name another place")
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, "Permission denied", str(path))
 

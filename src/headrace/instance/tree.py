@@ -85,10 +85,11 @@ def build_tree(
     *,
     current_host: str,
     groups: Sequence[Group],
-    code: str | os.PathLike[str],
+    code: str | os.PathLike[str] | None,
     job_name: str,
     entry_point: str,
     hyperparameters: Mapping[str, object] | None = None,
+    texts: Mapping[str, str] | None = None,
     channels: Mapping[str, Channel] | None = None,
     distributions: Sequence[launch.DistributionPlan] = (),
     network_interface_name: str = "eth0",
@@ -100,10 +101,11 @@ def build_tree(
         base: base directory of the host.
         current_host: name of the host, e.g. ``algo-1``.
         groups: all instance groups of the job, in its order.
-        code: directory with the user's code, linked as ``code``.
+        code: directory with the user's code, linked as ``code``; None for an empty directory of the host's own.
         job_name: name of the training job.
-        entry_point: the user's script inside `code`.
+        entry_point: the user's script inside `code`; empty when a command runs instead.
         hyperparameters: the user's, as Python values.
+        texts: how a request wrote hyperparameters, its reserved ones included; they are written as they are.
         channels: those of this host: channel name to what is in it.
         distributions: the job's worlds of ranks.
         network_interface_name: interface that carries the hosts' addresses (``lo`` for 127.0.0.0/8).
@@ -127,7 +129,7 @@ def build_tree(
         | dict(hyperparameters or {})
         | reserved.job_parameters(job_name, entry_point, region)
         | reserved.distribution_parameters(distributions, own, processes)
-    )
+    ) | dict(texts or {})
     resources = resource_config(current_host, groups, network_interface_name)
     channels = channels or {}
     for name, channel in channels.items():
@@ -143,7 +145,10 @@ def build_tree(
         paths.output_intermediate,
     ):
         directory.mkdir(parents=True, exist_ok=True)
-    _link(paths.code, Path(code))
+    if code is None:
+        paths.code.mkdir(exist_ok=True)
+    else:
+        _link(paths.code, Path(code))
     for name, channel in channels.items():
         if channel.source is None:
             continue

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from headrace.errors import EngineRefused
 from headrace.job.findings import Path, field_text
-from headrace.job.hyperparameters import KNOWN, is_reserved
 from headrace.job.reading import Data, mapping
 
 _HERE = "all hosts are on this machine"
@@ -45,7 +44,6 @@ _MEMBERS: dict[str, str] = {
     "TensorBoardOutputConfig": "TensorBoard files stay where the program writes them",
     "ExperimentConfig": "no experiment is kept by the service",
     "MlflowConfig": "nothing is told to MLflow",
-    "HyperParameters": "the service and its containers read it; programs do not see it",
 }
 
 
@@ -93,8 +91,8 @@ def _local(data: Data) -> Iterator[Unused]:
 def _members(data: Data, extras: Mapping[str, object]) -> Iterator[Path]:
     """Yields the members of a request that the job keeps and nobody acts on: of some, each thing that they hold.
 
-    The texts of hyperparameters that a job has, its arguments and the order of its channels are kept as well: they only
-    say how the request wrote them.
+    The texts of hyperparameters, which the programs get, the arguments of a command and the order of channels are kept
+    as well: they only say how the request wrote them.
     """
     for name, member in extras.items():
         if name == "InputDataConfig" and isinstance(member, list):
@@ -102,9 +100,8 @@ def _members(data: Data, extras: Mapping[str, object]) -> Iterator[Path]:
                 if isinstance(channel, Mapping) and channel.keys() - {"ChannelName"}:
                     label = channel.get("ChannelName")
                     yield (name, label if isinstance(label, str) else index)
-        elif name == "HyperParameters" and isinstance(member, Mapping):
-            known = frozenset() if data.get("command") else KNOWN
-            yield from ((name, key) for key in member if is_reserved(key) and key not in known)
+        elif name == "HyperParameters":
+            continue
         elif name in ("AlgorithmSpecification", "ResourceConfig", "OutputDataConfig") and isinstance(member, Mapping):
             yield from ((name, key) for key in member if key != "ContainerArguments" or not data.get("command"))
         else:

@@ -173,6 +173,10 @@ class Job(Structure):
             raise JobInvalid(self._source.problems(wrong))
         return request
 
+    def request_form(self) -> dict[str, object]:
+        """Returns the job in the words of a request, unchecked: what a description of it shows."""
+        return write_request(self, "")
+
     def beyond_request(self) -> dict[str, str]:
         """Returns the keys of this job that a request has no member for, each with what becomes of it."""
         return beyond_request(self)
@@ -244,13 +248,14 @@ class Job(Structure):
         """Returns the job as JSON, with the keys of the job file; it is a job file as well."""
         return document.write_json(self.to_data())
 
-    def fit(self, engine: str = "local", wait: bool = True, logs: bool = True) -> RunHandle:
+    def fit(self, engine: str = "local", wait: bool = True, logs: bool = True, detach: bool = False) -> RunHandle:
         """Runs the job.
 
         Args:
             engine: where instances come from.
             wait: return when the run has ended.
             logs: while waiting, print the output of all programs.
+            detach: the run lives without this process. Else it is stopped when this process ends.
 
         Raises:
             UsageError: the job cannot start; nothing was started.
@@ -258,7 +263,7 @@ class Job(Structure):
         """
         # By name: the way through the house is from job to engine, and this room must load without the engines.
         engines = importlib.import_module("headrace.engines")
-        handle = cast(RunHandle, engines.start(self, engine=engine))
+        handle = cast(RunHandle, engines.start(self, engine=engine, detach=detach))
         if wait:
             for line in handle.logs(follow=True) if logs else ():
                 print(line, flush=True)

@@ -110,6 +110,8 @@ def _entry_point(value: object) -> str:
     text = _plain(value, "a script, such as train.py")
     if module_of(text) or is_package(text):
         return text
+    if text.startswith("-"):  # Python would take it for an option
+        raise broken("must be '-m' and a module when it begins with a hyphen, such as '-m trainer.task'")
     if not is_script(text) and PurePosixPath(text).suffix:
         rule = (
             "must be a script with a name that ends in .py or .sh, a program with a name without an ending, "

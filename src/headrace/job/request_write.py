@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from headrace.job import places
 from headrace.job.findings import Finding, Path
-from headrace.job.hyperparameters import GROUPS, KNOWN, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, encode, is_reserved
+from headrace.job.hyperparameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, encode
 from headrace.job.reading import each_group_alone
 from headrace.job.request_names import (
     ALGORITHM,
@@ -154,10 +154,7 @@ def _texts(job: Job, submit_directory: str, raw: Mapping[str, object]) -> dict[s
         reserved[SUBMIT_DIRECTORY] = code
     reserved |= _strategies(job)
     texts |= {name: encode(value, raw.get(name)) for name, value in reserved.items()}
-    for name, text in raw.items():
-        if is_reserved(name) and isinstance(text, str) and (job.command or name not in KNOWN):
-            texts[name] = text
-    return texts
+    return texts | job.reserved_texts
 
 
 def _strategies(job: Job) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from headrace.catalog import instance_types
 from headrace.job import values
 from headrace.job.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TrainingInput
-from headrace.job.hyperparameters import encoded
+from headrace.job.hyperparameters import KNOWN, encoded, is_reserved
 from headrace.job.reading import HOMOGENEOUS
 
 RANKS_A_GPU = ("torch_distributed", "mpi")  # the others start one process a host
@@ -164,6 +164,16 @@ class Structure(JobFields):
         """Returns a group's hyperparameters as SageMaker writes them to a file: JSON, or as the request had them."""
         raw = self.request_extras.get("HyperParameters")
         return encoded(self.hyperparameters_of(group_name), raw if isinstance(raw, dict) else {})
+
+    @property
+    def reserved_texts(self) -> dict[str, str]:
+        """A request's reserved hyperparameters that no key of the job stands for; with a `command` all of them."""
+        raw = self.request_extras.get("HyperParameters")
+        return {
+            name: text
+            for name, text in (raw if isinstance(raw, dict) else {}).items()
+            if is_reserved(name) and isinstance(text, str) and (self.command or name not in KNOWN)
+        }
 
     @property
     def _group_names(self) -> tuple[str, ...]:

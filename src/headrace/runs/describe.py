@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
 from datetime import datetime, timezone
 
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.reading import Run
 from headrace.runs.state import RunState
 from headrace.runs.store import RunHeader
+
+_NOT_DESCRIBED = ("TrainingJobName", "Tags")  # the service has other operations for tags
 
 
 def describe(run: Run) -> dict[str, object]:
@@ -28,7 +29,6 @@ def describe(run: Run) -> dict[str, object]:
     """
     header, state = run.header, run.state()
     now = time.time()
-    job = _job(run)
     last = run.events()[-1:]
     seconds = billed(state, now)
     found: dict[str, object] = {
@@ -49,10 +49,10 @@ def describe(run: Run) -> dict[str, object]:
         "CreationTime": _when(header.created),
         **_times(state),
         "LastModifiedTime": _when(max([header.created, *(event.t for event in last)])),
-        **_request(job),
+        **_request(run),
         **({} if seconds is None else {"TrainingTimeInSeconds": seconds, "BillableTimeInSeconds": seconds}),
     }
-    model = next((uri for event in run.events() if (uri := _model(event))), "")
+    model = next((each.uri for each in state.artefacts if each.name == "model"), "")
     if model:
         found["ModelArtifacts"] = {"S3ModelArtifacts": model}
     return {**found, "headrace": _ours(run, header, state, now)}
@@ -74,10 +74,6 @@ def _times(state: RunState) -> dict[str, object]:
     return dict(times)
 
 
-def _model(event: object) -> str:
-    return str(getattr(event, "uri", "")) if getattr(event, "name", "") == "model" else ""
-
-
 def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str, object]:
     return {
         "run_id": run.id,
@@ -87,6 +83,7 @@ def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str,
         "degraded": state.degraded,
         "cause": state.cause,
         "exit_code": state.exit_code,
+        "artefacts": state.artefacts,
         "billable_seconds": {
             "groups": {name: round(value, 3) for name, value in billable_seconds(state.hosts, now).items()},
             "hosts": {host.host: round(host.seconds(now), 3) for host in state.hosts},
@@ -95,47 +92,13 @@ def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str,
     }
 
 
-def _job(run: Run) -> Mapping[str, object]:
+def _request(run: Run) -> dict[str, object]:
+    """What was asked for, as the run's request.json has it in the service's words."""
     try:
-        job = json.loads((run.paths.root / "job.json").read_bytes())
+        request = json.loads(run.paths.request.read_bytes())
     except (OSError, ValueError):  # the record of what happened stands without the wish
         return {}
-    return job if isinstance(job, dict) else {}
-
-
-def _request(job: Mapping[str, object]) -> dict[str, object]:
-    """What was asked for, from the run's job.json, whose keys are those of the job file."""
-    found: dict[str, object] = {}
-    groups = job.get("instance_groups")
-    if isinstance(groups, list):
-        names = (("InstanceType", "instance_type"), ("InstanceCount", "instance_count"))
-        found["ResourceConfig"] = {
-            "InstanceGroups": [
-                {ours: group.get(key) for ours, key in (*names, ("InstanceGroupName", "instance_group_name"))}
-                for group in groups
-                if isinstance(group, dict)
-            ]
-        }
-    elif "instance_type" in job:
-        count = job.get("instance_count", 1)
-        found["ResourceConfig"] = {"InstanceType": job["instance_type"], "InstanceCount": count}
-    stopping = job.get("stopping_condition")
-    if isinstance(stopping, dict) and "max_run" in stopping:
-        found["StoppingCondition"] = {"MaxRuntimeInSeconds": stopping["max_run"]}
-    for name, key in (("Environment", "environment"), ("HyperParameters", "hyperparameters")):
-        if isinstance(values := job.get(key), dict) and values:
-            texts = (
-                (str(each), value if isinstance(value, str) else json.dumps(value)) for each, value in values.items()
-            )
-            found[name] = dict(texts)
-    if isinstance(retry := job.get("retry"), dict):
-        found["RetryStrategy"] = {"MaximumRetryAttempts": retry.get("attempts")}
-    found["EnableInterContainerTrafficEncryption"] = bool(job.get("encrypt_inter_container_traffic"))
-    return found
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return {name: value for name, value in request.items() if name not in _NOT_DESCRIBED}
 
 
 def _when(seconds: float) -> datetime:

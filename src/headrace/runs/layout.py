@@ -3,6 +3,7 @@
     <runs>/<run id>/
         run.json                              header: written once by the engine (see `RunHeader`)
         job.yaml, job.json                    the job as the user wrote it, and as it was understood
+        request.json                          the same in the words of a CreateTrainingJob request
         plan.json                             the launch plan
         code/                                 snapshot of source_dir
         events/<writer>.jsonl                 one writer each: `engine`, or a host's name
@@ -96,6 +97,11 @@ class RunPaths:
     def header(self) -> Path:
         """run.json."""
         return self.root / "run.json"
+
+    @property
+    def request(self) -> Path:
+        """request.json."""
+        return self.root / "request.json"
 
     @property
     def code(self) -> Path:

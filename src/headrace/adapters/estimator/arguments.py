@@ -10,6 +10,7 @@ Most arguments are keys of the job file under their own name. The others are
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 
 from headrace.errors import UsageError
@@ -80,8 +81,6 @@ PLUMBING = frozenset(
     {
         "code_location",
         "compiler_config",
-        "container_log_level",
-        "disable_output_compression",
         "disable_profiler",
         "enable_infra_check",
         "enable_remote_debug",
@@ -114,6 +113,8 @@ OWN = frozenset(
         "base_job_name",
         "container_arguments",
         "container_entry_point",
+        "container_log_level",
+        "disable_output_compression",
         "engine",
         "job_name",
         "max_retry_attempts",
@@ -141,6 +142,10 @@ def job_keys(given: Mapping[str, object]) -> dict[str, object]:
     if "max_retry_attempts" in arguments:
         data["retry"] = {"attempts": arguments["max_retry_attempts"]}
     extras = {member: _as_request(name, arguments[name]) for name, member in _MEMBERS.items() if arguments.get(name)}
+    if "container_log_level" in arguments:
+        extras["HyperParameters"] = {"sagemaker_container_log_level": json.dumps(arguments["container_log_level"])}
+    if arguments.get("disable_output_compression"):
+        extras["OutputDataConfig"] = {"CompressionType": "NONE"}
     if extras:
         data["request_extras"] = extras
     command = [*_strings(arguments, "container_entry_point"), *_strings(arguments, "container_arguments")]

@@ -133,7 +133,7 @@ class Estimator:
         Args:
             inputs: channels: a mapping of names to paths, URIs or `TrainingInput`; or one of these, which is then
                 the channel ``training``.
-            wait: return when the run has ended.
+            wait: return when the run has ended. Else the run lives without this process, as on the service.
             logs: while waiting, print the output of all programs. ``"All"``, ``"Training"`` and other choices of
                 the SDK print, ``"None"``, ``None`` and False do not.
             job_name: name of the job; by default made of `base_job_name` and the time.
@@ -144,7 +144,7 @@ class Estimator:
             RunFailed: the run that was waited for did not succeed.
         """
         del experiment_config
-        handle = self.job(inputs, job_name).fit(engine=self._engine, wait=False)
+        handle = self.job(inputs, job_name).fit(engine=self._engine, wait=False, detach=not wait)
         self.latest_training_job = self.sagemaker_session.add(TrainingJob(handle))
         if wait:
             self.latest_training_job.wait(logs=_printed(logs))

@@ -14,6 +14,10 @@ from collections.abc import Mapping
 _OF_THE_HOST = ("SM_", "SAGEMAKER_", "HEADRACE_", "TRAINING_JOB_")
 _OF_THE_PROCESS = ("CURRENT_HOST", "PWD", "OLDPWD", "SHLVL", "_")
 
+# Open MPI looks at the machine through hwloc, whose part for displays (Debian: libhwloc-plugins) takes whatever listens
+# on ports 6000 to 6009 of the host for an X server and waits for its answer for ever. Data services use these ports.
+_NO_DISPLAYS = {"HWLOC_COMPONENTS": "-gl"}
+
 
 def launcher_variables(host: Mapping[str, str], *, scratch: str, programs: str) -> dict[str, str]:
     """Returns the variables of mpirun and of its daemons.
@@ -23,7 +27,7 @@ def launcher_variables(host: Mapping[str, str], *, scratch: str, programs: str) 
         scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
         programs: directory that is searched first for mpirun and its daemons; empty for PATH alone.
     """
-    variables = dict(host)
+    variables = _NO_DISPLAYS | dict(host)
     if scratch:
         variables["TMPDIR"] = scratch
     if programs:
@@ -66,7 +70,7 @@ def machine_variables(scratch: str, crowded: bool) -> dict[str, str]:
         scratch: directory for the host's temporary files; empty if the host has a machine of its own.
         crowded: whether the machine has fewer CPUs than ranks.
     """
-    variables: dict[str, str] = {}
+    variables = dict(_NO_DISPLAYS)
     if scratch:
         # Ranks that share memory make files whose names hold that of the machine, which hosts may have in common.
         for name in ("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"):

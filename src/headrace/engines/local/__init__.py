@@ -1,6 +1,6 @@
 """The local engine: this machine plays all instances of the job, each with an address and a tree of its own.
 
-caller -> supervisor -> one agent a host -> programs
+caller (or keeper) -> supervisor -> one agent a host -> programs
 
 planning     job to launch plan (pure)
 checks       what must be true of this machine

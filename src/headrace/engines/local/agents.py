@@ -24,6 +24,7 @@ from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.isolation.starting import Start, Started, Starter
 from headrace.engines.local.limits_cgroup import RunGroups
 from headrace.engines.local.scratch import scratch_dir
+from headrace.errors import HeadraceError
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, SPENT, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
@@ -99,10 +100,20 @@ class Agents:
         """Starts the agents of all hosts, side by side. Raises OSError, HeadraceError."""
         begun = [self._begin(host) for host in self._plan.hosts]
         for host, each in zip(self._plan.hosts, begun, strict=True):
-            process = self._starter.agent(each.start, each.process)
+            process = self._started(each, host.name)
             agent = _Agent(host, process, each.lifeline, each.memory, Stillness(process.pid))
+            if agent.memory is not None:  # an earlier attempt may have had kills in the same group
+                agent.kills = agent.memory.read()
             self._agents[agent.process.pid] = agent
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+
+    def _started(self, begun: _Begun, host: str) -> Started:
+        try:
+            return self._starter.agent(begun.start, begun.process)
+        except HeadraceError as error:
+            os.close(begun.lifeline)
+            words = self._last_words(host)[-1:]
+            raise HeadraceError(": ".join((error.message, *words)), error.hint) from error
 
     def _begin(self, host: HostPlan) -> _Begun:
         reading, writing = os.pipe()

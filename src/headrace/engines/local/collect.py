@@ -11,7 +11,6 @@ whole. SIGTERM ends it.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tarfile
 import time
@@ -21,7 +20,8 @@ from typing import IO
 
 from headrace.engines.local.artefacts import COLLECT, FOLDER, read_plan
 from headrace.engines.local.merging import FILE, LINK, Entry, Merged, merge, text
-from headrace.errors import HeadraceError, StorageError
+from headrace.engines.local.working import work
+from headrace.errors import StorageError
 from headrace.instance import storage
 from headrace.instance.files import hint
 from headrace.instance.paths import TreePaths
@@ -145,27 +145,12 @@ def _store_folder(store: Store, merged: Merged, uri: str) -> int:
     return sum(entry.path.stat().st_size for entry in files.values())
 
 
-def main() -> int:
-    """Entry point. Returns the exit code."""
-    signal.signal(signal.SIGTERM, _stopped)
-    paths = RunPaths(Path(sys.argv[1]))
+def main(paths: RunPaths) -> None:
+    """Entry point."""
     status = Status(os.environ.get(JOB_STATUS) or Status.FAILED.value)
-    try:
-        with Store() as store:
-            collect(paths, status, store)
-    except HeadraceError as error:
-        print(f"error: {FAILED}: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {FAILED}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _stopped(*_: object) -> None:
-    print(f"error: {FAILED}: stopped before all was stored", file=sys.stderr)
-    sys.exit(1)
+    with Store() as store:
+        collect(paths, status, store)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(main, FAILED, stopped="stopped before all was stored"))

@@ -6,11 +6,8 @@ import contextlib
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from headrace.engines.local.artefacts import check_artefacts
 from headrace.engines.local.certifying import check_certificates
@@ -18,21 +15,18 @@ from headrace.engines.local.channel_area import sweep_channels
 from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
-from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.isolation.probing import choose, network_here
+from headrace.engines.local.launching import start_keeper, start_supervisor
 from headrace.engines.local.limits_cgroup import RECORD, find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
+from headrace.engines.local.scratch import sweep_scratch
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.launch import NAMESPACE, LaunchPlan
-from headrace.instance.lifeline import RUN_ID
 from headrace.job import Job
-from headrace.runs import Run, RunPaths, create_run, read_header, runs_dir
-
-SUPERVISOR = "headrace.engines.local.supervisor"
-SUPERVISOR_SECONDS = 30.0
+from headrace.runs import Run, RunPaths, create_run, runs_dir
 
 
 def plan(job: Job) -> LaunchPlan:
@@ -73,11 +67,12 @@ def start(job: Job, detach: bool = False) -> Handle:
     check(job)
     sweep(find_places(), runs_dir().glob(f"*/{RECORD}"))  # of runs whose supervisor and caller were killed together
     sweep_channels()
+    sweep_scratch()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:
         prepare(job, _plan(job, paths), paths)
-        return _start_supervisor(paths, detach)
+        return start_keeper(paths) if detach else start_supervisor(paths)
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):
@@ -117,55 +112,3 @@ def _name_taken(job_name: str) -> Iterator[None]:
         yield
     finally:
         os.close(directory)
-
-
-def _start_supervisor(paths: RunPaths, detach: bool) -> Handle:
-    logs = paths.root / FOLDER
-    logs.mkdir(exist_ok=True)
-    reading, writing = os.pipe()
-    try:
-        with (logs / "supervisor.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", SUPERVISOR, str(paths.root), "0" if detach else str(os.getpid())],
-                stdin=reading,
-                stdout=log,
-                stderr=log,
-                env=supervisor_environment(paths.id),
-                cwd=paths.root,  # so that no module of the user's directory is imported in its place
-                start_new_session=True,  # a signal to the caller's terminal is none to the supervisor
-            )
-    except BaseException:
-        os.close(writing)
-        raise
-    finally:
-        os.close(reading)
-    try:
-        _await_supervisor(paths, process)
-    except BaseException:
-        os.close(writing)
-        process.kill()
-        process.wait()
-        raise
-    if detach:
-        os.close(writing)
-        return Handle(paths, process, None)
-    return Handle(paths, process, writing)
-
-
-def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None:
-    """Waits until the supervisor answers for the run, so that from here on others can see and stop it."""
-    deadline = time.monotonic() + SUPERVISOR_SECONDS
-    while read_header(paths).supervisor_pid != process.pid:
-        if process.poll() is not None or time.monotonic() > deadline:
-            words = (paths.root / FOLDER / "supervisor.log").read_text(errors="replace").strip()
-            raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
-        time.sleep(0.005)
-
-
-def supervisor_environment(run_id: str) -> dict[str, str]:
-    """Returns the variables of supervisor and agents: those of the caller, and how headrace is found from elsewhere."""
-    package = str(Path(__file__).resolve().parents[3])
-    search = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    if package not in search:
-        search.insert(0, package)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(search), RUN_ID: run_id}

@@ -19,6 +19,7 @@ from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, 
 from headrace.runs.events import HostStarted, RunFinished
 
 ENGINE = "engine"  # name of the engine's event file
+POLL_SECONDS = 0.05
 LOOKS = 0.5  # seconds between two looks at the supervisor
 AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
@@ -30,7 +31,7 @@ class Handle:
 
     Args:
         paths: the run's directory.
-        process: the supervisor.
+        process: the supervisor, or what stands for it.
         lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a detached run.
 
     Attributes:
@@ -143,6 +144,26 @@ class Handle:
         cause = Cause(f"the engine's supervisor was {how}" if code < 0 else f"the engine's supervisor {how}")
         with EventWriter(self.paths.events(ENGINE)) as events:  # its writer is dead
             events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))
+
+
+class DetachedHandle(Handle):
+    """A run that lives without this process. Its process is the run's keeper, see `headrace.engines.local.keeper`."""
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Waits until the run is over; see `Handle.wait`."""
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        super().wait(timeout)
+        while not self.run.finished and time.monotonic() < deadline:  # its keeper was killed: it is being stopped
+            time.sleep(POLL_SECONDS)
+        return self.status
+
+    def stop(self, now: bool = False) -> None:
+        """Stops the run; see `Handle.stop`."""
+        stop_run(self.paths, now)
+
+    def _look(self) -> None:
+        if self._process.poll() is not None and not self.run.supervised:
+            super()._look()
 
 
 def end_agents(run: Run, seconds: float) -> None:

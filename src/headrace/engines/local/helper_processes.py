@@ -4,7 +4,7 @@
     stage            fills the channels                              before the programs
     restore          brings earlier checkpoints                      before the programs
     serve_channels   serves Pipe and FastFile channels               while they run; says ``ready`` on standard output
-    sync             checkpoints and intermediate output             while they run; SIGTERM asks for a last sync
+    sync             checkpoints and intermediate output             while they run; says ``ready`` as well
     collect          model and output to where the job wants them    after them
 
 Each is `python -m headrace.engines.local.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's

@@ -7,7 +7,6 @@ pip. SIGTERM ends it, and pip with it.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from headrace.engines.local.artefacts import FOLDER
 from headrace.engines.local.environments import InstallRequirementsError, make, sweep
 from headrace.engines.local.requirements import INSTALL, Environment, environments_dir
+from headrace.engines.local.working import work
 from headrace.errors import HeadraceError
 from headrace.runs import EventWriter, RequirementsInstalled, RunPaths
 
@@ -50,29 +50,17 @@ def install(paths: RunPaths) -> None:
             )
 
 
-def main() -> int:
-    """Entry point. Returns the exit code."""
-    signal.signal(signal.SIGTERM, _stopped)
-    paths = RunPaths(Path(sys.argv[1]))
+def main(paths: RunPaths) -> None:
+    """Entry point."""
+    sweep(environments_dir())
     try:
-        sweep(environments_dir())
         install(paths)
-    except HeadraceError as error:
-        for line in error.lines if isinstance(error, InstallRequirementsError) else ():
+    except InstallRequirementsError as error:
+        for line in error.lines:
             print(line, file=sys.stderr)
-        log = paths.root / FOLDER / PIP_LOG
-        print(f"error: {FAILED}: {' '.join(error.message.split())} (all that pip said: {log})", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {FAILED}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _stopped(*_: object) -> None:
-    print(f"error: {FAILED}: stopped", file=sys.stderr)
-    sys.exit(1)
+        message = " ".join(error.message.split())
+        raise HeadraceError(f"{message} (all that pip said: {paths.root / FOLDER / PIP_LOG})") from error
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(main, FAILED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 
@@ -35,6 +36,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     """
     (paths.root / "job.yaml").write_text(job.to_yaml())
     (paths.root / "job.json").write_text(job.to_json())
+    paths.request.write_text(json.dumps(job.request_form(), indent=1))
     bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
     environments = plan_environments(job, paths)
     plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
@@ -51,10 +53,11 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             tree,
             current_host=host.name,
             groups=plan.groups,
-            code=paths.code,
+            code=paths.code if job.source_dir else None,  # a command may unpack its own
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=job.hyperparameters_of(host.group),
+            texts=job.hyperparameter_texts_of(host.group) | job.reserved_texts,
             channels=tree_channels(job, host.name),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",

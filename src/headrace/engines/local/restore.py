@@ -6,7 +6,6 @@ Every host gets all of them, as on the service: each is fetched once and copied 
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 from headrace.engines.local.artefacts import RESTORE, read_plan
 from headrace.engines.local.mirror import Folder
 from headrace.engines.local.sync import write_known
-from headrace.errors import HeadraceError, ObjectMissing
+from headrace.engines.local.working import work
+from headrace.errors import ObjectMissing
 from headrace.instance import storage
 from headrace.instance.storage import Object, Store
 from headrace.runs import CheckpointsRestored, EventWriter, RunPaths
@@ -56,25 +56,11 @@ def find(store: Store, place: str) -> dict[str, Object]:
     return {file.uri.removeprefix(prefix): file for file in files}
 
 
-def main() -> int:
-    """Entry point. Returns the exit code."""
-    signal.signal(signal.SIGTERM, _stopped)
-    try:
-        with Store() as store:
-            restore(RunPaths(Path(sys.argv[1])), store)
-    except HeadraceError as error:
-        print(f"error: {FAILED}: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {FAILED}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _stopped(*_: object) -> None:
-    print(f"error: {FAILED}: stopped", file=sys.stderr)
-    sys.exit(1)
+def main(paths: RunPaths) -> None:
+    """Entry point."""
+    with Store() as store:
+        restore(paths, store)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(main, FAILED))

@@ -1,7 +1,7 @@
 """Where the temporary files of a run's programs go: one directory in the machine's own, short enough for sockets in it.
 
 A program that was killed cannot remove its temporary files. The agent of a host removes those of the host, the
-supervisor removes the rest.
+supervisor removes the rest. When they were all killed together, the next start of any run does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import hashlib
 import shutil
 import tempfile
 from pathlib import Path
+
+from headrace.runs import list_runs
 
 
 def scratch_dir(run_id: str) -> Path:
@@ -20,3 +22,10 @@ def scratch_dir(run_id: str) -> Path:
 def remove_scratch(run_id: str) -> None:
     """Removes the directory with all that is in it."""
     shutil.rmtree(scratch_dir(run_id), ignore_errors=True)
+
+
+def sweep_scratch() -> None:
+    """Removes the directories of runs whose every process was killed."""
+    for run in list_runs():
+        if scratch_dir(run.id).is_dir() and not run.supervised:
+            remove_scratch(run.id)

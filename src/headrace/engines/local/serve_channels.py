@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.stage import MANIFEST, one_line
+from headrace.engines.local.stage import MANIFEST
+from headrace.engines.local.working import complaint
 from headrace.errors import HeadraceError
 from headrace.instance.channels import listing, mounts, placing
 from headrace.instance.channels.manifest import Line, parse_augmented
@@ -107,7 +108,7 @@ class Server:
     def _failed(self, error: BaseException) -> None:
         """Ends this process, and so the job; called in any thread."""
         self._lock.acquire()  # only the first error counts; it is never released
-        print(one_line(error), file=sys.stderr, flush=True)
+        print(complaint(error), file=sys.stderr, flush=True)
         self.close()
         os._exit(1)
 
@@ -133,7 +134,7 @@ def main() -> int:
         finally:
             server.close()
     except (HeadraceError, OSError, msgspec.DecodeError) as error:
-        print(one_line(error), file=sys.stderr, flush=True)
+        print(complaint(error), file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(code)  # threads that wait for a reader would wait on
 

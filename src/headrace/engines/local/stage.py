@@ -4,18 +4,16 @@ Every channel of the order is listed. A `File` channel is downloaded and appears
 there; for a channel that is served while the job runs (`serve_channels`) the listing is kept. What was interrupted goes
 on where it was when the process is started again.
 
-Exit codes: 0, 1 with ``error: ...`` as the last line of standard error, 143 after SIGTERM.
+Exit codes: 0, or 1 with ``error: ...`` as the last line of standard error, also after SIGTERM.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from pathlib import Path
 
-import msgspec
-
+from headrace.engines.local.working import work
 from headrace.errors import HeadraceError
 from headrace.instance.channels import filling, listing, placing
 from headrace.instance.channels.order import AUGMENTED, STAGE, ChannelOrder, StageOrder, read_order
@@ -25,12 +23,7 @@ from headrace.runs.events import ChannelProgress
 
 WRITER = "stage"
 MANIFEST = "manifest"  # copy of an augmented manifest, in the channel's area
-STOPPED = 128 + signal.SIGTERM
 EVERY = 0.5  # seconds between two events of a channel
-
-
-class _Stopped(BaseException):
-    """SIGTERM came."""
 
 
 class _Reporter:
@@ -91,33 +84,12 @@ def _look(channel: ChannelOrder, area: Path, store: Store) -> None:
         raise filling.named(channel.name, error) from error
 
 
-def one_line(error: BaseException) -> str:
-    """Returns an error in the line in which a process of the engine says why it failed."""
-    words = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-    hint = f" (hint: {error.hint})" if isinstance(error, HeadraceError) and error.hint else ""
-    return f"error: {words}{hint}".replace("\n", " ")
-
-
-def main() -> int:
+def main(run: RunPaths) -> None:
     """Entry point."""
-    signal.signal(signal.SIGTERM, _stop)
-    run = RunPaths(Path(sys.argv[1]))
-    try:
-        order = read_order(run.root, STAGE)
-        with EventWriter(run.events(WRITER)) as events, Store() as store:
-            stage(order, store, events)
-    except (HeadraceError, OSError, msgspec.DecodeError) as error:
-        print(one_line(error), file=sys.stderr)
-        return 1
-    except _Stopped:
-        return STOPPED
-    return 0
-
-
-def _stop(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is being stopped already
-    raise _Stopped
+    order = read_order(run.root, STAGE)
+    with EventWriter(run.events(WRITER)) as events, Store() as store:
+        stage(order, store, events)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(main))

@@ -10,8 +10,8 @@ It leads a run through its parts, each only when there is something to do (see `
 
 and only watches meanwhile:
 
-* the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. A
-  detached run has no caller: CALLER_PID is 0;
+* the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. The
+  caller of a detached run is its keeper;
 * SIGTERM or SIGINT: the job is stopped in order; the second one: at once. That holds in every part;
 * a process that works beside the agents ends unasked: the job fails;
 * what an agent or another process leaves running is adopted (child subreaper) and ended.
@@ -36,12 +36,14 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.artefacts import has_artefacts
 from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
 from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.isolation.starting import Starter, open_starter
 from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
+from headrace.errors import HeadraceError
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
@@ -74,7 +76,7 @@ class Supervisor:
 
     Args:
         paths: the run's directory.
-        caller: pid of the process that started the run; 0 for a detached run.
+        caller: pid of the process that started the run.
     """
 
     def __init__(self, paths: RunPaths, caller: int) -> None:
@@ -91,14 +93,14 @@ class Supervisor:
         self._broken: Cause | None = None  # what worked beside the agents and ended unasked
         self._began = time.monotonic()
         self._instances_run = False
+        self._trained = False  # agents were started: there may be something to collect
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         for end in (self._wake, wake_end):
             end.setblocking(False)
         self._wake_end = wake_end
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
-        if caller:
-            self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
+        self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
         self._starter = Starter()
         self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
@@ -115,6 +117,8 @@ class Supervisor:
         try:
             adopt(self._paths)
             status, cause = self._job()
+        except HeadraceError as error:  # a network or a host that cannot be made, in words
+            cause = Cause(error.message, infrastructure=True)
         except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
             traceback.print_exc()
             cause = Cause(f"the engine's supervisor failed: {error!r}")
@@ -191,6 +195,7 @@ class Supervisor:
             return self._wished()
         outcome = self._start_beside()
         if outcome is None:
+            self._trained = True
             agents = self._agents = Agents(
                 self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
             )
@@ -214,8 +219,6 @@ class Supervisor:
                 continue
             helper = self._start_helper(name)
             self._beside.append(helper)
-            if name != "serve_channels":
-                continue
             deadline = time.monotonic() + READY_SECONDS
             while not (helper.ready or helper.ended or self._wishes) and time.monotonic() < deadline:
                 self._step()
@@ -240,7 +243,8 @@ class Supervisor:
 
     def _after(self, outcome: Outcome) -> Outcome:
         """Collects what the job has made. Returns how it ends."""
-        if not is_wanted(self._paths.root, "collect") or self._at_once():
+        root = self._paths.root
+        if not (is_wanted(root, "collect") and has_artefacts(root) and self._trained) or self._at_once():
             return outcome
         self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
         heard = len(self._wishes)
@@ -368,6 +372,13 @@ class Supervisor:
                     self._agents.ended(pid, status)
                 elif pid in self._helpers:
                     self._helpers.pop(pid).finish(status)
+
+
+def _sweep_environments() -> None:
+    """Removes what an installation that was killed has left."""
+    from headrace.engines.local import environments, requirements  # slow to import, and few jobs need them
+
+    environments.sweep(requirements.environments_dir())
 
 
 def main() -> int:

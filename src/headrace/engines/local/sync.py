@@ -21,6 +21,7 @@ import msgspec
 
 from headrace.engines.local.artefacts import FOLDER, SYNC, ArtefactPlan, read_plan
 from headrace.engines.local.mirror import Folder, Mirror
+from headrace.engines.local.working import work
 from headrace.errors import HeadraceError
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
@@ -145,28 +146,19 @@ class Sync:
         )
 
 
-def main() -> int:
-    """Entry point. Returns the exit code."""
+def main(paths: RunPaths) -> None:
+    """Entry point."""
     stop, stop_end = os.pipe()
     os.set_blocking(stop_end, False)
     signal.set_wakeup_fd(stop_end)
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # it does not break off, there is a last round
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # of leases that end at once, see `mirror`
-    paths = RunPaths(Path(sys.argv[1]))
-    try:
-        with Store() as store:
-            work = Sync(paths, store)
-            print("ready", flush=True)
-            work.watch(stop)
-            work.finish()
-    except HeadraceError as error:
-        print(f"error: {FAILED}: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {FAILED}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    with Store() as store:
+        syncing = Sync(paths, store)
+        print("ready", flush=True)
+        syncing.watch(stop)
+        syncing.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(main, FAILED))

@@ -15,6 +15,7 @@ from headrace.job.values import parse_bandwidth
 from headrace.runs import RunPaths
 
 ENGINE = "engine"
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
 
 
 def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
@@ -55,7 +56,8 @@ def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:
                 for channel in job.channels_of(group.name).values())  # fmt: skip
     yield from (sys.prefix, sys.base_prefix, sys.executable, plan.python, str(Path(layout.__file__).parents[4]))
     yield from (entry for entry in sys.path if entry)
-    values = [*os.environ.values(), *job.environment.values(), *map(str, job.hyperparameters.values())]
+    ours = [value for name, value in os.environ.items() if name not in TEMPORARY]
+    values = [*ours, *job.environment.values(), *map(str, job.hyperparameters.values())]
     for group in plan.groups:
         values += plan.environment_of(group.name).values()
     for value in values:

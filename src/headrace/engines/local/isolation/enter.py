@@ -13,6 +13,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -23,6 +24,7 @@ from headrace.engines.local.isolation import filesystem, syscalls
 from headrace.engines.local.isolation.layout import BITS, INTERFACE, Layout
 from headrace.engines.local.isolation.netlink import Netlink
 
+LINK_SECONDS = 10.0
 SEPARATE = (
     syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
 )
@@ -42,21 +44,36 @@ def lay_cable(layout: Layout, host: str, job: int, bridge: int) -> None:
     try:
         syscalls.setns(job, syscalls.CLONE_NEWNET)
         with Netlink() as there:
+            _remove_former(there, host)
             there.add_cable(host, bridge, INTERFACE, own)
             if instance.bandwidth:
                 there.limit(socket.if_nametoindex(host), instance.bandwidth)
         syscalls.setns(own, syscalls.CLONE_NEWNET)
+        with Netlink() as here:
+            index = socket.if_nametoindex(INTERFACE)
+            here.turn(socket.if_nametoindex("lo"), on=True)
+            here.add_address(index, instance.address, BITS)
+            here.turn(index, on=True)
+            here.ask_often(index)
+            if instance.bandwidth:
+                here.limit(index, instance.bandwidth)
+            if layout.outward:
+                here.add_default_route(layout.gateway)
+            here.await_running(index, LINK_SECONDS)
+        syscalls.setns(job, syscalls.CLONE_NEWNET)
+        with Netlink() as there:
+            there.await_running(socket.if_nametoindex(host), LINK_SECONDS)
+        syscalls.setns(own, syscalls.CLONE_NEWNET)
     finally:
         os.close(own)
-    with Netlink() as here:
-        index = socket.if_nametoindex(INTERFACE)
-        here.turn(socket.if_nametoindex("lo"), on=True)
-        here.add_address(index, instance.address, BITS)
-        here.turn(index, on=True)
-        if instance.bandwidth:
-            here.limit(index, instance.bandwidth)
-        if layout.outward:
-            here.add_default_route(layout.gateway)
+
+
+def _remove_former(links: Netlink, name: str) -> None:
+    """Removes the cable of a former attempt: the kernel takes its time to do so after its host has ended."""
+    for index, other in socket.if_nameindex():
+        if other == name:
+            with contextlib.suppress(OSError):  # it has just gone; if it has not, its name is taken, and that is said
+                links.remove(index)
 
 
 def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:

@@ -159,12 +159,16 @@ class NamespaceStarter(Starter):
     def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
         """See `Starter.agent`."""
         os.close(self._writing.pop(start.host))
+        deadline = time.monotonic() + HOSTS_SECONDS
         try:
-            words = _read(start.report, HOSTS_SECONDS)
+            words = _read(start.report, deadline)
         finally:
             os.close(start.report)
         if not words.isdigit():
-            why = words.removeprefix("error: ") or f"its first process did not come within {HOSTS_SECONDS:g} s"
+            silent = f"no word of its first process within {HOSTS_SECONDS:g} s"
+            if time.monotonic() < deadline:
+                silent = "its first process ended"
+            why = words.removeprefix("error: ") or silent
             process.kill()
             process.wait()
             raise HeadraceError(f"{start.host} could not be isolated: {why}", hint="see engines.local.isolation")
@@ -184,10 +188,9 @@ class NamespaceStarter(Starter):
         self._net = self._user = -1
 
 
-def _read(descriptor: int, seconds: float) -> str:
+def _read(descriptor: int, deadline: float) -> str:
     """Returns all that comes through a pipe, as far as it comes in time."""
     told = b""
-    deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if select.select([descriptor], [], [], left)[0]:
             data = os.read(descriptor, 4096)
