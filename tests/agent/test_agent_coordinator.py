@@ -179,6 +179,23 @@ def test_a_silent_host_is_lost_after_five_seconds_and_fails_the_job():
     assert str(play.verdict.cause) == "dnn/algo-2[agent]: silent for 5 s"
 
 
+def silence(*silent, alive):
+    """All hosts run; then these fall silent, one after the other by 0.4 s."""
+    play = started(scripts("dnn", "algo-1", "algo-2", "algo-3"))
+    for number in range(len(silent)):
+        play.wait(0.4, alive=(*alive, *silent[number + 1 :]))
+    play.wait(7, alive=alive)
+    play.end("algo-1")
+    play.wait(20, alive=alive)
+    return str(play.verdict.cause)
+
+
+def test_the_leader_is_cut_off_when_all_others_are_silent():
+    words = "dnn/algo-1[agent]: cut off: all other hosts are silent for 5 s"
+    assert silence("algo-2", "algo-3", alive=("algo-1",)) == words
+    assert silence("algo-2", alive=("algo-1", "algo-3")) == "dnn/algo-2[agent]: silent for 5 s"
+
+
 def test_a_broken_stream_within_the_limit_is_no_loss():
     play = started(scripts("dnn", "algo-1", "algo-2"))
     play.take(play.core.disconnected("algo-2", play.now))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Deed = Callable[["Play"], None]
 Victim = Callable[["Play"], int]
-KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+KILL, STOP, CONTINUE = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 # --- moments ---------------------------------------------------------------------------------------------------------
 
@@ -186,6 +186,16 @@ def let_end(play: Play) -> None:
     """Lets the programs end; the limit counts from here."""
     play.strike()
     play.flag("all")
+
+
+def first_to_go(victim: Victim) -> Deed:
+    """Makes a process the first that the kernel takes when memory is short."""
+    return lambda play: Path(f"/proc/{victim(play)}/oom_score_adj").write_text("1000") and None
+
+
+def is_over(play: Play) -> None:
+    """The run has ended."""
+    play.until(lambda: play.run.finished, "the run's end")
 
 
 def cut(host: str) -> Deed:

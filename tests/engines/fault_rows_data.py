@@ -23,7 +23,7 @@ from fault_deeds import (
     start,
     then,
 )
-from fault_jobs import DOWNLOADING, FEEDING, LOGGING, PIPING, SAVING, STORING
+from fault_jobs import DOWNLOADING, FEEDING, KEEPING, LOGGING, PIPING, SAVING, STORING
 from fault_row import COMPLETED, STOOD_STILL, Row
 from fault_s3 import change, downloading, fill_disk, go_on, serve, vanish
 
@@ -182,4 +182,22 @@ DISKS = [
     ),
 ]
 
-DATA = [*FEED, *CHANNELS, *DISKS]
+STARTS = [
+    Row(
+        f"{work} {how} at its start",
+        job,
+        at(start, number, helper(name)),
+        f"{work} failed: {end}",
+        limit=16 if number == STOP else 10,
+        machine=machine,
+        soak=True,
+    )
+    for work, name, job, machine in (
+        ("filling the channels", "stage", DOWNLOADING, (serve,)),
+        ("serving the channels", "serve_channels", PIPING, (make_data,)),
+        ("keeping the checkpoints", "sync", KEEPING, ()),
+    )
+    for how, number, end in (("killed", KILL, "killed by SIGKILL"), ("stopped", STOP, STOOD_STILL))
+]
+
+DATA = [*STARTS, *FEED, *CHANNELS, *DISKS]

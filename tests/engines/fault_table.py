@@ -11,7 +11,10 @@ are much like another row.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fault_deeds import (
+    CONTINUE,
     KILL,
     STOP,
     agent,
@@ -19,8 +22,10 @@ from fault_deeds import (
     caller,
     cut,
     engine_started,
+    first_to_go,
     flag,
     helper,
+    is_over,
     last_of,
     let_end,
     part,
@@ -32,7 +37,7 @@ from fault_deeds import (
     then,
 )
 from fault_jobs import EATING, KEEPING, MODEL, STALLING, WAITING
-from fault_row import STOOD_STILL, STOPPED, Row
+from fault_row import COMPLETED, STOOD_STILL, STOPPED, Row
 from fault_rows_data import DATA
 from fault_rows_input import INPUT
 from fault_rows_launchers import LAUNCHERS
@@ -42,6 +47,7 @@ from headrace.runs.events import SecondaryStatus
 CALLER_DIED = r"the process that started the run \(pid \d+\) died"
 BOTH = programs_run(2)
 SUPERVISOR_KILLED = "the engine's supervisor was killed by SIGKILL"
+THREE = replace(WAITING, groups={"dnn": 3})
 LATE = WAITING.with_settings(start_timeout=4.0)
 
 PROGRAMS = [
@@ -154,7 +160,30 @@ AGENTS = [
     ),
 ]
 
+AGENTS += [
+    Row(
+        "leader's host cut off (silent for 5 s)",
+        THREE.isolated(),
+        then(programs_run(3), cut("algo-1")),
+        r"dnn/algo-1\[agent\]: cut off: all other hosts are silent for 5 s",
+        limit=20,
+    ),
+    Row(
+        "agent out of memory",
+        EATING,
+        then(BOTH, first_to_go(agent("algo-2")), flag("eat")),
+        r"dnn/algo-2\[agent\]: agent killed by the kernel for memory \(OOM\): the instance's limit is 200 MiB",
+        soak=True,
+    ),
+]
+
 ENGINE = [
+    Row(
+        "caller stopped: the job goes on",
+        WAITING,
+        then(at(BOTH, STOP, caller), flag("all"), is_over, at(start, CONTINUE, caller)),
+        **COMPLETED,
+    ),
     Row("supervisor killed at its start", WAITING, at(start, KILL, supervisor), SUPERVISOR_KILLED),
     Row("supervisor killed", WAITING, at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),
     Row("supervisor of isolated hosts killed", WAITING.isolated(), at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
-from headrace.agent.hoststate import HostState
+from headrace.agent.hoststate import HostState, whose_cable
 from headrace.agent.messages import (
     DaemonEnded,
     DaemonWanted,
@@ -209,6 +209,7 @@ class Coordinator:
         for host in self._hosts.values():
             if host.registered and not host.ended and now - host.heard > SILENCE_LIMIT:
                 broken = "" if host.connected else ", its connection is broken"
+                host.silent = host.silent or not host.lost
                 self._lose(host, f"silent for {SILENCE_LIMIT:g} s{broken}", effects, now)
         return self._advance(effects, now)
 
@@ -313,7 +314,7 @@ class Coordinator:
             self._wait(effects, now)
         if self.phase is Phase.RUNNING:
             self._watch(effects, now)
-        if self.phase is Phase.SETTLING and now >= self._settle_until and not self._in_doubt():
+        if self.phase is Phase.SETTLING and now >= self._settle_until and not self._in_doubt(now):
             self._decide(effects, now)
         if self.phase is Phase.STOPPING:
             self._await_end(effects, now)
@@ -365,13 +366,13 @@ class Coordinator:
                 host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
                 effects.wake.add(host.name)
 
-    def _in_doubt(self) -> bool:
-        """Whether a host's connection is broken and it is not known whether the host is lost: it may be the cause."""
-        return any(host.registered and not (host.connected or host.lost or host.ended) for host in self._hosts.values())
+    def _in_doubt(self, now: float) -> bool:
+        """Whether it is not known of a host if it is lost: it may be the cause."""
+        return any(host.in_doubt(now) for host in self._hosts.values())
 
     def _decide(self, effects: Effects, now: float) -> None:
         first = first_of(self._suspects)
-        cause = first.cause
+        cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause)
         down = [host for host in self._hosts.values() if host.feed_word and host.feed != "ready"]
         serves = any(host.feed == "ready" for host in self._hosts.values())
         if first.kind is not Kind.SILENT and down and not serves:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.agent.messages import Exited, StopOrder
 from headrace.agent.programs import is_of_mpirun
+from headrace.runs.events import Cause
+
+QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
 
 
 @dataclass
@@ -21,6 +25,7 @@ class HostState:
         heard: when it last said something.
         taken: number of the last report that was taken in.
         lost: it is given up.
+        silent: it is, because nothing was heard from it.
         started: when it was told to start its programs; 0 before.
         ready: its programs were started and listen where others wait for them.
         programs_ended: it was told to stop, and none of its programs is left.
@@ -43,6 +48,7 @@ class HostState:
     heard: float = 0.0
     taken: int = 0
     lost: bool = False
+    silent: bool = False
     started: float = 0.0
     ready: bool = False
     programs_ended: bool = False
@@ -59,6 +65,11 @@ class HostState:
         """``group/host``."""
         return f"{self.group}/{self.name}"
 
+    def in_doubt(self, now: float) -> bool:
+        """Whether it may be lost: its connection is broken, or it is quiet for longer than it should be."""
+        known = self.lost or self.ended or not self.registered
+        return not known and (not self.connected or now - self.heard > QUIET)
+
     @property
     def unfinished(self) -> bool:
         """Whether one of its programs has not ended well."""
@@ -70,3 +81,22 @@ class HostState:
     def idle(self) -> bool:
         """Whether its programs have ended well and it serves nobody."""
         return bool(self.streams) and not self.unfinished and self.feed in {"", "lost"} and not self.lost
+
+
+def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause) -> Cause:
+    """Returns the cause, or a better one when silence is blamed and all hosts but the leader's are silent: then not all
+    of them are cut off, but the leader's. With one other host nobody can tell which of the two it is.
+
+    Args:
+        hosts: all hosts.
+        leader: the coordinator's.
+        cause: the first cause so far.
+    """
+    left = {host.name: host for host in hosts if not host.ended}
+    own = left.pop(leader, None)
+    if own is None or len(left) < 2 or cause.host not in left or cause.stream != "agent":
+        return cause
+    if not all(host.silent for host in left.values()):
+        return cause
+    reason = f"cut off: all other hosts are {cause.reason.partition(',')[0]}"
+    return Cause(reason, own.group, own.name, "agent", infrastructure=True)
