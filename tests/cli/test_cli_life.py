@@ -49,7 +49,8 @@ def detached(cli: Cli, job_file: JobFile) -> Iterator[Callable[..., Run]]:
 
 
 def finish(run: Run) -> None:
-    (run.paths.code / "enough").touch()
+    for code in (run.paths.root / "hosts").glob("*/code"):
+        (code / "enough").touch()
 
 
 def test_a_detached_run_is_listed_followed_and_waited_for(cli: Cli, detached: Callable[..., Run]) -> None:

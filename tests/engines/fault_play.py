@@ -119,8 +119,9 @@ class Play:
         return "\n".join(line.text for line in self.run.logs())
 
     def flag(self, name: str) -> None:
-        """Makes a file in the folder in which the programs run."""
-        (self.run.paths.code / name).touch()
+        """Makes a file in the folder of every host in which its programs run."""
+        for folder in (self.run.paths.root / "hosts").glob("*/code"):
+            (folder / name).touch()
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE):
         """Waits until a condition holds and returns its value."""

@@ -94,6 +94,17 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
             handle.wait(20)
 
 
+def code(run: object, host: str = "algo-1") -> Path:
+    """The code directory of a host, in which its programs run. `run` is a handle or a run."""
+    return run.paths.host(host) / "code"
+
+
+def flag(run: object, name: str) -> None:
+    """Makes an empty file in the code directory of every host, for which programs wait."""
+    for host in (run.paths.root / "hosts").iterdir():
+        (code(run, host.name) / name).touch()
+
+
 def groups(**counts: int) -> list[dict[str, object]]:
     return [
         {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": count}

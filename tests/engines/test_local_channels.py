@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import assert_failed, groups, kill, said, text, until
+from stage import assert_failed, flag, groups, kill, said, text, until
 
 from headrace import engines
 from headrace.engines.local.channels import order_of
@@ -611,7 +611,7 @@ def test_an_object_that_goes_bad_while_it_is_served_fails_the_run(stage, s3, mod
     else:
         s3.client.delete_object(Bucket=s3.bucket, Key="train/b.txt")
     began = time.monotonic()
-    (handle.paths.code / "go").touch()
+    flag(handle, "go")
     assert_failed(handle, began)
     assert "serving the channels failed: channel 'train': s3://" in str(handle.cause)
     assert "train/b.txt" in str(handle.cause)

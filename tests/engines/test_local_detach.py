@@ -11,7 +11,7 @@ import textwrap
 import time
 
 import pytest
-from stage import agent_pid, kill, until
+from stage import agent_pid, flag, kill, until
 
 from headrace import engines
 from headrace.errors import EngineRefused
@@ -80,7 +80,7 @@ def test_it_goes_on_when_its_starter_has_ended_and_comes_to_its_own_end(stage, e
     os.close(master)
     until(lambda: lines(run).count("running") == 2)
     assert run.status is Status.IN_PROGRESS
-    (run.paths.code / "enough").touch()
+    flag(run, "enough")
     until(lambda: run.finished)
     assert run.status is Status.COMPLETED
     assert lines(run).count("done") == 2

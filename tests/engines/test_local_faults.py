@@ -12,7 +12,7 @@ import textwrap
 import time
 
 import pytest
-from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
+from stage import agent_pid, assert_failed, both_isolations, flag, groups, kill, program_pid, said, text, until
 
 from headrace.instance import read_failure
 from headrace.runs import Run, Status, read_header
@@ -379,6 +379,6 @@ def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
         stranger.sendall(os.urandom(4096))
     assert handle.run.events() == before
     until(said(handle, "control port: refused"))
-    (handle.paths.code / "enough").touch()
+    flag(handle, "enough")
     assert handle.wait(20) is Status.COMPLETED
     stage.assert_nothing_left(handle)

@@ -3,7 +3,7 @@
 import time
 
 import msgspec
-from stage import agent_pid, assert_failed, both_isolations, groups, kill, pid_here, said, text, until
+from stage import agent_pid, assert_failed, both_isolations, flag, groups, kill, pid_here, said, text, until
 
 from headrace.instance.launch import FeedHosts
 from headrace.runs import Status
@@ -49,7 +49,7 @@ def kill_feed(handle, host, attempt=0):
 
 
 def enough(handle):
-    (handle.paths.code / "enough").touch()
+    flag(handle, "enough")
 
 
 @both_isolations

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
-from stage import agent_pid, assert_failed, groups, kill, said, text, until
+from stage import agent_pid, assert_failed, flag, groups, kill, said, text, until
 
 from headrace.engines.local.isolation.layout import MACHINE_NAME
 from headrace.engines.local.isolation.links import cut, heal
@@ -119,7 +119,7 @@ def test_two_hosts_of_one_group_use_the_same_ports_and_find_each_other_by_name_i
     second = stage.start(TALK, name="second", instance_groups=groups(dnn=2))
     assert second.wait(30) is Status.COMPLETED, text(second)
     assert not first.run.finished
-    (first.paths.code / "enough").touch()
+    flag(first, "enough")
     assert first.wait(30) is Status.COMPLETED, text(first)
     for handle in (first, second):
         assert text(handle, "dnn/algo-1[0]").splitlines() == [

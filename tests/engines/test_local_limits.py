@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
+from stage import agent_pid, assert_failed, both_isolations, code, flag, groups, kill, program_pid, said, text, until
 
 from headrace.engines.local import engine, limits, limits_machine
 from headrace.engines.local.limits_cgroup import CPU, MEMORY, RECORD, Places, available_memory, find_places
@@ -75,7 +75,7 @@ def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_th
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            open(f"daemon-{os.environ['SM_CURRENT_HOST']}.pid", "w").write(str(os.getpid()))
+            open("daemon.pid", "w").write(str(os.getpid()))
             print("running", flush=True)
             time.sleep(600)
         os._exit(0)
@@ -87,7 +87,7 @@ def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_th
     handle = stage.start(script, instance_groups=asked)
     until(lambda: text(handle).count("running") == 2)
     for host in ("algo-1", "algo-2"):
-        daemon = int((handle.paths.code / f"daemon-{host}.pid").read_text())
+        daemon = int((code(handle, host) / "daemon.pid").read_text())
         for pid in (agent_pid(handle, host), program_pid(handle, host), daemon):
             assert host in members(pid), f"{pid} of {host} is in {members(pid)}"
     memory = [
@@ -161,7 +161,7 @@ def test_an_agent_that_the_kernel_kills_for_memory_is_named_as_that(stage, small
     handle = stage.start(script, instance_groups=groups(dnn=2))
     until(lambda: text(handle).count("running") == 2)
     Path(f"/proc/{agent_pid(handle, 'algo-2')}/oom_score_adj").write_text("1000")  # the first that the kernel takes
-    (handle.paths.code / "go").touch()
+    flag(handle, "go")
     assert_failed(handle, time.monotonic(), within=30)
     words = "agent killed by the kernel for memory (OOM): the instance's limit is 200 MiB"
     assert str(handle.cause) == f"dnn/algo-2[agent]: {words}"

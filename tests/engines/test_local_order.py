@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from stage import assert_failed, groups, said, text, until
+from stage import assert_failed, code, flag, groups, said, text, until
 
 from headrace.runs import Status
 from headrace.runs.events import HostReleased, HostStarted, ProgramStarted
@@ -91,7 +91,7 @@ def test_a_host_that_is_done_is_released_and_its_clock_stops(stage):
     until(said(handle, "training"))
     time.sleep(14)  # longer than the supervisor's patience with a leader that others have left
     assert handle.status is Status.IN_PROGRESS
-    (handle.paths.code / "enough").touch()
+    flag(handle, "enough")
     assert handle.wait(20) is Status.COMPLETED
     clocks = {host.host: host for host in handle.run.state().hosts}
     assert (clocks["algo-1"].released, clocks["algo-2"].released, clocks["algo-3"].released) == (False, True, True)
@@ -168,7 +168,7 @@ def test_sigterm_reaches_the_script_behind_a_shell_and_it_has_time_to_save(stage
     handle.stop()
     assert handle.wait(20) is Status.STOPPED
     assert time.monotonic() - began < 6
-    assert (handle.paths.code / "saved").read_text() == "weights"
+    assert (code(handle) / "saved").read_text() == "weights"
     assert "next" not in text(handle)
     stage.assert_nothing_left(handle)
 

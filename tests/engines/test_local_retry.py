@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import pytest
 from play_helpers import play, played
-from stage import agent_pid, both_isolations, groups, kill, program_pid, said, text, until
+from stage import agent_pid, both_isolations, code, flag, groups, kill, program_pid, said, text, until
 
 from headrace.engines.local.attempts import is_tried_again
 from headrace.instance.launch import Retry
@@ -76,6 +77,49 @@ def test_a_program_that_fails_is_retried_if_wanted_and_finds_its_checkpoints_onl
     assert [event.number for event in handle.run.events() if isinstance(event, AttemptStarted)] == [2, 3]
     assert sorted(program.attempt for program in state.programs) == [1, 1, 2, 2, 3, 3]
     assert (handle.paths.host("algo-2") / "model" / "weights").read_text() == "3"
+
+
+@both_isolations
+def test_every_host_has_code_of_its_own_and_a_fresh_copy_for_every_attempt(stage):
+    script = """
+    import os, pathlib, sys, time
+    me, base = os.environ["SM_CURRENT_HOST"], pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"])
+    note = pathlib.Path("note")
+    print("found", sorted(path.name for path in pathlib.Path().iterdir()), flush=True)
+    note.open("x").write(me)
+    with open("train.py", "a") as file:
+        file.write("# " + me)
+    (base / "checkpoints" / "written").open("a").write(me + " ")
+    print("written", flush=True)
+    while not pathlib.Path("both").exists():
+        time.sleep(0.02)
+    print("read", note.read_text(), open("train.py").read().count("# algo-"), flush=True)
+    sys.exit(len((base / "checkpoints" / "written").read_text().split()) == 1)
+    """
+    handle = stage.start(script, instance_groups=groups(dnn=2), retry={"attempts": 1, "on": "any"})
+    for attempt in (1, 2):
+        until(lambda attempt=attempt: text(handle).count("written") == 2 * attempt)
+        flag(handle, "both")
+    assert handle.wait(40) is Status.COMPLETED, text(handle)
+    for host in ("algo-1", "algo-2"):
+        # The string in the script itself counts once.
+        [*first, third, fourth, fifth] = text(handle, f"dnn/{host}[0]").splitlines()
+        assert [third, fourth, fifth] == ["found ['train.py']", "written", f"read {host} 2"]
+        assert first[:2] == ["found ['train.py']", "written"]
+        assert code(handle, host).joinpath("note").read_text() == host
+    assert [path.name for path in handle.paths.code.iterdir()] == ["train.py"]
+    assert (handle.paths.code / "train.py").read_bytes() == (stage.folder / "code" / "train.py").read_bytes()
+    stage.assert_nothing_left(handle)
+
+
+def test_code_that_cannot_be_copied_for_another_attempt_is_the_cause(stage):
+    handle = stage.start(WAITS_ONCE, retry={"attempts": 1})
+    until(said(handle, "attempt 1"))
+    shutil.rmtree(handle.paths.code)
+    kill(agent_pid(handle, "algo-1"))
+    assert handle.wait(20) is Status.FAILED
+    assert str(handle.cause).startswith("algo-1: the code could not be copied for another attempt: ")
+    stage.assert_nothing_left(handle)
 
 
 def test_a_program_that_fails_is_not_retried_by_default(stage):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import both_isolations, groups, text
+from stage import both_isolations, code, groups, text
 
 from headrace.runs import Status
 from headrace.runs.events import ProgramExited, RunFinished
@@ -107,7 +107,7 @@ def test_a_daemon_of_a_program_is_ended_with_the_host(stage):
     """
     handle = stage.start(script)
     assert handle.wait(30) is Status.COMPLETED
-    daemon = int((handle.paths.code / "daemon.pid").read_text())
+    daemon = int((code(handle) / "daemon.pid").read_text())
     assert not Path(f"/proc/{daemon}").exists()
     stage.assert_nothing_left(handle)
 
@@ -145,7 +145,7 @@ def test_the_users_variables_and_headraces_reach_the_program(stage):
     """
     handle = stage.start(script, environment={"COLOUR": "blue"})
     assert handle.wait(30) is Status.COMPLETED
-    seen = json.loads((handle.paths.code / "seen.json").read_text())
+    seen = json.loads((code(handle) / "seen.json").read_text())
     assert seen["COLOUR"] == "blue"
     assert seen["HEADRACE_RUN_ID"] == handle.id
     assert seen["HEADRACE_METRICS"].endswith("/homogeneousCluster/algo-1/0.jsonl")

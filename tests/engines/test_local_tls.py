@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from stage import groups, said, text, until
+from stage import flag, groups, said, text, until
 
 from headrace import engines
 from headrace.agent.control import connect
@@ -64,7 +64,7 @@ def serving(stage, script=WAIT):
 
 
 def enough(handle):
-    (handle.paths.code / "enough").touch()
+    flag(handle, "enough")
 
 
 def certificate_seen(address, port, ca, name):

@@ -70,11 +70,12 @@ def test_the_user_may_set_the_log_level_but_not_the_program(job) -> None:
 
 
 def test_every_directory_exists(job) -> None:
-    base = job.tree("algo-1")
+    (job.root / "code").mkdir()
     (job.root / "code" / "train.py").write_text("pass")
+    base = job.tree("algo-1")
     for name in ("input/config", "input/data", "model", "checkpoints", "output/data", "output/intermediate"):
         assert (base / name).is_dir(), name
-    assert (base / "code").is_symlink()
+    assert not (base / "code").is_symlink()
     assert (base / "code" / "train.py").read_text() == "pass"
     assert not (base / "output" / "failure").exists()
 
@@ -127,10 +128,40 @@ def test_a_tree_may_be_built_twice_and_beside_headraces_own_channel(job) -> None
 
 
 def test_a_tree_of_other_code_is_not_overwritten(job) -> None:
-    job.tree("algo-1")
+    (job.root / "code").mkdir()
+    (job.root / "code" / "train.py").write_text("first")
+    paths = TreePaths(job.tree("algo-1"))
+    job.tree("algo-1")  # of the same it is left
     (job.root / "other").mkdir()
+    (job.root / "other" / "train.py").write_text("other")
     with pytest.raises(FileExistsError):
         job.tree("algo-1", code=job.root / "other")
+    assert (paths.code / "train.py").read_text() == "first"
+
+
+def test_code_is_copied_with_modes_times_and_links_and_what_is_written_beside_it_stays_there(job) -> None:
+    code = job.root / "code"
+    (code / "pkg" / "deep").mkdir(parents=True)
+    (code / "pkg" / "deep" / "util.py").write_text("util")
+    (code / "run").write_text("#!/bin/sh")
+    (code / "run").chmod(0o750)
+    os.utime(code / "run", (1, 2))
+    (code / "pkg").chmod(0o711)
+    (code / "link").symlink_to("pkg/deep/util.py")
+    (code / "folder").symlink_to("pkg")
+    (code / "nowhere").symlink_to("/no/such/place")
+    first, second = (TreePaths(job.tree(host)).code for host in ("algo-1", "algo-2"))
+    for copy in (first, second):
+        assert (copy / "pkg" / "deep" / "util.py").read_text() == "util"
+        assert (copy / "run").stat().st_mode & 0o777 == 0o750
+        assert (copy / "run").stat().st_mtime == 2
+        assert (copy / "pkg").stat().st_mode & 0o777 == 0o711
+        assert (copy / "link").resolve() == copy / "pkg" / "deep" / "util.py"
+        assert str((copy / "folder").readlink()) == "pkg"
+        assert str((copy / "nowhere").readlink()) == "/no/such/place"
+    (first / "link").write_text("changed")
+    for untouched in (second, code):
+        assert (untouched / "pkg" / "deep" / "util.py").read_text() == "util"
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a b", "headrace", "x" * 65])
@@ -200,8 +231,8 @@ def test_hyperparameters_stand_as_a_request_wrote_them_with_its_reserved_ones(jo
     assert (env.region(), env.user_entry_point) == ("us-west-2", "train.py")
 
 
-def test_a_command_without_code_has_a_code_directory_of_its_own_and_no_program_is_made_up(job) -> None:
-    base = job.tree("algo-1", code=None, entry_point="")
+def test_a_command_without_code_has_an_empty_code_directory_and_no_program_is_made_up(job) -> None:
+    base = job.tree("algo-1", entry_point="")
     assert not (base / "code").is_symlink()
     assert list((base / "code").iterdir()) == []
     assert "sagemaker_program" not in json.loads((base / "input" / "config" / "hyperparameters.json").read_text())

@@ -5,6 +5,7 @@ user's programs; the programs read it through `Environment`.
 
     paths        where things lie below the base directory
     tree         `build_tree`: writes the tree of one host
+    code         its code directory, a copy of its own
     environment  `Environment`: reads it, under the names of SageMaker's training toolkit
     variables    `program_variables`: the SM_* variables of a program
     arguments    `hyperparameter_arguments`: hyperparameters as a program's argv

@@ -4,8 +4,8 @@ The three files of input/config are those of the service: compact JSON with sort
 that hold JSON; the reserved ones are in `reserved`. SageMaker's own training toolkit reads such a tree and reports what
 `Environment` reports (tests/instance/test_oracle.py).
 
-Input data is not copied. A channel is a symlink to the user's directory, or a directory with a symlink to his file.
-Channels of another kind come later, see `headrace.instance.channels`.
+Code is copied: every host has its own. Input data is not. A channel is a symlink to the user's directory, or a
+directory with a symlink to his file. Channels of another kind come later, see `headrace.instance.channels`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from headrace.errors import UsageError
 from headrace.instance import arguments, launch, reserved
+from headrace.instance.code import copy_code
 from headrace.instance.paths import TreePaths
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -85,7 +86,7 @@ def build_tree(
     *,
     current_host: str,
     groups: Sequence[Group],
-    code: str | os.PathLike[str] | None,
+    code: str | os.PathLike[str],
     job_name: str,
     entry_point: str,
     hyperparameters: Mapping[str, object] | None = None,
@@ -101,7 +102,7 @@ def build_tree(
         base: base directory of the host.
         current_host: name of the host, e.g. ``algo-1``.
         groups: all instance groups of the job, in its order.
-        code: directory with the user's code, linked as ``code``; None for an empty directory of the host's own.
+        code: directory with the user's code, empty when there is none; copied to ``code``.
         job_name: name of the training job.
         entry_point: the user's script inside `code`; empty when a command runs instead.
         hyperparameters: the user's, as Python values.
@@ -145,10 +146,7 @@ def build_tree(
         paths.output_intermediate,
     ):
         directory.mkdir(parents=True, exist_ok=True)
-    if code is None:
-        paths.code.mkdir(exist_ok=True)
-    else:
-        _link(paths.code, Path(code))
+    copy_code(Path(code), paths.code)
     for name, channel in channels.items():
         if channel.source is None:
             continue

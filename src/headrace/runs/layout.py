@@ -106,7 +106,7 @@ class RunPaths:
 
     @property
     def code(self) -> Path:
-        """Snapshot of the source directory."""
+        """Snapshot of the source directory, which no program changes: every host has a copy of its own."""
         return self.root / "code"
 
     @property

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from headrace.errors import HeadraceError
 from headrace.instance import read_failure
+from headrace.instance.code import copy_code
 from headrace.instance.launch import FEED_NAME, LaunchPlan, Retry, channel_dir
 from headrace.instance.outcome import FAILURE_CHARACTERS, OWN_WORDS
 from headrace.instance.paths import TreePaths
@@ -26,19 +28,25 @@ def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | No
 
 
 def clear(plan: LaunchPlan, paths: RunPaths) -> None:
-    """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics.
+    """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics; code is copied anew.
 
     Args:
         plan: the launch plan.
         paths: the run's directory, where the trees of the hosts are; their `base_dir` is what they see themselves.
 
     Raises:
+        HeadraceError: the code cannot be copied.
         OSError: something cannot be removed.
     """
     for host in plan.hosts:
         tree = TreePaths(paths.host(host.name))
         for folder in (tree.model, tree.output_data, tree.output_intermediate):
             _empty(folder)
+        _remove(tree.code)  # a new container would have it as it was sent
+        try:
+            copy_code(paths.code, tree.code)
+        except OSError as error:
+            raise HeadraceError(f"{host.name}: the code could not be copied for another attempt: {error}") from error
         tree.failure.unlink(missing_ok=True)
         (channel_dir(tree.base) / FEED_NAME).unlink(missing_ok=True)
 
@@ -47,10 +55,14 @@ def _empty(folder: Path) -> None:
     if not folder.is_dir():
         return
     for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+        _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def failure_reason(plan: LaunchPlan, paths: RunPaths, cause: Cause | None) -> str:

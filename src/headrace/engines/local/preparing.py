@@ -56,7 +56,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             tree,
             current_host=host.name,
             groups=plan.groups,
-            code=paths.code if job.source_dir else None,  # a command may unpack its own
+            code=paths.code,
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=hyperparameters,
