@@ -37,12 +37,12 @@ def members(archive: Path) -> dict[str, bytes | str]:
 
 def test_model_and_output_of_all_hosts_become_one_archive_each(tmp_path: Path) -> None:
     run = HandMade.make(tmp_path / "run", hosts=2)
-    assert not has_artefacts(run.paths.root)
+    assert not has_artefacts(run.paths)
     run.fill(1, {"model/weights.pt": b"w" * 1000, "model/same": b"same", "output/data/eval/1.json": b"1"})
     run.fill(2, {"model/vocab.txt": b"v", "model/same": b"same", "output/data/eval/2.json": b"2"})
     (run.base(1) / "model/weights.pt").chmod(0o640)
     (run.base(2) / "model/assets").mkdir()
-    assert has_artefacts(run.paths.root)
+    assert has_artefacts(run.paths)
     assert run.collect() == (0, "")
     assert members(run.paths.output / "model.tar.gz") == {
         "assets": "/",

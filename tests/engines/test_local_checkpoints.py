@@ -170,7 +170,7 @@ def test_the_next_attempt_knows_what_is_at_the_place(tmp_path: Path, place: Plac
     for _ in range(2):
         with syncing(run) as process:
             assert end(process)[0] == 0
-    assert set(read_known(run.paths.root)[str(run.base() / "checkpoints")]) == {"a", "b"}
+    assert set(read_known(run.paths)[str(run.base() / "checkpoints")]) == {"a", "b"}
     assert run.artefacts()["checkpoints"].files == 2  # said by the first; the second had nothing to do
 
 

@@ -7,6 +7,7 @@ import pytest
 from headrace.engines.local.code import snapshot
 from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import feed_executors, make_plan
+from headrace.engines.local.preparing import moved_paths
 from headrace.instance.launch import Readiness, Retry
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -139,3 +140,12 @@ def test_order_stall_retry_and_encryption_are_in_the_plan():
     assert planned.group("dnn").ready == Readiness()
     assert planned.group("data").ready == Readiness(6000, 20.0)
     assert (planned.stall_after, planned.retry, planned.encrypt) == (90.0, Retry(3, any=True), True)
+
+
+def test_a_hyperparameter_that_is_a_path_of_the_instance_leads_to_the_hosts_own_tree() -> None:
+    given = {"model_dir": "/opt/ml/model", "base": "/opt/ml", "other": "/opt/mlx/a", "n": 3, "in": "see /opt/ml/model"}
+    assert moved_paths(given, "/runs/r/hosts/algo-2") == {
+        "model_dir": "/runs/r/hosts/algo-2/model",
+        "base": "/runs/r/hosts/algo-2",
+    }
+    assert moved_paths(given, "/opt/ml") == {}

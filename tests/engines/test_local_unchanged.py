@@ -53,6 +53,17 @@ def namespaces() -> None:
         pytest.skip(f"no namespaces here: {why}")
 
 
+# Decorates what needs no /opt/ml, name or port of its own. The addresses are this process's, so that none meet.
+with_and_without_namespaces = pytest.mark.parametrize(
+    "engines",
+    [
+        {"local": {"isolation": "auto"}},
+        {"local": {"isolation": "none", "address_prefix": f"127.{178 + os.getpid() % 70}.9"}},
+    ],
+    ids=["auto", "none"],
+)
+
+
 def headrace(*arguments: str) -> str:
     """Runs the command line, which must exit with 0, and returns what it says."""
     command = [sys.executable, "-m", "headrace.cli", *arguments]
@@ -194,7 +205,8 @@ def test_the_notebook_of_the_pytorch_example(folder: Path, namespaces: None, cap
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("_", [pytest.param(None, marks=mpi)])
-def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any, _: None) -> None:
+@with_and_without_namespaces
+def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any, _: None, engines: Any) -> None:
     numpy = pytest.importorskip("numpy")
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     for name, part in (("train", slice(None, 1500)), ("test", slice(1500, None))):
@@ -211,6 +223,7 @@ def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any
         py_version="py3",
         distributions={"mpi": {"enabled": True, "processes_per_host": 2}},
         base_job_name="hvd-mnist-local",
+        engines=engines,
     )
     estimator.fit({"train": s3.uri("mnist/train.npz"), "test": s3.uri("mnist/test.npz")}, logs=False)
     run = run_of(estimator)
@@ -221,7 +234,8 @@ def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any
     assert list(members(estimator.model_data)) == ["model.npy"]
 
 
-def test_the_channels_and_groups_of_the_guide(folder: Path, s3: Any) -> None:
+@with_and_without_namespaces
+def test_the_channels_and_groups_of_the_guide(folder: Path, s3: Any, engines: Any) -> None:
     for key in ("folder1/a", "folder1/b", "folder1/c", "folder2/x", "folder2/y"):
         s3.put(key, key.encode())
     one, two = (
@@ -235,6 +249,7 @@ def test_the_channels_and_groups_of_the_guide(folder: Path, s3: Any) -> None:
         framework_version="1.10.0",
         py_version="py38",
         job_name="my-training-job-with-heterogeneous-cluster",
+        engines=engines,
         instance_groups=[one, two],
         hyperparameters={"epochs": 2, "name": 'it\'s $HOME; a "name"'},
     )

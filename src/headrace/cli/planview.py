@@ -238,9 +238,7 @@ def promises(plan: PlanView) -> str:
         words.append(f"fails after {plan.stall_after:g} s of silence")
     if plan.retry.attempts:
         which = "any failure" if plan.retry.any else "the loss of a host"
-        words.append(
-            f"is tried again after {which}, {plan.retry.attempts} time{'s' if plan.retry.attempts > 1 else ''}"
-        )
+        words.append(f"is tried again after {which}, {_count(plan.retry.attempts, 'time')}")
     if plan.encrypt:
         words.append("control and feed under TLS")
     return "; ".join(words)

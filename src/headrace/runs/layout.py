@@ -6,6 +6,7 @@
         request.json                          the same in the words of a CreateTrainingJob request
         plan.json                             the launch plan
         code/                                 snapshot of source_dir
+        engine/                               the engine's own: orders for its processes, and what they say
         events/<writer>.jsonl                 one writer each: `engine`, or a host's name
         metrics/<group>/<host>/<stream>.jsonl one line a second: `host`, or a rank's number
         logs/<group>/<host>/<stream>.log      a rank's number, `feed` or `agent`
@@ -112,6 +113,11 @@ class RunPaths:
     def output(self) -> Path:
         """Where model and output go when the job names no other place."""
         return self.root / "output"
+
+    @property
+    def engine(self) -> Path:
+        """What the engine and its processes read, and what they say."""
+        return self.root / "engine"
 
     def events(self, writer: str) -> Path:
         """Event file of one writer."""

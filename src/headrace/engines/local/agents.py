@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.engines.local.helper_processes import FOLDER
 from headrace.engines.local.isolation.starting import Start, Started, Starter
 from headrace.engines.local.limits_cgroup import RunGroups
 from headrace.engines.local.scratch import scratch_dir
@@ -119,7 +118,7 @@ class Agents:
         reading, writing = os.pipe()
         ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), SPENT: f"{self._spent:.3f}"}
         env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
-        path = self._paths.root / FOLDER / f"{host.name}.log"
+        path = self._paths.engine / f"{host.name}.log"
         weight = host.cpu_weight * len(self._plan.hosts)
         groups = self._groups.add(host.name, memory=host.memory, cpu_weight=weight)
         kills = self._groups.open_events(host.name)
@@ -213,7 +212,7 @@ class Agents:
         return [event for event in Run(self._paths).events() if isinstance(event, JobFinished)]
 
     def _last_words(self, host: str) -> tuple[str, ...]:
-        path = self._paths.root / FOLDER / f"{host}.log"
+        path = self._paths.engine / f"{host}.log"
         with contextlib.suppress(OSError):
             return tuple(path.read_text(errors="replace").splitlines()[-20:])
         return ()

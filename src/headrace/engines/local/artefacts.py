@@ -26,7 +26,6 @@ from headrace.runs import RunPaths
 if TYPE_CHECKING:  # the processes of a run do without it
     from headrace.job import Job
 
-FOLDER = "engine"
 RESTORE, SYNC, COLLECT = "restore", "sync", "collect"
 CHECKPOINT_CONFIG = "checkpointconfig.json"
 DEFAULT_CHECKPOINTS = PurePosixPath(DEFAULT_BASE, "checkpoints")
@@ -159,7 +158,7 @@ def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         wanted += [RESTORE, SYNC]
     elif artefacts.remote:
         wanted.append(SYNC)
-    folder = paths.root / FOLDER
+    folder = paths.engine
     folder.mkdir(exist_ok=True)
     for name in wanted:
         (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(artefacts)) + b"\n")
@@ -171,14 +170,14 @@ def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             write_atomically(TreePaths(host.base).input_config / CHECKPOINT_CONFIG, content)
 
 
-def read_plan(run: Path, name: str) -> ArtefactPlan:
+def read_plan(run: RunPaths, name: str) -> ArtefactPlan:
     """Reads the plan for one of the processes. Raises OSError or msgspec.DecodeError."""
-    return msgspec.json.decode((run / FOLDER / f"{name}.json").read_bytes(), type=ArtefactPlan)
+    return msgspec.json.decode((run.engine / f"{name}.json").read_bytes(), type=ArtefactPlan)
 
 
-def has_artefacts(run: Path) -> bool:
+def has_artefacts(run: RunPaths) -> bool:
     """Tells whether any host left something to collect, so that no process need be started when none did."""
-    for base in (run / "hosts").glob("*"):
+    for base in (run.root / "hosts").glob("*"):
         tree = TreePaths(base)
         for folder in (tree.model, tree.output_data, tree.output_intermediate):
             if folder.is_dir() and any(folder.iterdir()):

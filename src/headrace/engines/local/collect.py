@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from headrace.engines.local.artefacts import COLLECT, FOLDER, read_plan
+from headrace.engines.local.artefacts import COLLECT, read_plan
 from headrace.engines.local.merging import FILE, LINK, Entry, Merged, merge, text
 from headrace.engines.local.working import work
 from headrace.errors import StorageError
@@ -48,7 +48,7 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
     Raises:
         StorageError, UsageError: something cannot be read or written.
     """
-    plan = read_plan(paths.root, COLLECT)
+    plan = read_plan(paths, COLLECT)
     wanted: list[tuple[str, str, Callable[[TreePaths], Path]]] = []
     if status in {Status.COMPLETED, Status.STOPPED}:
         wanted.append(("model", "model", lambda tree: tree.model))
@@ -63,7 +63,7 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
                 continue
             if plan.compress and name != "intermediate":
                 uri = storage.join(plan.output, f"{name}.tar.gz")
-                size = _store_archive(store, merged, uri, paths.root / FOLDER)
+                size = _store_archive(store, merged, uri, paths.engine)
             else:
                 uri = storage.join(plan.output, folder)
                 size = _store_folder(store, merged, uri)

@@ -24,14 +24,12 @@ import selectors
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from headrace.processes.spawn import spawn
 from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
-from headrace.runs import Cause
+from headrace.runs import Cause, RunPaths
 
-FOLDER = "engine"  # of the run: what the supervisor and its processes read, and what they say
 JOB_STATUS = "HEADRACE_JOB_STATUS"
 WORK = {
     "install": "installing the requirements",
@@ -46,14 +44,14 @@ _READY = b"ready"
 _TAIL_BYTES = 1 << 16
 
 
-def is_wanted(run: Path, name: str) -> bool:
+def is_wanted(run: RunPaths, name: str) -> bool:
     """Tells whether a run has work for that process.
 
     Args:
-        run: the run's directory.
+        run: the run.
         name: one of `WORK`.
     """
-    return (run / FOLDER / f"{name}.json").is_file()
+    return (run.engine / f"{name}.json").is_file()
 
 
 class HelperProcess:
@@ -61,7 +59,7 @@ class HelperProcess:
 
     Args:
         name: one of `WORK`.
-        run: the run's directory.
+        run: the run.
         selector: gets its standard output; the data of the key is a function to call.
         more: variables besides those of the supervisor.
 
@@ -77,7 +75,7 @@ class HelperProcess:
     """
 
     def __init__(
-        self, name: str, run: Path, selector: selectors.BaseSelector, more: Mapping[str, str] | None = None
+        self, name: str, run: RunPaths, selector: selectors.BaseSelector, more: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
         self.ready = False
@@ -86,15 +84,15 @@ class HelperProcess:
         self.signal: int | None = None
         self._selector = selector
         self._rest = b""
-        self._log = run / FOLDER / f"{name}.log"
+        self._log = run.engine / f"{name}.log"
         self._out, out_end = os.pipe()
         try:
             with self._log.open("ab") as log:
                 self._log_begins = log.tell()
                 self._process = spawn(
-                    [sys.executable, "-m", f"headrace.engines.local.{name}", str(run)],
+                    [sys.executable, "-m", f"headrace.engines.local.{name}", str(run.root)],
                     env={**os.environ, **(more or {})},
-                    cwd=run,
+                    cwd=run.root,
                     tied=True,
                     stdout=out_end,
                     stderr=log,

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.artefacts import FOLDER
 from headrace.engines.local.environments import InstallRequirementsError, make, sweep
 from headrace.engines.local.requirements import INSTALL, Environment, environments_dir
 from headrace.engines.local.working import work
@@ -30,8 +29,8 @@ def install(paths: RunPaths) -> None:
     Raises:
         InstallRequirementsError, StorageError: one cannot be made.
     """
-    wanted = msgspec.json.decode((paths.root / FOLDER / f"{INSTALL}.json").read_bytes(), type=list[Environment])
-    with EventWriter(paths.events(INSTALL)) as events, (paths.root / FOLDER / PIP_LOG).open("ab") as log:
+    wanted = msgspec.json.decode((paths.engine / f"{INSTALL}.json").read_bytes(), type=list[Environment])
+    with EventWriter(paths.events(INSTALL)) as events, (paths.engine / PIP_LOG).open("ab") as log:
         for environment in wanted:
             began = time.monotonic()
             try:
@@ -59,7 +58,7 @@ def main(paths: RunPaths) -> None:
         for line in error.lines:
             print(line, file=sys.stderr)
         message = " ".join(error.message.split())
-        raise HeadraceError(f"{message} (all that pip said: {paths.root / FOLDER / PIP_LOG})") from error
+        raise HeadraceError(f"{message} (all that pip said: {paths.engine / PIP_LOG})") from error
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 from headrace.engines.local.handle import DetachedHandle, Handle
-from headrace.engines.local.helper_processes import FOLDER
 from headrace.errors import EngineRefused
 from headrace.instance.lifeline import RUN_ID
 from headrace.runs import RunPaths, read_header
@@ -27,7 +26,7 @@ READY = "ready"
 
 def start_supervisor(paths: RunPaths) -> Handle:
     """Starts the supervisor of a run that is prepared. Raises EngineRefused or OSError; then nothing is left."""
-    logs = paths.root / FOLDER
+    logs = paths.engine
     logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
@@ -61,14 +60,14 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
     deadline = time.monotonic() + SUPERVISOR_SECONDS
     while read_header(paths).supervisor_pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
-            words = (paths.root / FOLDER / "supervisor.log").read_text(errors="replace").strip()
+            words = (paths.engine / "supervisor.log").read_text(errors="replace").strip()
             raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
         time.sleep(0.005)
 
 
 def start_keeper(paths: RunPaths) -> DetachedHandle:
     """Starts the keeper of a run that is prepared, and with it the run. Raises as `start_supervisor` does."""
-    logs = paths.root / FOLDER
+    logs = paths.engine
     logs.mkdir(exist_ok=True)
     with (logs / "keeper.log").open("ab") as log:
         process = subprocess.Popen(

@@ -18,6 +18,7 @@ from headrace.engines.local.requirements import plan_environments, prepare_insta
 from headrace.instance import build_tree
 from headrace.instance.certificates import write_certificates
 from headrace.instance.launch import NAMESPACE, LaunchPlan, write_plan
+from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -49,6 +50,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         arrange(job, plan, paths)
     for host in plan.hosts:
         tree = paths.host(host.name)  # host.base_dir is what the host itself sees
+        hyperparameters = job.hyperparameters_of(host.group)
+        moved = {name: json.dumps(path) for name, path in moved_paths(hyperparameters, host.base_dir).items()}
         build_tree(
             tree,
             current_host=host.name,
@@ -56,8 +59,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             code=paths.code if job.source_dir else None,  # a command may unpack its own
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
-            hyperparameters=job.hyperparameters_of(host.group),
-            texts=job.hyperparameter_texts_of(host.group) | job.reserved_texts,
+            hyperparameters=hyperparameters,
+            texts=job.hyperparameter_texts_of(host.group) | job.reserved_texts | moved,
             channels=tree_channels(job, host.name),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
@@ -67,6 +70,22 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
     prepare_channels(job, paths)
+
+
+def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:
+    """Returns the hyperparameters that are paths of an instance, as a host has them whose tree is elsewhere.
+
+    `--model_dir /opt/ml/model`, which SageMaker's TensorFlow estimator gives to every script, would else be a place of
+    this machine.
+
+    >>> moved_paths({"model_dir": "/opt/ml/model", "note": "/opt/mlx"}, "/runs/r/hosts/algo-1")
+    {'model_dir': '/runs/r/hosts/algo-1/model'}
+    """
+    return {
+        name: base + value[len(DEFAULT_BASE) :]
+        for name, value in hyperparameters.items()
+        if isinstance(value, str) and f"{value}/".startswith(f"{DEFAULT_BASE}/") and base != DEFAULT_BASE
+    }
 
 
 def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engines.local.artefacts import FOLDER
 from headrace.engines.local.environments import is_made
 from headrace.errors import UsageError
 from headrace.runs import RunPaths, runs_dir
@@ -76,7 +75,7 @@ def prepare_install(environments: dict[str, Environment], paths: RunPaths) -> No
     wanted = list({environment.path: environment for environment in environments.values()}.values())
     if all(is_made(Path(environment.path)) for environment in wanted):
         return
-    folder = paths.root / FOLDER
+    folder = paths.engine
     folder.mkdir(exist_ok=True)
     (folder / f"{INSTALL}.json").write_bytes(msgspec.json.format(msgspec.json.encode(wanted)) + b"\n")
 

@@ -28,7 +28,7 @@ def restore(paths: RunPaths, store: Store) -> None:
     Raises:
         StorageError, UsageError: they cannot be read, or not written.
     """
-    plan = read_plan(paths.root, RESTORE)
+    plan = read_plan(paths, RESTORE)
     kept = [Folder(host.name, Path(host.checkpoints), plan.checkpoints) for host in plan.hosts]
     found = find(store, plan.checkpoints)
     source = [(file, name) for name, file in found.items()]
@@ -38,7 +38,7 @@ def restore(paths: RunPaths, store: Store) -> None:
         copies = [(storage.local_object(str(path)), name) for (_, path), name in zip(pairs, found, strict=True)]
         folder.known.update({name: file.etag for file, name in copies})
         source = copies
-    write_known(paths.root, kept)
+    write_known(paths, kept)
     with EventWriter(paths.events(RESTORE)) as events:
         size = sum(file.size for file in found.values())
         events.write(CheckpointsRestored(t=time.time(), uri=plan.checkpoints, files=len(found), bytes=size))

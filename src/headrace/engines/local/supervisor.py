@@ -154,7 +154,7 @@ class Supervisor:
 
     def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
         """Does some work before the programs start. Returns how the job ends if they shall not."""
-        if not is_wanted(self._paths.root, name):
+        if not is_wanted(self._paths, name):
             return None
         self._part(status, message)
         limit = self._began + self._plan.max_run if self._plan.max_run else float("inf")
@@ -215,7 +215,7 @@ class Supervisor:
     def _start_beside(self) -> Outcome | None:
         """Starts what works beside the agents. Returns how the job ends if that fails."""
         for name in ("serve_channels", "sync"):
-            if not is_wanted(self._paths.root, name):
+            if not is_wanted(self._paths, name):
                 continue
             helper = self._start_helper(name)
             self._beside.append(helper)
@@ -243,8 +243,7 @@ class Supervisor:
 
     def _after(self, outcome: Outcome) -> Outcome:
         """Collects what the job has made. Returns how it ends."""
-        root = self._paths.root
-        if not (is_wanted(root, "collect") and has_artefacts(root) and self._trained) or self._at_once():
+        if not (is_wanted(self._paths, "collect") and has_artefacts(self._paths) and self._trained) or self._at_once():
             return outcome
         self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
         heard = len(self._wishes)
@@ -258,7 +257,7 @@ class Supervisor:
     # --- processes beside the agents -----------------------------------------------------------------------------
 
     def _start_helper(self, name: str, more: dict[str, str] | None = None) -> HelperProcess:
-        helper = HelperProcess(name, self._paths.root, self._selector, more)
+        helper = HelperProcess(name, self._paths, self._selector, more)
         self._helpers[helper.pid] = helper
         return helper
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.artefacts import FOLDER, SYNC, ArtefactPlan, read_plan
+from headrace.engines.local.artefacts import SYNC, ArtefactPlan, read_plan
 from headrace.engines.local.mirror import Folder, Mirror
 from headrace.engines.local.working import work
 from headrace.errors import HeadraceError
@@ -55,15 +55,15 @@ def folders_of(plan: ArtefactPlan, known: dict[str, dict[str, str]]) -> dict[str
     return kept
 
 
-def read_known(run: Path) -> dict[str, dict[str, str]]:
+def read_known(run: RunPaths) -> dict[str, dict[str, str]]:
     """Returns what `write_known` wrote; nothing if it did not."""
     try:
-        return msgspec.json.decode((run / FOLDER / KNOWN).read_bytes(), type=dict[str, dict[str, str]])
+        return msgspec.json.decode((run.engine / KNOWN).read_bytes(), type=dict[str, dict[str, str]])
     except (FileNotFoundError, msgspec.DecodeError):
         return {}
 
 
-def write_known(run: Path, folders: list[Folder]) -> None:
+def write_known(run: RunPaths, folders: list[Folder]) -> None:
     """Writes which versions of which files are at their places, for the next attempt of a retried job."""
     # Names that are no UTF-8 are left out: such a file is brought to its place once more.
     known = {
@@ -71,7 +71,7 @@ def write_known(run: Path, folders: list[Folder]) -> None:
         for folder in folders
     }
     with Store() as store:
-        store.write(msgspec.json.encode(known), str(run / FOLDER / KNOWN))
+        store.write(msgspec.json.encode(known), str(run.engine / KNOWN))
 
 
 class Sync:
@@ -84,8 +84,8 @@ class Sync:
 
     def __init__(self, paths: RunPaths, store: Store) -> None:
         self._paths = paths
-        self._plan = read_plan(paths.root, SYNC)
-        self._kept = folders_of(self._plan, read_known(paths.root))
+        self._plan = read_plan(paths, SYNC)
+        self._kept = folders_of(self._plan, read_known(paths))
         self._mirrors = {name: Mirror(store, folders) for name, folders in self._kept.items()}
         self._told = ""
 
@@ -113,7 +113,7 @@ class Sync:
                 break
             if not left:
                 raise trouble
-        write_known(self._paths.root, [folder for folders in self._kept.values() for folder in folders])
+        write_known(self._paths, [folder for folders in self._kept.values() for folder in folders])
         with EventWriter(self._paths.events(SYNC)) as events:
             for name, mirror in self._mirrors.items():
                 if mirror.files:

@@ -14,13 +14,12 @@ from headrace.job import Job
 from headrace.job.values import parse_bandwidth
 from headrace.runs import RunPaths
 
-ENGINE = "engine"
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
 
 
 def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     """Writes what the supervisor needs to isolate the instances of a run. Raises OSError."""
-    folder = paths.root / ENGINE
+    folder = paths.engine
     folder.mkdir(exist_ok=True)
     network = job.local.network
     rates = {group: parse_bandwidth(options.bandwidth) for group, options in network.items()}

@@ -41,7 +41,7 @@ def heal(paths: RunPaths, host: str) -> None:
 
 
 def _turn(paths: RunPaths, host: str, on: bool) -> None:
-    engine = paths.root / "engine"
+    engine = paths.engine
     try:
         layout = Layout.read(engine / FILE)
         layout.instance(host)

@@ -113,12 +113,12 @@ class NamespaceStarter(Starter):
 
     def __init__(self, paths: RunPaths, layout: Layout) -> None:
         self._layout = layout
-        self._file = paths.root / "engine" / FILE
+        self._file = paths.engine / FILE
         self._caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._net = self._user = self._keeper = -1
         self._writing: dict[str, int] = {}  # ends of the reports, until their writers have been started
         try:
-            with end, (paths.root / "engine" / LOG).open("ab") as log:
+            with end, (paths.engine / LOG).open("ab") as log:
                 self._process = spawn(
                     [sys.executable, "-S", "-m", NETWORK, str(self._file)],
                     env=os.environ, cwd=paths.root, tied=False, stdin=end.fileno(), stderr=log,
@@ -127,7 +127,7 @@ class NamespaceStarter(Starter):
             self._process.wait(NETWORK_SECONDS)
             self._bridge = int(str(self._answer()["bridge"]))
             places = {"supervisor": os.getpid(), "net": self._net, "user": self._user}
-            (paths.root / "engine" / LINKS).write_text(json.dumps(places))
+            (paths.engine / LINKS).write_text(json.dumps(places))
         except BaseException:
             self.close()
             raise
@@ -207,5 +207,5 @@ def open_starter(paths: RunPaths) -> Starter:
         HeadraceError: its network could not be made.
         OSError, ValueError: the run cannot be read.
     """
-    path = paths.root / "engine" / FILE
+    path = paths.engine / FILE
     return NamespaceStarter(paths, Layout.read(path)) if path.exists() else Starter()
