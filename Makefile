@@ -1,6 +1,7 @@
 # make demo    the main job on real input: installs what it needs, runs both jobs, prints the comparison
 # make test    all tests that this machine can run; lists what was skipped and why
-# make soak    the long run of the feed's proof: random faults and a million fuzzed frames, SOAK_MINUTES (20)
+# make soak    the long run of the feed's proof (random faults and a million fuzzed frames, SOAK_MINUTES: 20), and every row
+#              of the fault table FAULT_ROUNDS (20) times, about an hour
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
 SOAK_MINUTES ?= 20
-SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py
+SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/engines/test_local_fault_table.py
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py

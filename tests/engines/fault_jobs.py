@@ -154,11 +154,10 @@ MPI_JOB = JobShape(
     world = MPI.COMM_WORLD
     world.Barrier()
     print("running", world.rank, flush=True)
-    while not world.allreduce(int(os.path.exists("all"))):
+    while not world.allreduce(os.path.exists("all"), MPI.LOR):
         if os.path.exists("fail") and world.rank == 3:
             sys.exit(3)
         time.sleep(0.02)
-    # The slowest to end says so: rank 3 is still there when the others have ended their work.
     print("finishing", world.rank, flush=True)
     while not os.path.exists("leave"):
         time.sleep(0.02)

@@ -73,7 +73,9 @@ FEED = [
         **COMPLETED,
     ),
     Row("feed worker killed", FEEDING, then(at(feed_ready, KILL, executor), worker_lost, let_end), **COMPLETED),
-    Row("feed worker stopped", FEEDING, then(at(feed_ready, STOP, executor), let_end), limit=14, **COMPLETED),
+    Row(
+        "feed worker stopped", FEEDING, then(at(feed_ready, STOP, executor), let_end), limit=14, **COMPLETED, soak=True
+    ),
 ]
 
 CHANNELS = [
@@ -91,6 +93,7 @@ CHANNELS = [
         f"filling the channels failed: {STOOD_STILL}",
         limit=16,
         machine=(serve,),
+        soak=True,
     ),
     Row(
         "an object changes during the download",
@@ -127,6 +130,7 @@ CHANNELS = [
         f"serving the channels failed: {STOOD_STILL}",
         limit=16,
         machine=(make_data,),
+        soak=True,
     ),
     Row(
         "a reader of a FIFO leaves",

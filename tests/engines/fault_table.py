@@ -119,12 +119,20 @@ AGENTS = [
         r"dnn/algo-2\[agent\]: silent for 5 s",
         limit=16,
     ),
-    Row("agent stopped while the job is stopped", WAITING, at(stopping(2), STOP, agent("algo-2")), limit=20, **STOPPED),
+    Row(
+        "agent stopped while the job is stopped",
+        WAITING,
+        at(stopping(2), STOP, agent("algo-2")),
+        limit=20,
+        **STOPPED,
+        soak=True,
+    ),
     Row(
         "leader's agent killed at its start",
         WAITING,
         at(start, KILL, agent("algo-1")),
         r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "leader's agent killed",
@@ -192,6 +200,7 @@ ENGINE = [
         MODEL,
         at(part(SecondaryStatus.UPLOADING), KILL, supervisor),
         SUPERVISOR_KILLED,
+        soak=True,
     ),
     Row(
         "supervisor stopped (5 s)",
@@ -236,6 +245,7 @@ ENGINE = [
         at(start, STOP, helper("collect")),
         f"collecting model and output failed: {STOOD_STILL}",
         limit=16,
+        soak=True,
     ),
 ]
 

@@ -19,7 +19,7 @@ from effort import SOAK
 from fault_table import ROWS
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "20" if SOAK else "1"))
-SIDE_BY_SIDE = 2 * min(4, os.cpu_count() or 1)  # the rows wait most of the time
+SIDE_BY_SIDE = 3 * min(4, os.cpu_count() or 1)  # the rows wait most of the time
 SECONDS = 150.0  # for one row, its job and its box
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(3 * 3600 if SOAK else 900)]
