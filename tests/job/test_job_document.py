@@ -91,6 +91,15 @@ def test_relative_paths_belong_to_the_folder_of_the_file(tmp_path: Path, monkeyp
     assert job.inputs["a"].local_path(job.base_path) == tmp_path / "there" / "data"
 
 
+def test_a_program_in_place_of_a_job_file_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    with pytest.raises(JobInvalid) as caught:
+        load_job(tmp_path / "train.py")
+    assert "is a program, not a job file\nhint: write a job file: job.yaml with `entry_point: train.py`" in str(
+        caught.value
+    )
+
+
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [

@@ -104,7 +104,8 @@ def show_status(run: Run, now: float) -> None:
         sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
         out.print(Text(f"billable seconds of all hosts: {sums}"))
     for stored in state.artefacts:
-        clashes = f", {stored.clash_count} clashes between hosts" if stored.clash_count else ""
+        many = "file differs" if stored.clash_count == 1 else "files differ"
+        clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
         out.print(Text(f"{stored.name}: {stored.uri} ({stored.files} files{clashes})"))
 
 

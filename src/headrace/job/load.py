@@ -16,6 +16,8 @@ from headrace.job.overrides import apply
 from headrace.job.request_check import check_request, is_request
 from headrace.job.request_read import Translated, read_request
 
+_PROGRAMS = (".py", ".sh", ".ipynb")
+
 
 def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Reads a job file, applies overrides and checks everything, the files that it names included.
@@ -65,6 +67,9 @@ def _text(file: Path, name: str) -> str:
         raise _unreadable(name, "is a folder", hint="give the path of a job file, e.g. job.yaml in it") from None
     except OSError as error:
         raise _unreadable(name, f"cannot be read: {error.strerror}") from None
+    if file.suffix in _PROGRAMS:
+        hint = f"write a job file: job.yaml with `entry_point: {file.name}` and what it runs on"
+        raise _unreadable(name, "is a program, not a job file", hint=hint)
     if len(raw) > MAX_BYTES:
         hint = "put data into a channel, and code into source_dir"
         raise _unreadable(name, f"must have at most {MAX_BYTES // 1_000_000} MB", hint=hint)
