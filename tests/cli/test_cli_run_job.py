@@ -106,7 +106,7 @@ def test_the_end_and_the_status_say_where_the_model_is_and_which_files_clashed(c
         f"  model: {place} (4 files, 0.0 MiB)",
         "  warning: model: weights differs: that of algo-1 was kept, not that of algo-2, algo-3",
     ]
-    assert cli("status", "small").stdout.splitlines()[-1] == f"model: {place} (4 files, 1 clashes between hosts)"
+    assert cli("status", "small").stdout.splitlines()[-1] == f"model: {place} (4 files, 1 file differs between hosts)"
     (model,) = json.loads(cli("status", "small", "--output", "json").stdout)["headrace"]["artefacts"]
     assert (model["uri"], model["clashes"][0]["path"]) == (place, "weights")
 
