@@ -681,10 +681,10 @@ engines.start(Job("doomed", inputs=inputs, engines=local, **fields)).wait()
         # All at once, the process that would unmount included.
         mark = f"HEADRACE_RUN_ID={list_runs()[0].id}".encode()
         doomed = [caller.pid, *(process.pid for process in scan() if marked(process.pid, mark))]
-        for pid in doomed:
-            os.kill(pid, signal.SIGSTOP)
-        for pid in doomed:
-            kill(pid)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in doomed:
+                with contextlib.suppress(ProcessLookupError):  # the kernel was first: its parent is dead
+                    os.kill(pid, number)
         caller.wait()
     until(lambda: not any(marked(pid, mark) for pid in doomed[1:]), 10)
     assert (folder / "data/file").exists()  # nobody could remove it
