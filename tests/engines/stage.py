@@ -38,7 +38,8 @@ class Stage:
     def __init__(self, folder: Path, isolation: str = "none") -> None:
         self.folder = folder
         self.isolation = isolation
-        self.prefix = f"127.{77 + os.getpid() % 100}.{next(_numbers)}"
+        number = next(_numbers)  # a run of all tests has more stages than an octet has values
+        self.prefix = f"127.{77 + (os.getpid() + number // 250) % 100}.{number % 250}"
         self.observer = Observer(self.prefix)
         self.handles: list[object] = []
 
