@@ -119,6 +119,7 @@ def job_of(cell: str, names: dict[str, object], monkeypatch: pytest.MonkeyPatch)
 def told(job: Job, folder: Path) -> object:
     """What `headrace plan` says, with nothing of this machine in it; or why the local engine refuses the job."""
     try:
+        job.check_engine("local")
         plan = make_plan(job, RunPaths(Path("/runs/run")), Machine((0, 1, 2, 3)), "python")
     except JobInvalid as error:
         return {"refused": str(error).splitlines()}

@@ -23,7 +23,7 @@ import fault_machine
 import fault_table
 from fault_row import Row
 from fault_s3 import Bucket
-from stage import pid_here
+from stage import flag, pid_here
 
 from headrace.runs import Run, RunPaths, read_header
 from headrace.runs.events import HostStarted, ProgramExited, ProgramStarted
@@ -120,8 +120,7 @@ class Play:
 
     def flag(self, name: str) -> None:
         """Makes a file in the folder of every host in which its programs run."""
-        for folder in (self.run.paths.root / "hosts").glob("*/code"):
-            (folder / name).touch()
+        flag(self.run, name)
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE):
         """Waits until a condition holds and returns its value."""

@@ -14,12 +14,12 @@ from typing import cast
 
 from pydantic import PrivateAttr
 
-from headrace.errors import JobInvalid, Problem, RunFailed
+from headrace.errors import JobInvalid, Problem
 from headrace.job import document, files, findings, rules
 from headrace.job.effects import Unused, without_effect
 from headrace.job.explain import examine
 from headrace.job.fields import InstanceGroup, JobFields, TrainingInput
-from headrace.job.handle import RunHandle
+from headrace.job.handle import RunHandle, wait_for_success
 from headrace.job.plain import dump, plain
 from headrace.job.request_check import check_request
 from headrace.job.request_read import read_request
@@ -265,12 +265,7 @@ class Job(Structure):
         engines = importlib.import_module("headrace.engines")
         handle = cast(RunHandle, engines.start(self, engine=engine, detach=detach))
         if wait:
-            for line in handle.logs(follow=True) if logs else ():
-                print(line, flush=True)
-            status = handle.wait()
-            if status.value != "Completed":
-                reason = str(handle.cause or "no cause is known")
-                raise RunFailed(f"{handle.id}: {status.value}: {reason}", hint=f"headrace logs {handle.id}")
+            wait_for_success(handle, logs=logs)
         return handle
 
 

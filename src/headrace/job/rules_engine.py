@@ -26,11 +26,13 @@ from headrace.job.reading import (
 ENGINES = ("local", "sagemaker")
 
 _INSTEAD = {
-    "smdistributed.dataparallel": "use torch_distributed: {enabled: true} with PyTorch's DistributedDataParallel",
+    "smdistributed.dataparallel": (
+        "use torch_distributed: {enabled: true} with PyTorch's DistributedDataParallel, or horovod"
+    ),
     "smdistributed.modelparallel": "use torch_distributed: {enabled: true} with PyTorch's FullyShardedDataParallel",
-    "parameter_server": "use multi_worker_mirrored_strategy: {enabled: true}",
-    "pytorchddp": "use torch_distributed: {enabled: true}",
-    "pytorchxla": "use torch_distributed: {enabled: true}",
+    "parameter_server": "use multi_worker_mirrored_strategy: {enabled: true}, TensorFlow 2's way",
+    "pytorchddp": "use torch_distributed: {enabled: true}; the script stays the same",
+    "pytorchxla": "use torch_distributed: {enabled: true}; there are no Trainium or TPU devices here",
 }
 
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 
 from headrace.errors import UsageError
+from headrace.job.fields import JobFields
 
 VERSION_1 = {
     "train_instance_count": "instance_count",
@@ -28,44 +29,14 @@ VERSION_1 = {
 }
 """Name in SDK version 1 to name in version 2."""
 
-JOB_KEYS = frozenset(
-    {
-        "checkpoint_local_path",
-        "checkpoint_s3_uri",
-        "completion",
-        "data_service",
-        "dependencies",
-        "distribution",
-        "enable_network_isolation",
-        "encrypt_inter_container_traffic",
-        "engines",
-        "entry_point",
-        "environment",
-        "framework_version",
-        "hyperparameters",
-        "image_uri",
-        "input_mode",
-        "instance_count",
-        "instance_groups",
-        "instance_type",
-        "keep_alive_period_in_seconds",
-        "metric_definitions",
-        "output_kms_key",
-        "output_path",
-        "py_version",
-        "requirements",
-        "retry",
-        "role",
-        "security_group_ids",
-        "source_dir",
-        "subnets",
-        "tags",
-        "training_plan",
-        "use_spot_instances",
-        "volume_kms_key",
-        "volume_size",
-    }
-)
+JOB_KEYS = frozenset(JobFields.model_fields) - {
+    "code_location",  # the SDK uploads the code there, and here nobody does
+    "command",
+    "inputs",
+    "job_name",
+    "request_extras",
+    "stopping_condition",
+}
 """Arguments that are keys of the job file."""
 
 _MEMBERS = {
@@ -75,7 +46,7 @@ _MEMBERS = {
 }
 """Arguments that are members of the request and nothing else."""
 
-_CONDITION = {"max_run": "max_run", "max_wait": "max_wait"}
+_CONDITION = ("max_run", "max_wait")
 
 PLUMBING = frozenset(
     {
@@ -136,7 +107,7 @@ def job_keys(given: Mapping[str, object]) -> dict[str, object]:
     arguments = _modern(given)
     refuse(arguments)
     data = {name: value for name, value in arguments.items() if name in JOB_KEYS}
-    condition = {key: arguments[name] for name, key in _CONDITION.items() if name in arguments}
+    condition = {name: arguments[name] for name in _CONDITION if name in arguments}
     if condition:
         data["stopping_condition"] = condition
     if "max_retry_attempts" in arguments:

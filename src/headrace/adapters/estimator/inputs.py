@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from headrace.errors import UsageError
 from headrace.job import TrainingInput
+from headrace.job.request_names import CHANNELS
+from headrace.job.request_read import read_request
 
 DEFAULT_CHANNEL = "training"
 """Name of the channel when `inputs` is one location and not a mapping; the SDK's own."""
@@ -48,29 +50,8 @@ def _channel(name: str, value: object) -> object:
     )
 
 
-_OF_SOURCE = {
-    "S3Uri": "s3_data",
-    "S3DataType": "s3_data_type",
-    "S3DataDistributionType": "distribution",
-    "AttributeNames": "attribute_names",
-    "InstanceGroupNames": "instance_groups",
-}
-_OF_CHANNEL = {
-    "ContentType": "content_type",
-    "CompressionType": "compression",
-    "RecordWrapperType": "record_wrapping",
-    "InputMode": "input_mode",
-}
-
-
-def _of_request(name: str, config: Mapping[str, object]) -> dict[str, object]:
-    source = config.get("DataSource")
-    s3 = source.get("S3DataSource") if isinstance(source, Mapping) else None
-    if not isinstance(s3, Mapping):
+def _of_request(name: str, config: Mapping[str, object]) -> object:
+    channel = read_request({CHANNELS: [{"ChannelName": name, **config}]}).data.get("inputs")
+    if not isinstance(channel, Mapping):
         raise UsageError(f"inputs[{name!r}] has no S3DataSource", "give a path, or an s3:// or file:// URI")
-    channel = {key: s3[theirs] for theirs, key in _OF_SOURCE.items() if s3.get(theirs) is not None}
-    channel |= {key: config[theirs] for theirs, key in _OF_CHANNEL.items() if config.get(theirs) is not None}
-    shuffle = config.get("ShuffleConfig")
-    if isinstance(shuffle, Mapping):
-        channel["shuffle_config"] = {"seed": shuffle.get("Seed")}
-    return channel
+    return channel[name]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.errors import RunFailed, UsageError
-from headrace.job import RunHandle
+from headrace.errors import UsageError
+from headrace.job import RunHandle, handle
 from headrace.runs import Run
 from headrace.runs.describe import describe
 
@@ -12,11 +12,11 @@ class TrainingJob:
     """One started job.
 
     Args:
-        handle: the run.
+        run: the run.
     """
 
-    def __init__(self, handle: RunHandle) -> None:
-        self._handle = handle
+    def __init__(self, run: RunHandle) -> None:
+        self._handle = run
 
     def __repr__(self) -> str:
         return f"TrainingJob({self.name!r})"
@@ -40,8 +40,7 @@ class TrainingJob:
 
     def logs(self, follow: bool = False) -> None:
         """Prints the output of all programs; `follow` goes on to the end of the run."""
-        for line in self._handle.logs(follow=follow):
-            print(line, flush=True)
+        handle.follow(self._handle, to_the_end=follow)
 
     def wait(self, logs: bool = True) -> None:
         """Waits for the end.
@@ -52,12 +51,7 @@ class TrainingJob:
         Raises:
             RunFailed: it did not succeed.
         """
-        if logs:
-            self.logs(follow=True)
-        status = self._handle.wait()
-        if status.value != "Completed":
-            reason = str(self._handle.cause or "no cause is known")
-            raise RunFailed(f"{self.name}: {status.value}: {reason}", hint=f"headrace logs {self.name}")
+        handle.wait_for_success(self._handle, logs=logs)
 
     def stop(self) -> None:
         """Stops the job."""

@@ -168,8 +168,10 @@ class Agents:
             self._tell(self._plan.leader, AgentGone(agent.host.name, how))
             # The leader alone, and others have given up waiting for its word, or have its last word: it must come to an
             # end. When they were killed, or released, it goes on.
-            gave_up = agent.process.returncode > 0 or self.verdict_of_coordinator() is not None
-            if not self.leader_ended and len(self._agents) == 1 and gave_up:
+            alone = (
+                not self.leader_ended and len(self._agents) == 1
+            )  # else the whole record would be read for each host
+            if alone and (agent.process.returncode > 0 or self.verdict_of_coordinator() is not None):
                 self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
             return
         self.leader_ended = True

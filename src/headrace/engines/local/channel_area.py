@@ -6,19 +6,25 @@ Apart from `channels`, because the supervisor, which removes it, shall not load 
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import msgspec
 
 from headrace.instance.channels import mounts, placing
 from headrace.instance.channels.order import SERVE, STAGE, order_path, read_order
-from headrace.runs import RunPaths, list_runs
+from headrace.runs import RunPaths
 
 FOLDER = "channels"  # of the run
 
 
+def channel_area(paths: RunPaths) -> Path:
+    """Returns the stage area of a run; it need not exist."""
+    return (paths.root / FOLDER).resolve()
+
+
 def remove_channels(paths: RunPaths) -> None:
     """Takes away what a run's channels have left: mount, FIFOs, downloaded data. For a run that has ended."""
-    folder = (paths.root / FOLDER).resolve()
+    folder = channel_area(paths)
     for point in mounts.mounted_below(folder):
         mounts.unmount(point)
     for name in (STAGE, SERVE):
@@ -30,11 +36,3 @@ def remove_channels(paths: RunPaths) -> None:
             for channel in order.channels:
                 placing.unlink_pipes(order, channel)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep_channels() -> None:
-    """Removes the channels of runs whose every process was killed. For the start of another run."""
-    for run in list_runs():
-        folder = (run.paths.root / FOLDER).resolve()
-        if folder.is_dir() and not run.supervised:
-            remove_channels(run.paths)

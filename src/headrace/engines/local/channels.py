@@ -105,7 +105,6 @@ def check_channels(job: Job) -> None:
     Raises:
         EngineRefused: nothing is there, or it cannot be asked for.
     """
-    check_mounts(job)
     staged = [order for order in orders(job) if not order.is_link]
     if not staged:
         return

@@ -11,18 +11,17 @@ from collections.abc import Iterator
 
 from headrace.engines.local.artefacts import check_artefacts
 from headrace.engines.local.certifying import check_certificates
-from headrace.engines.local.channel_area import sweep_channels
 from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.launching import start_keeper, start_supervisor
+from headrace.engines.local.leftovers import sweep_leftovers
 from headrace.engines.local.limits_cgroup import RECORD, find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
-from headrace.engines.local.scratch import sweep_scratch
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.launch import NAMESPACE, LaunchPlan
 from headrace.job import Job
@@ -66,8 +65,7 @@ def start(job: Job, detach: bool = False) -> Handle:
     """
     check(job)
     sweep(find_places(), runs_dir().glob(f"*/{RECORD}"))  # of runs whose supervisor and caller were killed together
-    sweep_channels()
-    sweep_scratch()
+    sweep_leftovers()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local")
     try:

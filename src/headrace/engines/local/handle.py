@@ -10,9 +10,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from headrace.engines.local.channel_area import remove_channels
+from headrace.engines.local.leftovers import remove_leftovers
 from headrace.engines.local.limits_cgroup import RECORD, REMOVE_SECONDS, find_places, sweep
-from headrace.engines.local.scratch import remove_scratch
 from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import Process, is_running, look, name_of_exit, send
 from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
@@ -138,9 +137,8 @@ class Handle:
         how = name_of_exit(code, None) if code >= 0 else name_of_exit(None, -code)
         how = stood_still() if self._stood_still else how
         end_agents(self.run, AGENTS_SECONDS)
-        remove_scratch(self.id)
+        remove_leftovers(self.paths)
         sweep(find_places(), [self.paths.root / RECORD], REMOVE_SECONDS)
-        remove_channels(self.paths)
         cause = Cause(f"the engine's supervisor was {how}" if code < 0 else f"the engine's supervisor {how}")
         with EventWriter(self.paths.events(ENGINE)) as events:  # its writer is dead
             events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from headrace.engines.local.launching import READY, start_supervisor
+from headrace.engines.local.working import complaint
 from headrace.errors import EngineRefused
 from headrace.runs import RunPaths
 
@@ -23,7 +24,7 @@ def main() -> int:
     try:
         handle = start_supervisor(RunPaths(Path(sys.argv[1])))
     except EngineRefused as error:
-        print(f"error: {error.message}".replace("\n", " "), flush=True)
+        print(complaint(error), flush=True)
         return 1
     print(READY, flush=True)
     null = os.open(os.devnull, os.O_WRONLY)  # nobody reads on

@@ -6,7 +6,6 @@ import shlex
 
 from headrace.engines.local.isolation.layout import address_of
 from headrace.engines.local.limits import HostLimits, Machine, assign_limits
-from headrace.errors import JobInvalid
 from headrace.instance.launch import (
     NAMESPACE,
     DistributionPlan,
@@ -38,7 +37,7 @@ def make_plan(
     """Returns the launch plan of a run.
 
     Args:
-        job: the job.
+        job: the job; the local engine's own rules hold for it (`Job.check_engine`).
         paths: the run's directory; it need not exist.
         machine: what it has for the job.
         python: interpreter for the user's programs.
@@ -46,7 +45,7 @@ def make_plan(
         network: the first two numbers of their addresses when they are isolated.
 
     Raises:
-        JobInvalid: a CPU or GPU that this machine does not have, or a distribution that runs on SageMaker only.
+        JobInvalid: a CPU or GPU that this machine does not have.
     """
     limits = assign_limits(job, machine)
     isolation = isolation or Isolation()
@@ -90,26 +89,7 @@ def make_plan(
     )
 
 
-# What only runs on SageMaker, and what to use in its place.
-_ELSEWHERE = {
-    "smdistributed.dataparallel": "use torch_distributed: {enabled: true} with DistributedDataParallel, or horovod",
-    "smdistributed.modelparallel": "use torch_distributed: {enabled: true} with FullyShardedDataParallel",
-    "parameter_server": "use multi_worker_mirrored_strategy: {enabled: true}, TensorFlow 2's way",
-    "pytorchddp": "use torch_distributed: {enabled: true}; the script stays the same",
-    "pytorchxla": "use torch_distributed: {enabled: true}; there are no Trainium or TPU devices here",
-}
-
-
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:
-    """The job's worlds. Raises JobInvalid for a kind that this engine cannot start."""
-    problems = []
-    for index, world in enumerate(job.distributions):
-        if world.kind in _ELSEWHERE:
-            path = ("distribution", *((index,) if len(job.distributions) > 1 else ()), *world.kind.split("."))
-            message = "runs on SageMaker only; the local engine cannot start it"
-            problems.append(job.problem(path, message, hint=_ELSEWHERE[world.kind]))
-    if problems:
-        raise JobInvalid(tuple(problems))
     return tuple(
         DistributionPlan(
             kind=world.kind,

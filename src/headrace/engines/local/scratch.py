@@ -11,8 +11,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from headrace.runs import list_runs
-
 
 def scratch_dir(run_id: str) -> Path:
     """Returns the directory; it need not exist."""
@@ -22,10 +20,3 @@ def scratch_dir(run_id: str) -> Path:
 def remove_scratch(run_id: str) -> None:
     """Removes the directory with all that is in it."""
     shutil.rmtree(scratch_dir(run_id), ignore_errors=True)
-
-
-def sweep_scratch() -> None:
-    """Removes the directories of runs whose every process was killed."""
-    for run in list_runs():
-        if scratch_dir(run.id).is_dir() and not run.supervised:
-            remove_scratch(run.id)

@@ -38,9 +38,9 @@ import msgspec
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
 from headrace.engines.local.artefacts import has_artefacts
 from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
-from headrace.engines.local.channel_area import remove_channels
 from headrace.engines.local.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.engines.local.isolation.starting import Starter, open_starter
+from headrace.engines.local.leftovers import remove_leftovers
 from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
 from headrace.errors import HeadraceError
@@ -125,8 +125,7 @@ class Supervisor:
         finally:
             self._starter.close()
             self._end_everything()
-            remove_scratch(self._plan.run_id)
-            remove_channels(self._paths)
+            remove_leftovers(self._paths)
             for group in self._groups.remove():
                 print(f"the control group {group} could not be removed", file=sys.stderr)
             reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
