@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.runs import HostSecond, LoaderSecond, Metric, Stream
+from headrace.runs import LoaderSecond, Metric, Stream
 from headrace.runs.events import ChannelProgress
 
 _RECENT = 5.0  # seconds after which the last record of a rank says nothing about now
@@ -33,7 +33,7 @@ class Progress:
 
     def add(self, stream: Stream, metric: Metric) -> None:
         """Takes in one metric."""
-        if isinstance(metric, HostSecond):
+        if not isinstance(metric, LoaderSecond):
             return
         key = (metric.loader, stream)
         self._steps[key] = self._steps.get(key, 0) + metric.steps

@@ -4,7 +4,7 @@ from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, comp
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
-from headrace.insight.verdict import ProgramReport, Report, report
+from headrace.insight.reporting import ProgramReport, Report, report
 
 __all__ = [
     "FORMULAS",

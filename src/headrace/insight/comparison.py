@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.errors import UsageError
 from headrace.insight.figures import FORMULAS, Figure, missing
-from headrace.insight.verdict import Report
+from headrace.insight.reporting import Report
 from headrace.runs import Status
 
 

@@ -14,7 +14,7 @@ from headrace.runs.events import (
 )
 from headrace.runs.layout import RunPaths, Stream, runs_dir
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
-from headrace.runs.metrics import HostSecond, LoaderSecond, Metric
+from headrace.runs.metrics import GpuUse, HostSecond, LoaderSecond, Metric, ValueSecond, WorkerSecond
 from headrace.runs.reading import EndOfRun, EventFollower, MetricFollower, Run, list_runs
 from headrace.runs.state import ENGINE_KILLED, Program, RunState, state_of
 from headrace.runs.store import (
@@ -40,6 +40,7 @@ __all__ = [
     "Event",
     "EventFollower",
     "EventWriter",
+    "GpuUse",
     "HostSecond",
     "LoaderSecond",
     "LogFollower",
@@ -57,6 +58,8 @@ __all__ = [
     "Selector",
     "Status",
     "Stream",
+    "ValueSecond",
+    "WorkerSecond",
     "adopt",
     "create_run",
     "list_runs",

@@ -1,8 +1,11 @@
 """The metrics of a run: typed records, one JSON object a line, about one line a second, summed at the source.
 
 `LoaderSecond` is written by a training process (headrace.feed's DataLoader, or any loader wrapped by
-`headrace.track`) into the file named by HEADRACE_METRICS; the feed is a library of its own and writes the same
-fields without importing this module. `HostSecond` is written by the host's agent.
+`headrace.track`) into the file named by HEADRACE_METRICS, `WorkerSecond` by a feed server, and by a training process
+that has data workers of its own; the feed is a library of its own and writes the same fields without importing this
+module. `HostSecond` and `ValueSecond` are written by the host's agent.
+
+Fields with a default came later than the others: a record without them says that they were not measured.
 """
 
 from __future__ import annotations
@@ -26,6 +29,10 @@ class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
         step: seconds that these steps lasted, `wait` included.
         step_min, step_max: shortest and longest of these steps, seconds.
         bytes: payload bytes of these steps' batches.
+        h2d: seconds of these steps in which batches were copied to the device; None where nobody measured it.
+        compute: seconds of these steps in which the device worked (CUDA events); None without one, then what is left
+            of `step` after `wait` and `h2d` is the compute time.
+        queue: batches that were ready when `next()` was called, mean over these steps; None for a foreign loader.
     """
 
     t: float
@@ -38,6 +45,62 @@ class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
     step_min: float
     step_max: float
     bytes: int
+    h2d: float | None = None
+    compute: float | None = None
+    queue: float | None = None
+
+
+class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="worker"):
+    """What the data workers of one feed server, or of one rank's loader, did in about one second.
+
+    The time of an executor is spent in three ways, so produce + blocked + idle = executors * seconds.
+
+    Attributes:
+        t: end of the window, seconds since the epoch, UTC.
+        seconds: its length.
+        loader: the rank's loader whose local workers these are; empty for a feed server.
+        executors: worker processes.
+        produce: executor seconds spent on making samples.
+        blocked: executor seconds in which there was work but no room for its result: the receiver was slower.
+        idle: executor seconds without work: nobody asked.
+        cpu: CPU seconds (user + system) of the executors in this window.
+        slices, samples, bytes: what was made: answers, rows, payload bytes.
+        sent: payload bytes that left through the network; 0 for local workers.
+        sending: seconds in which the network was busy with them, at most `seconds` a connection.
+    """
+
+    t: float
+    seconds: float
+    loader: str = ""
+    executors: int
+    produce: float
+    blocked: float
+    idle: float
+    cpu: float
+    slices: int
+    samples: int
+    bytes: int
+    sent: int = 0
+    sending: float = 0.0
+
+
+class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one GPU did, as NVML tells it.
+
+    Attributes:
+        index: number of the device on this host.
+        name: of its model.
+        use: share of the last sample period in which a kernel ran, 0 to 100.
+        memory, memory_total: bytes.
+        power: watts, None where it cannot be read.
+    """
+
+    index: int
+    name: str
+    use: float
+    memory: int
+    memory_total: int
+    power: float | None = None
 
 
 class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="host"):
@@ -49,6 +112,11 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
         cores: CPUs that the host may use.
         rss: resident bytes of its live processes, shared pages counted once a process.
         processes: live processes.
+        memory: bytes of memory that the host may use.
+        received, sent: bytes through the host's network devices since its start, loopback excluded; None where the
+            host has no network of its own.
+        read, written: bytes that its processes moved from and to disks since its start.
+        gpus: its GPUs.
     """
 
     t: float
@@ -56,7 +124,34 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
     cores: int
     rss: int
     processes: int
+    memory: int | None = None
+    received: int | None = None
+    sent: int | None = None
+    read: int | None = None
+    written: int | None = None
+    gpus: tuple[GpuUse, ...] = ()
 
 
-Metric = LoaderSecond | HostSecond
+class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="value"):
+    """A figure that the job's metric definitions found in a program's log, summed up over about one second.
+
+    Attributes:
+        t: end of the window, seconds since the epoch, UTC.
+        name: of the metric definition.
+        stream: the program that printed it: a rank's number.
+        count: how many were found.
+        last, low, high, total: the last, least and greatest of them, and their sum.
+    """
+
+    t: float
+    name: str
+    stream: str
+    count: int
+    last: float
+    low: float
+    high: float
+    total: float
+
+
+Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond
 """Any metric; `msgspec.json.decode(line, type=Metric)` reads one."""
