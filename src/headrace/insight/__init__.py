@@ -5,6 +5,7 @@ from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, 
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
 from headrace.insight.reporting import ProgramReport, Report, report
+from headrace.insight.workers import WorkersReport
 
 __all__ = [
     "FORMULAS",
@@ -20,6 +21,7 @@ __all__ = [
     "Row",
     "Spread",
     "Window",
+    "WorkersReport",
     "compare",
     "report",
 ]
