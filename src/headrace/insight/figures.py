@@ -30,7 +30,8 @@ FORMULAS: dict[str, str] = {
     ),
     "compute": (
         "100 * sum(compute) / sum(step), compute being the device's time from the batch's arrival to the end of the "
-        "work that was submitted before the following next() (CUDA events); without CUDA: 100 * (step - wait - h2d) / step"
+        "work that was submitted before the following next() (CUDA events); without CUDA: "
+        "100 * (step - wait - h2d) / step"
     ),
     "queue": "mean number of batches that were ready when next() was called, weighted by steps",
     "supply": "sum(samples) / sum(produce): samples a second of one executor while it works, never blocked, never idle",
