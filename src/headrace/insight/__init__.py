@@ -1,6 +1,7 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
 
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
+from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, cost_report
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
@@ -12,8 +13,12 @@ __all__ = [
     "Cell",
     "ComparedRun",
     "Comparison",
+    "CostReport",
+    "EpochCost",
     "Figure",
+    "GroupCost",
     "GroupReport",
+    "HostCost",
     "LoaderReport",
     "ProgramReport",
     "Report",
@@ -21,5 +26,6 @@ __all__ = [
     "Spread",
     "Window",
     "compare",
+    "cost_report",
     "report",
 ]
