@@ -11,17 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timezone
 
 import msgspec
 
 from headrace.catalog.cost import cost
-from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of, regions
-from headrace.insight.figures import FORMULAS, Figure, Spread, Window, missing
-from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
+from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
+from headrace.insight.billing import (
+    NOT_STARTED,
+    Bill,
+    PricedGroup,
+    per_1000_samples,
+    per_hour,
+    per_step,
+    platform,
+    unpriced,
+)
+from headrace.insight.figures import FORMULAS, Figure, Window, missing
+from headrace.insight.loaders import by_loader, loader_report, main_loader, window_of
 from headrace.runs import LoaderSecond, Run, RunState, Status, Stream
-from headrace.runs.describe import billed
 from headrace.runs.lifecycle import HostTime
 
 _NAMES = (
@@ -123,14 +131,6 @@ class CostReport(msgspec.Struct, frozen=True):
     formulas: dict[str, str]
 
 
-class PricedGroup(msgspec.Struct, frozen=True):
-    """The part of a group in plan.json that has a price."""
-
-    name: str
-    instance_type: str = ""
-    hosts: tuple[str, ...] = ()
-
-
 class PricedBudget(msgspec.Struct, frozen=True):
     """The part of the budget in plan.json that a report shows."""
 
@@ -191,21 +191,21 @@ def cost_of(
     """
     where = region or (job.budget.region if job.budget else DEFAULT_REGION)
     prices = {group.name: price_of(group.instance_type, where, on=on) for group in job.groups}
-    bill = _Bill(state, prices, unpriced(job.groups, prices, where), now)
+    bill = Bill(state, prices, unpriced(job.groups, prices, where), now)
     name = main_loader(loaders)
     ranks = by_loader(loaders)[name] if name is not None else {}
     training = loader_report(name, ranks) if name is not None else None
-    per_hour = _per_hour(bill, window_of(ranks) if ranks else None)
+    rate = per_hour(bill, window_of(ranks) if ranks else None)
     epochs = _epochs(bill, ranks)
     return CostReport(
         region=where,
         currency=CURRENCY,
         total=bill.of("cost", state.hosts),
-        per_hour=per_hour,
-        per_step=_per_step(per_hour, training),
+        per_hour=rate,
+        per_step=per_step(rate, training),
         per_epoch=_per_epoch(epochs, state),
-        per_1000_samples=_per_1000_samples(per_hour, training),
-        platform=_platform(bill, job),
+        per_1000_samples=per_1000_samples(rate, training),
+        platform=platform(bill, job.groups),
         groups=tuple(_group(bill, group) for group in job.groups),
         hosts=tuple(_host(bill, host) for host in state.hosts),
         epochs=epochs,
@@ -215,65 +215,7 @@ def cost_of(
     )
 
 
-def unpriced(groups: Sequence[PricedGroup], prices: Mapping[str, Price | None], region: str) -> dict[str, str]:
-    """Returns why a group has no price, by its name; only groups without one."""
-    found = {}
-    for group in groups:
-        if prices[group.name] is not None:
-            continue
-        kind = group.instance_type
-        if not kind.startswith("ml."):
-            found[group.name] = f"{kind or 'an unknown instance type'} has no list price"
-            continue
-        others = [each for each in regions() if price_of(kind, each) is not None]
-        known = f"; known: {', '.join(others)}" if others and region not in others else ""
-        found[group.name] = f"no price of {kind} in {region} is known{known}"
-    return found
-
-
-@dataclass(frozen=True)
-class _Bill:
-    """The clocks of a run and the prices of its groups."""
-
-    state: RunState
-    prices: Mapping[str, Price | None]
-    why_not: Mapping[str, str]
-    now: float
-
-    @property
-    def window(self) -> Window | None:
-        started = self.state.instances_started
-        return None if started is None else Window(started, self.now if self.state.ended is None else self.state.ended)
-
-    def excuse(self, groups: Sequence[str]) -> str:
-        """Returns why these groups' money is not known; empty when it is."""
-        if self.window is None:
-            return "no instance has started"
-        unknown = [self.why_not.get(name, f"the instance type of {name} is not known") for name in groups]
-        words = [why for name, why in zip(groups, unknown, strict=True) if self.prices.get(name) is None]
-        return "; ".join(dict.fromkeys(words))
-
-    def of(self, name: str, hosts: Sequence[HostTime]) -> Figure:
-        """Returns what hosts cost, each to its own end."""
-        excuse = self.excuse([host.group for host in hosts])
-        if excuse:
-            return missing(name, CURRENCY, excuse)
-        value = math.fsum(cost(self.price(host), host.seconds(self.now)) for host in hosts)
-        return Figure(name, CURRENCY, value, self.window, note="so far" if self.state.ended is None else "")
-
-    def per_hour(self, start: float, end: float) -> float:
-        """Returns the price an hour of the hosts that ran between two moments, averaged over them."""
-        shares = (self.price(host) * host.within(start, end) / (end - start) for host in self.state.hosts)
-        return math.fsum(shares)
-
-    def price(self, host: HostTime) -> float:
-        """Returns the price of a host that has one."""
-        price = self.prices[host.group]
-        assert price is not None
-        return price.price
-
-
-def _group(bill: _Bill, group: PricedGroup) -> GroupCost:
+def _group(bill: Bill, group: PricedGroup) -> GroupCost:
     hosts = [host for host in bill.state.hosts if host.group == group.name]
     return GroupCost(
         group=group.name,
@@ -285,67 +227,22 @@ def _group(bill: _Bill, group: PricedGroup) -> GroupCost:
     )
 
 
-def _host(bill: _Bill, host: HostTime) -> HostCost:
+def _host(bill: Bill, host: HostTime) -> HostCost:
     return HostCost(host.group, host.host, host.released, _seconds(bill, [host]), bill.of("cost", [host]))
 
 
-def _seconds(bill: _Bill, hosts: Sequence[HostTime]) -> Figure:
-    if bill.window is None:
-        return missing("billable_seconds", "s", "no instance has started")
+def _seconds(bill: Bill, hosts: Sequence[HostTime]) -> Figure:
+    if bill.window is None or not hosts:
+        return missing("billable_seconds", "s", NOT_STARTED)
     return Figure("billable_seconds", "s", math.fsum(host.seconds(bill.now) for host in hosts), bill.window)
 
 
-def _platform(bill: _Bill, job: PricedJob) -> Figure:
-    seconds = billed(bill.state, bill.now)
-    excuse = bill.excuse([group.name for group in job.groups]) or ("" if job.groups else "the groups are not known")
-    if excuse or seconds is None:
-        return missing("cost_platform", CURRENCY, excuse)
-    every = math.fsum(bill.price(host) for host in bill.state.hosts)
-    note = "so far" if bill.state.ended is None else ""
-    return Figure("cost_platform", CURRENCY, cost(every, seconds), bill.window, note=note)
-
-
-def _per_hour(bill: _Bill, window: Window | None) -> Figure:
-    unit = f"{CURRENCY}/hour"
-    if window is None or not window.seconds:
-        return missing("cost_per_hour", unit, "no loader has a record after its warm-up")
-    excuse = bill.excuse([host.group for host in bill.state.hosts])
-    if excuse:
-        return missing("cost_per_hour", unit, excuse)
-    return Figure("cost_per_hour", unit, bill.per_hour(window.start, window.end), window)
-
-
-def _per_step(per_hour: Figure, training: LoaderReport | None) -> Figure:
-    step = training.step_time if training else None
-    if per_hour.value is None or step is None or step.value is None:
-        return missing("cost_per_step", CURRENCY, per_hour.note or (step.note if step else ""))
-    rate = per_hour.value
-    spread = None
-    if step.spread is not None:
-        low, high = (cost(rate, end / 1000) for end in (step.spread.low, step.spread.high))
-        spread = Spread(low, high, step.spread.count)
-    return Figure("cost_per_step", CURRENCY, cost(rate, step.value / 1000), step.window, spread)
-
-
-def _per_1000_samples(per_hour: Figure, training: LoaderReport | None) -> Figure:
-    rate = training.samples_per_second if training else None
-    if per_hour.value is None or rate is None or not rate.value:
-        why = per_hour.note or (rate.note if rate else "") or "no samples were counted"
-        return missing("cost_per_1000_samples", CURRENCY, why)
-    value = cost(per_hour.value, 1000 / rate.value)
-    spread = None
-    if rate.spread is not None and rate.spread.low > 0:
-        low, high = (cost(per_hour.value, 1000 / end) for end in (rate.spread.high, rate.spread.low))
-        spread = Spread(low, high, rate.spread.count)
-    return Figure("cost_per_1000_samples", CURRENCY, value, rate.window, spread)
-
-
-def _epochs(bill: _Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[EpochCost, ...]:
+def _epochs(bill: Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[EpochCost, ...]:
     numbers = sorted({second.epoch for records in ranks.values() for second in records})
     return tuple(_epoch(bill, number, ranks) for number in numbers)
 
 
-def _epoch(bill: _Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> EpochCost:
+def _epoch(bill: Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> EpochCost:
     mine = [[second for second in records if second.epoch == number] for records in ranks.values()]
     mine = [records for records in mine if records]
     every = [second for records in mine for second in records]
@@ -403,24 +300,3 @@ def _notes(
     if not state.finished:
         notes.append("the run is still going on: the figures are of now")
     return notes
-
-
-def money(figure: Figure) -> str:
-    """Returns an amount with its unit and at least three digits that count; ``-`` without a value.
-
-    >>> money(Figure("cost", "USD", 0.001264375)), money(Figure("cost", "USD", 45.032))
-    ('0.00126 USD', '45.03 USD')
-    """
-    if figure.value is None:
-        return "-"
-    return f"{amount(figure.value)} {figure.unit}"
-
-
-def amount(value: float) -> str:
-    """Returns an amount with two decimals, or more while fewer than three digits count.
-
-    >>> amount(0.0), amount(37.688), amount(0.204), amount(0.0000301)
-    ('0.00', '37.69', '0.204', '0.0000301')
-    """
-    places = 2 if not value else max(2, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{places}f}"
