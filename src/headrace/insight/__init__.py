@@ -5,6 +5,7 @@ from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, c
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
+from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
 
 __all__ = [
@@ -20,12 +21,15 @@ __all__ = [
     "GroupReport",
     "HostCost",
     "LoaderReport",
+    "PlannedCost",
     "ProgramReport",
+    "Projection",
     "Report",
     "Row",
     "Spread",
     "Window",
     "compare",
     "cost_report",
+    "project",
     "report",
 ]
