@@ -1,9 +1,11 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
 
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
+from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, cost_report
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
+from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
 
 __all__ = [
@@ -12,14 +14,22 @@ __all__ = [
     "Cell",
     "ComparedRun",
     "Comparison",
+    "CostReport",
+    "EpochCost",
     "Figure",
+    "GroupCost",
     "GroupReport",
+    "HostCost",
     "LoaderReport",
+    "PlannedCost",
     "ProgramReport",
+    "Projection",
     "Report",
     "Row",
     "Spread",
     "Window",
     "compare",
+    "cost_report",
+    "project",
     "report",
 ]
