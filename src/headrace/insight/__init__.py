@@ -7,6 +7,7 @@ from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
 from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
+from headrace.insight.workers import WorkersReport
 
 __all__ = [
     "FORMULAS",
@@ -28,6 +29,7 @@ __all__ = [
     "Row",
     "Spread",
     "Window",
+    "WorkersReport",
     "compare",
     "cost_report",
     "project",

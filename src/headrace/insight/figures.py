@@ -24,6 +24,26 @@ FORMULAS: dict[str, str] = {
         "sum(samples) / sum(step) of a rank, added over the ranks; time between epochs is not counted"
     ),
     "data_wait": "100 * sum(wait) / sum(step), where wait is the time blocked in next()",
+    "h2d": (
+        "100 * sum(h2d) / sum(step): time in which the feed's copies to the device ran (CUDA events on their stream); "
+        "they run beside the computation, so wait, h2d and compute may add up to more than the step"
+    ),
+    "compute": (
+        "100 * sum(compute) / sum(step), compute being the device's time from the batch's arrival to the end of the "
+        "work that was submitted before the following next() (CUDA events); without CUDA: "
+        "100 * (step - wait - h2d) / step"
+    ),
+    "queue": "mean number of batches that were ready when next() was called, weighted by steps",
+    "supply": "sum(samples) / sum(produce): samples a second of one executor while it works, never blocked, never idle",
+    "produce": "100 * executor seconds spent on making samples / (executors * seconds)",
+    "blocked": (
+        "100 * executor seconds without a slice while results wait to be sent, or work waits for memory, "
+        "/ (executors * seconds)"
+    ),
+    "idle": "100 * executor seconds in which nobody asked / (executors * seconds)",
+    "worker_cpu": "1000 * CPU seconds (user + system) of the executors / samples",
+    "bytes_per_sample": "payload bytes of the executors' results / samples",
+    "link": "100 * seconds in which a host's busiest connection was sending / seconds, mean over the hosts",
     "cpu": (
         "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * cores that these hosts "
         "may use); 100 % means that all its own cores were busy"
