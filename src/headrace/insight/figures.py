@@ -29,6 +29,25 @@ FORMULAS: dict[str, str] = {
         "may use); 100 % means that all its own cores were busy"
     ),
     "max_rss": "largest sum of resident bytes over the processes of one host of the group, whole run",
+    "h2d": "100 * sum(h2d) / sum(step), where h2d is the time in which batches were copied to the device",
+    "compute": "100 * sum(compute) / sum(step), where compute is the time in which the device worked (CUDA events)",
+    "data_wait_of_worst": "data_wait of the rank (or of the ranks of the host) that waits most",
+    "data_wait_of_others": "data_wait of all other ranks together",
+    "compute_of_worst": (
+        "sum(compute) / sum(steps) of the slowest rank; without CUDA events compute = step - wait - h2d"
+    ),
+    "compute_of_others": "median of that figure over the other ranks",
+    "produce": "100 * executor seconds spent on making samples / executor seconds, all data workers",
+    "blocked": "100 * executor seconds with work but no room for its result / executor seconds, all data workers",
+    "idle": "100 * executor seconds without work / executor seconds, all data workers",
+    "link": "100 * seconds in which connections were sending / seconds, all feed servers, at most 100",
+    "gpu": "mean over GPUs and seconds of the share of the sample period in which a kernel ran (NVML)",
+    "silence": "now, or the end of the run - end of the last record of any loader",
+    "verdict": "the rule that applied is `verdict.formula`; all rules in their order: docs/verdicts.md",
+    "confidence": (
+        "95 % range of the true mean: value -+ t95(n_eff - 1) * error, where n_eff is the number of per-second values "
+        "reduced for their lag-1 autocorrelation; docs/verdicts.md has the whole of it"
+    ),
     "spread": "10th to 90th percentile of the per-second values in the window",
     "window": (
         f"training window: the first {WARM_UP_RECORDS} metric record of every loader and rank (about one second) is "
@@ -64,6 +83,21 @@ class Spread(msgspec.Struct, frozen=True):
     count: int
 
 
+class Confidence(msgspec.Struct, frozen=True):
+    """How far the noise of the steps may have moved a figure from its true mean; see `headrace.insight.noise`.
+
+    Attributes:
+        low, high: the true mean lies between them with 95 % confidence.
+        error: standard error of the figure, in its unit.
+        freedom: degrees of freedom of that error: how many independent values it rests on, less one.
+    """
+
+    low: float
+    high: float
+    error: float
+    freedom: float
+
+
 class Figure(msgspec.Struct, frozen=True):
     """One measured number.
 
@@ -74,6 +108,7 @@ class Figure(msgspec.Struct, frozen=True):
         window: where it was measured; None when there is no value.
         spread: of the per-second values, None when there are fewer than two.
         note: why there is no value, or what to know about it.
+        confidence: range of its true mean; None when there are too few values to tell.
     """
 
     name: str
@@ -82,6 +117,7 @@ class Figure(msgspec.Struct, frozen=True):
     window: Window | None = None
     spread: Spread | None = None
     note: str = ""
+    confidence: Confidence | None = None
 
 
 def missing(name: str, unit: str, note: str) -> Figure:

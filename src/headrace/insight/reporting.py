@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -9,6 +10,9 @@ import msgspec
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
+from headrace.insight.series import Series, group_series, loader_series
+from headrace.insight.verdict import Verdict, verdict
+from headrace.insight.witnesses import Usage, VerdictInputs, rank_times, silence_of, supply_of
 from headrace.runs import (
     Cause,
     Damage,
@@ -20,6 +24,7 @@ from headrace.runs import (
     RunState,
     Status,
     Stream,
+    WorkerSecond,
 )
 
 
@@ -49,11 +54,13 @@ class Report(msgspec.Struct, frozen=True):
         job_name, run_id, engine, headrace_version: which run.
         created, started, ended: seconds since the epoch, UTC; `started` is when the programs were told to start.
         status, cause, degraded: how it ended; `cause` is the first thing that went wrong.
+        verdict: what limits the job.
         time_to_train: see `formulas`.
         training: the main loader (``train``, else the one with the most samples), all ranks together; None without
             loader metrics.
         loaders: every loader of every rank.
         groups, programs: every instance group and every program.
+        series: figures over time, thinned: step time and data wait of the main loader, CPU and GPU use of the groups.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
     """
@@ -68,11 +75,13 @@ class Report(msgspec.Struct, frozen=True):
     status: Status
     cause: Cause | None
     degraded: bool
+    verdict: Verdict
     time_to_train: Figure
     training: LoaderReport | None
     loaders: tuple[LoaderReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
+    series: tuple[Series, ...]
     notes: tuple[str, ...]
     formulas: dict[str, str]
 
@@ -104,7 +113,9 @@ def report(run: Run) -> Report:
     metrics = run.metrics()
     loaders = {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()}
     hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
-    return judge(run.header, state, _plan(run), loaders, hosts, damage=tuple(run.damage))
+    workers = {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()}
+    now = time.time() if state.ended is None else state.ended
+    return judge(run.header, state, _plan(run), loaders, hosts, workers, damage=tuple(run.damage), now=now)
 
 
 def _plan(run: Run) -> PlannedJob:
@@ -120,8 +131,10 @@ def judge(
     plan: PlannedJob,
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
+    workers: Mapping[Stream, Sequence[WorkerSecond]],
     *,
     damage: Sequence[Damage] = (),
+    now: float,
 ) -> Report:
     """Returns the report of a run, from values alone.
 
@@ -131,7 +144,9 @@ def judge(
         plan: its groups; may be empty.
         loaders: metrics of the loaders, by rank.
         hosts: metrics of the hosts.
+        workers: metrics of the data workers.
         damage: lines that could not be read.
+        now: seconds since the epoch; the end of a run that has ended.
     """
     named = by_loader(loaders)
     main = main_loader(loaders)
@@ -148,6 +163,8 @@ def judge(
         notes.append("degraded: data workers were lost while the job went on")
     if not state.finished:
         notes.append("the run is still going on: the figures are of now")
+    groups = _groups(plan, state, hosts, window)
+    ranks = named[main] if main is not None else {}
     return Report(
         job_name=header.job_name,
         run_id=header.run_id,
@@ -159,13 +176,23 @@ def judge(
         status=state.status,
         cause=state.cause,
         degraded=state.degraded,
+        verdict=verdict(
+            VerdictInputs(
+                ranks=rank_times(ranks),
+                supply=supply_of(workers, main or "", window),
+                usage=_usage(groups, hosts, window),
+                silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
+                window=window,
+            )
+        ),
         time_to_train=time_to_train(state, plan),
         training=loader_report(main, named[main]) if main is not None else None,
         loaders=tuple(
             loader_report(name, {stream: records}) for name, ranks in named.items() for stream, records in ranks.items()
         ),
-        groups=_groups(plan, state, hosts, window),
+        groups=groups,
         programs=tuple(_program(program) for program in state.programs),
+        series=(*loader_series(ranks), *group_series(hosts)),
         notes=tuple(notes),
         formulas=FORMULAS,
     )
@@ -214,6 +241,24 @@ def _groups(
         group_report(name, names, {s: found for s, found in hosts.items() if s.group == name and found}, window)
         for name, names in members.items()
     )
+
+
+def _usage(
+    groups: Sequence[GroupReport], hosts: Mapping[Stream, Sequence[HostSecond]], window: Window | None
+) -> Usage | None:
+    """Returns how busy the GPUs and the busiest group's CPUs looked in the window."""
+    if window is None:
+        return None
+    uses = [
+        gpu.use
+        for records in hosts.values()
+        for second in records
+        if window.start <= second.t <= window.end
+        for gpu in second.gpus
+    ]
+    known = {group.name: group.cpu.value for group in groups if group.cpu.value is not None}
+    busiest = max(known, key=lambda name: known[name], default="")
+    return Usage(sum(uses) / len(uses) if uses else None, known.get(busiest), busiest)
 
 
 def _program(program: Program) -> ProgramReport:
