@@ -8,6 +8,7 @@ from headrace.insight.reporting import ProgramReport, Report, report
 from headrace.insight.series import Series
 from headrace.insight.verdict import Verdict, VerdictName, verdict
 from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
+from headrace.insight.workers import WorkersReport
 
 __all__ = [
     "FORMULAS",
@@ -32,6 +33,7 @@ __all__ = [
     "VerdictInputs",
     "VerdictName",
     "Window",
+    "WorkersReport",
     "compare",
     "report",
     "verdict",

@@ -24,23 +24,37 @@ FORMULAS: dict[str, str] = {
         "sum(samples) / sum(step) of a rank, added over the ranks; time between epochs is not counted"
     ),
     "data_wait": "100 * sum(wait) / sum(step), where wait is the time blocked in next()",
+    "h2d": (
+        "100 * sum(h2d) / sum(step): time in which the feed's copies to the device ran (CUDA events on their stream); "
+        "they run beside the computation, so wait, h2d and compute may add up to more than the step"
+    ),
+    "compute": (
+        "100 * sum(compute) / sum(step), compute being the device's time from the batch's arrival to the end of the "
+        "work that was submitted before the following next() (CUDA events); without CUDA "
+        "100 * (step - wait - h2d) / step"
+    ),
+    "queue": "mean number of batches that were ready when next() was called, weighted by steps",
+    "supply": "sum(samples) / sum(produce): samples a second of one executor while it works, never blocked, never idle",
+    "produce": "100 * executor seconds spent on making samples / (executors * seconds)",
+    "blocked": (
+        "100 * executor seconds without a slice while results wait to be sent, or work waits for memory, "
+        "/ (executors * seconds)"
+    ),
+    "idle": "100 * executor seconds in which nobody asked / (executors * seconds)",
+    "worker_cpu": "1000 * CPU seconds (user + system) of the executors / samples",
+    "bytes_per_sample": "payload bytes of the executors' results / samples",
+    "link": "100 * seconds in which a host's busiest connection was sending / seconds, mean over the hosts",
     "cpu": (
         "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * cores that these hosts "
         "may use); 100 % means that all its own cores were busy"
     ),
     "max_rss": "largest sum of resident bytes over the processes of one host of the group, whole run",
-    "h2d": "100 * sum(h2d) / sum(step), where h2d is the time in which batches were copied to the device",
-    "compute": "100 * sum(compute) / sum(step), where compute is the time in which the device worked (CUDA events)",
     "data_wait_of_worst": "data_wait of the rank (or of the ranks of the host) that waits most",
     "data_wait_of_others": "data_wait of all other ranks together",
     "compute_of_worst": (
         "sum(compute) / sum(steps) of the slowest rank; without CUDA events compute = step - wait - h2d"
     ),
     "compute_of_others": "median of that figure over the other ranks",
-    "produce": "100 * executor seconds spent on making samples / executor seconds, all data workers",
-    "blocked": "100 * executor seconds with work but no room for its result / executor seconds, all data workers",
-    "idle": "100 * executor seconds without work / executor seconds, all data workers",
-    "link": "100 * seconds in which connections were sending / seconds, all feed servers, at most 100",
     "gpu": "mean over GPUs and seconds of the share of the sample period in which a kernel ran (NVML)",
     "silence": "now, or the end of the run - end of the last record of any loader",
     "verdict": "the rule that applied is `verdict.formula`; all rules in their order: docs/verdicts.md",

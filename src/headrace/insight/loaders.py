@@ -1,4 +1,4 @@
-"""Figures of loaders: step time, samples a second and data wait, of one rank and of all ranks together."""
+"""Figures of loaders, of one rank and of all ranks together: step time and its parts, samples a second."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class LoaderReport(msgspec.Struct, frozen=True):
         step_time: mean duration of a step, ms.
         samples_per_second: rate while steps last.
         data_wait: share of the step time blocked in `next()`.
+        h2d: share of the step time in which batches were copied to the device, beside the computation.
+        compute: share of the step time in which the device worked; without CUDA what is left of the step, and its note
+            says so.
+        queue: batches that were ready when `next()` was called.
     """
 
     loader: str
@@ -36,6 +40,9 @@ class LoaderReport(msgspec.Struct, frozen=True):
     step_time: Figure
     samples_per_second: Figure
     data_wait: Figure
+    h2d: Figure
+    compute: Figure
+    queue: Figure
 
 
 Seconds = Mapping[Stream, Sequence[LoaderSecond]]
@@ -89,6 +96,7 @@ def loader_report(name: str, ranks: Seconds) -> LoaderReport:
     kept = {stream: list(records[WARM_UP_RECORDS:]) for stream, records in ranks.items()}
     # A record without steps (a stall of more than a second) has no per-second value; its sums are 0.
     timed = {stream: [s for s in records if s.steps and s.step > 0] for stream, records in kept.items()}
+    pool = [second for records in timed.values() for second in records]
     return LoaderReport(
         loader=name,
         group=one.group,
@@ -97,9 +105,12 @@ def loader_report(name: str, ranks: Seconds) -> LoaderReport:
         ranks=len(ranks),
         steps=Figure("steps", "1", sum(second.steps for second in everything), whole),
         samples=Figure("samples", "1", sum(second.samples for second in everything), whole),
-        step_time=_step_time(timed, window),
+        step_time=_step_time(timed, pool, window),
         samples_per_second=_rate(timed, window),
-        data_wait=_wait(timed, window),
+        data_wait=_wait(timed, pool, window),
+        h2d=_h2d(pool, window),
+        compute=_compute(pool, window),
+        queue=_queue(pool, window),
     )
 
 
@@ -110,8 +121,7 @@ def _whole(ranks: Seconds) -> Window | None:
     return Window(min(second.t - second.step for second in records), max(second.t for second in records))
 
 
-def _step_time(timed: Timed, window: Window | None) -> Figure:
-    pool = [second for records in timed.values() for second in records]
+def _step_time(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
     if not pool:
         return missing("step_time", "ms", _ONLY_WARM_UP)
     value = 1000 * sum(second.step for second in pool) / sum(second.steps for second in pool)
@@ -129,8 +139,7 @@ def _rate(timed: Timed, window: Window | None) -> Figure:
     return Figure("samples_per_second", "1/s", value, window, spread_of(per_second), confidence=known)
 
 
-def _wait(timed: Timed, window: Window | None) -> Figure:
-    pool = [second for records in timed.values() for second in records]
+def _wait(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
     if not pool:
         return missing("data_wait", "%", _ONLY_WARM_UP)
     value = 100 * sum(second.wait for second in pool) / sum(second.step for second in pool)
@@ -144,3 +153,37 @@ def _range(timed: Timed, over: str, under: str, scale: float) -> Confidence | No
     overs = [sum(getattr(second, over) for second in row) for row in rows]
     unders = [sum(getattr(second, under) for second in row) for row in rows]
     return confidence_of_ratio(overs, unders, scale=scale)
+
+
+def _h2d(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    measured = [(second, second.h2d) for second in pool if second.h2d is not None]
+    if not measured:
+        return missing("h2d", "%", _ONLY_WARM_UP if not pool else "headrace did not copy batches to a CUDA device here")
+    return _part("h2d", measured, len(pool), window)
+
+
+def _compute(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    if not pool:
+        return missing("compute", "%", _ONLY_WARM_UP)
+    measured = [(second, second.compute) for second in pool if second.compute is not None]
+    if measured:
+        return _part("compute", measured, len(pool), window)
+    left = [(second, max(0.0, second.step - second.wait - (second.h2d or 0.0))) for second in pool]
+    note = "no CUDA events: the part of the step that is neither wait nor copy"
+    return msgspec.structs.replace(_part("compute", left, len(pool), window), note=note)
+
+
+def _part(name: str, parts: list[tuple[LoaderSecond, float]], records: int, window: Window | None) -> Figure:
+    value = 100 * sum(part for _, part in parts) / sum(second.step for second, _ in parts)
+    note = "" if len(parts) == records else f"measured in {len(parts)} of {records} records"
+    return Figure(name, "%", value, window, spread_of([100 * part / second.step for second, part in parts]), note)
+
+
+def _queue(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    measured = [(second, second.queue) for second in pool if second.queue is not None]
+    if not measured:
+        return missing(
+            "queue", "1", _ONLY_WARM_UP if not pool else "it is not headrace's loader: nobody can count there"
+        )
+    value = sum(queue * second.steps for second, queue in measured) / sum(second.steps for second, _ in measured)
+    return Figure("queue", "1", value, window, spread_of([queue for _, queue in measured]))

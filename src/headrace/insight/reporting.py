@@ -13,6 +13,7 @@ from headrace.insight.loaders import LoaderReport, by_loader, loader_report, mai
 from headrace.insight.series import Series, group_series, loader_series
 from headrace.insight.verdict import Verdict, verdict
 from headrace.insight.witnesses import Usage, VerdictInputs, rank_times, silence_of, supply_of
+from headrace.insight.workers import WorkersReport, workers_reports
 from headrace.runs import (
     Cause,
     Damage,
@@ -59,6 +60,7 @@ class Report(msgspec.Struct, frozen=True):
         training: the main loader (``train``, else the one with the most samples), all ranks together; None without
             loader metrics.
         loaders: every loader of every rank.
+        workers: the data workers of every group: feed servers, and those that ranks have of their own.
         groups, programs: every instance group and every program.
         series: figures over time, thinned: step time and data wait of the main loader, CPU and GPU use of the groups.
         notes: what a reader must know about these figures.
@@ -79,6 +81,7 @@ class Report(msgspec.Struct, frozen=True):
     time_to_train: Figure
     training: LoaderReport | None
     loaders: tuple[LoaderReport, ...]
+    workers: tuple[WorkersReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
     series: tuple[Series, ...]
@@ -164,6 +167,7 @@ def judge(
     if not state.finished:
         notes.append("the run is still going on: the figures are of now")
     groups = _groups(plan, state, hosts, window)
+    found_workers = workers_reports(workers, window)
     ranks = named[main] if main is not None else {}
     return Report(
         job_name=header.job_name,
@@ -179,7 +183,7 @@ def judge(
         verdict=verdict(
             VerdictInputs(
                 ranks=rank_times(ranks),
-                supply=supply_of(workers, main or "", window),
+                supply=supply_of(found_workers, main or ""),
                 usage=_usage(groups, hosts, window),
                 silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
                 window=window,
@@ -190,6 +194,7 @@ def judge(
         loaders=tuple(
             loader_report(name, {stream: records}) for name, ranks in named.items() for stream, records in ranks.items()
         ),
+        workers=found_workers,
         groups=groups,
         programs=tuple(_program(program) for program in state.programs),
         series=(*loader_series(ranks), *group_series(hosts)),

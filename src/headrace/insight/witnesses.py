@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.insight.figures import WARM_UP_RECORDS, Window
-from headrace.runs import Cause, LoaderSecond, Program, Status, Stream, WorkerSecond
+from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window
+from headrace.insight.workers import WorkersReport
+from headrace.runs import Cause, LoaderSecond, Program, Status, Stream
 
 STALL_CAUSE = "stalled:"
 """How the reason of a run begins that `stall_after` has ended."""
@@ -133,34 +134,26 @@ def _times(stream: Stream, records: Sequence[LoaderSecond]) -> RankTimes:
     )
 
 
-def supply_of(workers: Mapping[Stream, Sequence[WorkerSecond]], loader: str, window: Window | None) -> Supply | None:
-    """Returns what the data workers of a loader did in a window; None when they told nothing.
+def supply_of(workers: Sequence[WorkersReport], loader: str) -> Supply | None:
+    """Returns what the data workers of a loader did, each group by its executors; None when they told nothing.
 
     Args:
-        workers: their records, by feed server or rank.
+        workers: the data workers of every group.
         loader: name of the loader whose local workers count; feed servers always do.
-        window: the training window.
     """
-    if window is None:
+    told = [one for one in workers if one.loader in ("", loader) and one.produce.value is not None]
+    if not told:
         return None
-    found = [
-        [one for one in records if one.loader in ("", loader) and window.start < one.t <= window.end]
-        for records in workers.values()
-    ]
-    every = [one for records in found for one in records]
-    capacity = sum(one.produce + one.blocked + one.idle for one in every)
-    if capacity <= 0:
-        return None
-    remote = [one for one in every if not one.loader]
-    sending, seconds = sum(one.sending for one in remote), sum(one.seconds for one in remote)
-    return Supply(
-        produce=100 * sum(one.produce for one in every) / capacity,
-        blocked=100 * sum(one.blocked for one in every) / capacity,
-        idle=100 * sum(one.idle for one in every) / capacity,
-        link=100 * min(1.0, sum(one.sending for one in remote) / sum(one.seconds for one in remote))
-        if remote
-        else None,
+    produce, blocked, idle = (
+        _mean([(one.executors, getattr(one, name)) for one in told]) or 0.0 for name in ("produce", "blocked", "idle")
     )
+    return Supply(produce, blocked, idle, _mean([(one.executors, one.link) for one in told]))
+
+
+def _mean(figures: Sequence[tuple[int, Figure]]) -> float | None:
+    """Returns the mean of the figures that have a value, weighted; None when none has."""
+    known = [(max(1, weight), figure.value) for weight, figure in figures if figure.value is not None]
+    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known) if known else None
 
 
 def silence_of(
