@@ -1,6 +1,7 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
 
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
+from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, cost_report
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Confidence, Figure, Spread, Window
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
@@ -17,8 +18,12 @@ __all__ = [
     "ComparedRun",
     "Comparison",
     "Confidence",
+    "CostReport",
+    "EpochCost",
     "Figure",
+    "GroupCost",
     "GroupReport",
+    "HostCost",
     "LoaderReport",
     "ProgramReport",
     "RankTimes",
@@ -35,6 +40,7 @@ __all__ = [
     "Window",
     "WorkersReport",
     "compare",
+    "cost_report",
     "report",
     "verdict",
 ]

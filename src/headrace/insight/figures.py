@@ -62,6 +62,27 @@ FORMULAS: dict[str, str] = {
         "95 % range of the true mean: value -+ t95(n_eff - 1) * error, where n_eff is the number of per-second values "
         "reduced for their lag-1 autocorrelation; docs/verdicts.md has the whole of it"
     ),
+    "billable_seconds": (
+        "seconds from instances_started to the release of the host, else to the end of the run, else to now; all "
+        "attempts; of a group: added over its hosts"
+    ),
+    "cost": "price * billable_seconds / 3600, added over the hosts; price is the list price of the named instance type",
+    "cost_per_hour": (
+        "sum over the hosts of price * seconds that the host ran within the training window / seconds of this window"
+    ),
+    "cost_per_step": "cost_per_hour * step_time / 3600; a step is one step of all ranks together",
+    "cost_per_1000_samples": "cost_per_hour * (1000 / samples_per_second) / 3600; time between epochs is not counted",
+    "cost_per_epoch": (
+        "mean over the epochs that have ended, the first one left out as warm-up when there are more, of cost_of_epoch"
+    ),
+    "cost_of_epoch": (
+        "price an hour of the hosts that ran, averaged from the first record of the epoch to its last, * sum(step) of "
+        "the epoch (mean over the ranks) / 3600; time between epochs is not counted"
+    ),
+    "cost_platform": (
+        "sum of the prices of all instances * BillableTimeInSeconds / 3600, where BillableTimeInSeconds is the time "
+        "from instances_started to the end of the run, rounded up to 1 s: the platform releases no instance early"
+    ),
     "spread": "10th to 90th percentile of the per-second values in the window",
     "window": (
         f"training window: the first {WARM_UP_RECORDS} metric record of every loader and rank (about one second) is "
@@ -117,7 +138,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     Attributes:
         name: which figure it is; `FORMULAS` says how it is computed.
-        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes`` or ``1`` for a count.
+        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes``, ``USD``, ``USD/hour`` or ``1`` for a count.
         value: the number, None if it was not measured.
         window: where it was measured; None when there is no value.
         spread: of the per-second values, None when there are fewer than two.

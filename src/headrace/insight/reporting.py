@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TypeVar
 
 import msgspec
 
+from headrace.insight.costs import CostReport, PricedJob, cost_of
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
@@ -27,6 +30,8 @@ from headrace.runs import (
     Stream,
     WorkerSecond,
 )
+
+P = TypeVar("P")
 
 
 class ProgramReport(msgspec.Struct, frozen=True):
@@ -62,6 +67,7 @@ class Report(msgspec.Struct, frozen=True):
         loaders: every loader of every rank.
         workers: the data workers of every group: feed servers, and those that ranks have of their own.
         groups, programs: every instance group and every program.
+        cost: what it costs; None when plan.json, which names the instance types, cannot be read.
         series: figures over time, thinned: step time and data wait of the main loader, CPU and GPU use of the groups.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
@@ -84,6 +90,7 @@ class Report(msgspec.Struct, frozen=True):
     workers: tuple[WorkersReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
+    cost: CostReport | None
     series: tuple[Series, ...]
     notes: tuple[str, ...]
     formulas: dict[str, str]
@@ -118,14 +125,19 @@ def report(run: Run) -> Report:
     hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
     workers = {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()}
     now = time.time() if state.ended is None else state.ended
-    return judge(run.header, state, _plan(run), loaders, hosts, workers, damage=tuple(run.damage), now=now)
+    header, priced = run.header, _plan(run, PricedJob)
+    on = datetime.fromtimestamp(header.created, timezone.utc).date()
+    cost = None if priced is None else cost_of(state, priced, loaders, now=now, on=on, engine=header.engine)
+    plan = _plan(run, PlannedJob) or PlannedJob()
+    return judge(header, state, plan, loaders, hosts, workers, cost=cost, damage=tuple(run.damage), now=now)
 
 
-def _plan(run: Run) -> PlannedJob:
+def _plan(run: Run, part: type[P]) -> P | None:
+    """Reads a part of plan.json; None when it cannot be read."""
     try:
-        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=PlannedJob)
+        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=part)
     except (OSError, msgspec.DecodeError):
-        return PlannedJob()
+        return None
 
 
 def judge(
@@ -136,6 +148,7 @@ def judge(
     hosts: Mapping[Stream, Sequence[HostSecond]],
     workers: Mapping[Stream, Sequence[WorkerSecond]],
     *,
+    cost: CostReport | None = None,
     damage: Sequence[Damage] = (),
     now: float,
 ) -> Report:
@@ -148,6 +161,7 @@ def judge(
         loaders: metrics of the loaders, by rank.
         hosts: metrics of the hosts.
         workers: metrics of the data workers.
+        cost: what it costs.
         damage: lines that could not be read.
         now: seconds since the epoch; the end of a run that has ended.
     """
@@ -197,6 +211,7 @@ def judge(
         workers=found_workers,
         groups=groups,
         programs=tuple(_program(program) for program in state.programs),
+        cost=cost,
         series=(*loader_series(ranks), *group_series(hosts)),
         notes=tuple(notes),
         formulas=FORMULAS,
