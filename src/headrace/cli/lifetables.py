@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.columns import columns as _table
+from headrace.cli.columns import row as _row
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.runs import Run
@@ -107,17 +108,6 @@ def show_status(run: Run, now: float) -> None:
         many = "file differs" if stored.clash_count == 1 else "files differ"
         clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
         out.print(Text(f"{stored.name}: {stored.uri} ({stored.files} files{clashes})"))
-
-
-def _table(columns: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(cell) for cell in cells))
 
 
 def moment(seconds: float) -> str:

@@ -17,7 +17,22 @@ import click
 from headrace import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 
-COMMANDS = ("run", "plan", "schema", "ps", "status", "logs", "wait", "stop", "report", "compare", "feed", "doctor")
+COMMANDS = (
+    "run",
+    "plan",
+    "schema",
+    "ps",
+    "status",
+    "logs",
+    "wait",
+    "stop",
+    "report",
+    "compare",
+    "cost",
+    "prices",
+    "feed",
+    "doctor",
+)
 
 FAILED = 1
 USAGE = 2
