@@ -156,7 +156,7 @@ class HostAgent:
         self._variables.prepare()
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
-                await launcher.open()
+                await launcher.ranks.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
@@ -165,7 +165,7 @@ class HostAgent:
             await self._close_leader(self._leader)
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
-                await launcher.close()
+                await launcher.ranks.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
             for task in self._tasks:
                 task.cancel()
@@ -223,7 +223,7 @@ class HostAgent:
             self.note(f"stopping: {order.reason}")
             for launcher in (self._mpi, self._elastic):
                 if launcher is not None:
-                    launcher.stopping = True
+                    launcher.ranks.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
         self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()

@@ -1,4 +1,4 @@
-"""Figures of loaders: step time, samples a second and data wait, of one rank and of all ranks together."""
+"""Figures of loaders, of one rank and of all ranks together: step time and its parts, samples a second."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class LoaderReport(msgspec.Struct, frozen=True):
         step_time: mean duration of a step, ms.
         samples_per_second: rate while steps last.
         data_wait: share of the step time blocked in `next()`.
+        h2d: share of the step time in which batches were copied to the device, beside the computation.
+        compute: share of the step time in which the device worked; without CUDA what is left of the step, and its note
+            says so.
+        queue: batches that were ready when `next()` was called.
     """
 
     loader: str
@@ -35,6 +39,9 @@ class LoaderReport(msgspec.Struct, frozen=True):
     step_time: Figure
     samples_per_second: Figure
     data_wait: Figure
+    h2d: Figure
+    compute: Figure
+    queue: Figure
 
 
 Seconds = Mapping[Stream, Sequence[LoaderSecond]]
@@ -99,6 +106,9 @@ def loader_report(name: str, ranks: Seconds) -> LoaderReport:
         step_time=_step_time(pool, window),
         samples_per_second=_rate(timed, window),
         data_wait=_wait(pool, window),
+        h2d=_h2d(pool, window),
+        compute=_compute(pool, window),
+        queue=_queue(pool, window),
     )
 
 
@@ -131,3 +141,37 @@ def _wait(pool: list[LoaderSecond], window: Window | None) -> Figure:
         return missing("data_wait", "%", _ONLY_WARM_UP)
     value = 100 * sum(second.wait for second in pool) / sum(second.step for second in pool)
     return Figure("data_wait", "%", value, window, spread_of([100 * s.wait / s.step for s in pool]))
+
+
+def _h2d(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    measured = [(second, second.h2d) for second in pool if second.h2d is not None]
+    if not measured:
+        return missing("h2d", "%", _ONLY_WARM_UP if not pool else "headrace did not copy batches to a CUDA device here")
+    return _part("h2d", measured, len(pool), window)
+
+
+def _compute(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    if not pool:
+        return missing("compute", "%", _ONLY_WARM_UP)
+    measured = [(second, second.compute) for second in pool if second.compute is not None]
+    if measured:
+        return _part("compute", measured, len(pool), window)
+    left = [(second, max(0.0, second.step - second.wait - (second.h2d or 0.0))) for second in pool]
+    note = "no CUDA events: the part of the step that is neither wait nor copy"
+    return msgspec.structs.replace(_part("compute", left, len(pool), window), note=note)
+
+
+def _part(name: str, parts: list[tuple[LoaderSecond, float]], records: int, window: Window | None) -> Figure:
+    value = 100 * sum(part for _, part in parts) / sum(second.step for second, _ in parts)
+    note = "" if len(parts) == records else f"measured in {len(parts)} of {records} records"
+    return Figure(name, "%", value, window, spread_of([100 * part / second.step for second, part in parts]), note)
+
+
+def _queue(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    measured = [(second, second.queue) for second in pool if second.queue is not None]
+    if not measured:
+        return missing(
+            "queue", "1", _ONLY_WARM_UP if not pool else "it is not headrace's loader: nobody can count there"
+        )
+    value = sum(queue * second.steps for second, queue in measured) / sum(second.steps for second, _ in measured)
+    return Figure("queue", "1", value, window, spread_of([queue for _, queue in measured]))

@@ -9,6 +9,7 @@ import msgspec
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
+from headrace.insight.workers import WorkersReport, workers_reports
 from headrace.runs import (
     Cause,
     Damage,
@@ -20,6 +21,7 @@ from headrace.runs import (
     RunState,
     Status,
     Stream,
+    WorkerSecond,
 )
 
 
@@ -53,6 +55,7 @@ class Report(msgspec.Struct, frozen=True):
         training: the main loader (``train``, else the one with the most samples), all ranks together; None without
             loader metrics.
         loaders: every loader of every rank.
+        workers: the data workers of every group: feed servers, and those that ranks have of their own.
         groups, programs: every instance group and every program.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
@@ -71,6 +74,7 @@ class Report(msgspec.Struct, frozen=True):
     time_to_train: Figure
     training: LoaderReport | None
     loaders: tuple[LoaderReport, ...]
+    workers: tuple[WorkersReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
     notes: tuple[str, ...]
@@ -104,7 +108,8 @@ def report(run: Run) -> Report:
     metrics = run.metrics()
     loaders = {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()}
     hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
-    return judge(run.header, state, _plan(run), loaders, hosts, damage=tuple(run.damage))
+    workers = {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()}
+    return judge(run.header, state, _plan(run), loaders, hosts, workers, damage=tuple(run.damage))
 
 
 def _plan(run: Run) -> PlannedJob:
@@ -120,6 +125,7 @@ def judge(
     plan: PlannedJob,
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
+    workers: Mapping[Stream, Sequence[WorkerSecond]],
     *,
     damage: Sequence[Damage] = (),
 ) -> Report:
@@ -131,6 +137,7 @@ def judge(
         plan: its groups; may be empty.
         loaders: metrics of the loaders, by rank.
         hosts: metrics of the hosts.
+        workers: metrics of the data workers.
         damage: lines that could not be read.
     """
     named = by_loader(loaders)
@@ -164,6 +171,7 @@ def judge(
         loaders=tuple(
             loader_report(name, {stream: records}) for name, ranks in named.items() for stream, records in ranks.items()
         ),
+        workers=workers_reports(workers, window),
         groups=_groups(plan, state, hosts, window),
         programs=tuple(_program(program) for program in state.programs),
         notes=tuple(notes),
