@@ -17,7 +17,21 @@ import click
 from headrace import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 
-COMMANDS = ("run", "plan", "schema", "ps", "status", "logs", "wait", "stop", "report", "compare", "feed", "doctor")
+COMMANDS = (
+    "run",
+    "plan",
+    "schema",
+    "ps",
+    "status",
+    "logs",
+    "wait",
+    "stop",
+    "report",
+    "compare",
+    "advise",
+    "feed",
+    "doctor",
+)
 
 FAILED = 1
 USAGE = 2

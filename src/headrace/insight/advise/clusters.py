@@ -208,7 +208,7 @@ def current_price(scenario: Scenario) -> float | None:
 
 
 def candidates(scenario: Scenario, types: Iterable[str], max_hosts: int) -> list[Candidate]:
-    """Returns all candidates, those without data hosts first. Without any worker on the trainer's hosts there are none."""
+    """Returns all candidates: the one without data hosts first, if the trainer's hosts make samples too."""
     trainer = scenario.measured.trainer
     makes = trainer.executors > 0 or not scenario.measured.workers_told
     found = [candidate(scenario, "", 0)] if makes else []

@@ -11,9 +11,11 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace.errors import UsageError
 from headrace.insight.advise.model import Range, Workload, around, exactly
 from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
 from headrace.insight.loaders import by_loader, main_loader, window_of
+from headrace.insight.workers import workers_report
 from headrace.runs import HostSecond, LoaderSecond, Stream, WorkerSecond
 
 SATURATED = 0.9
@@ -85,8 +87,12 @@ class Measured(msgspec.Struct, frozen=True):
         return tuple(group for group in self.groups if not group.trains)
 
 
-class NotEnough(Exception):
-    """The run does not tell what the model needs. The message says what."""
+def not_enough(what: str) -> UsageError:
+    """Returns the error of a run that does not tell what the model needs."""
+    return UsageError(
+        f"the run cannot be advised: {what}",
+        hint="train for at least 5 seconds with headrace.feed.DataLoader, or wrap the loader in headrace.track",
+    )
 
 
 class PlannedHosts(msgspec.Struct, frozen=True):
@@ -115,22 +121,22 @@ def measure(
         hosts: metrics of the hosts.
 
     Raises:
-        NotEnough: something that cannot be assumed was not measured.
+        UsageError: something that cannot be assumed was not measured.
     """
     main = main_loader(loaders)
     ranks = by_loader(loaders)[main] if main is not None else {}
     window = window_of(ranks)
     if main is None or window is None:
-        raise NotEnough("no loader wrote metrics for longer than the first second, which is left out as warm-up")
+        raise not_enough("no loader wrote metrics for longer than the first second, which is left out as warm-up")
     training = sorted({stream.group for stream in ranks})
     if len(training) > 1:
-        raise NotEnough(
+        raise not_enough(
             f"ranks train in several groups ({', '.join(training)}): only one kind of trainer can be advised"
         )
     planned = {group.name: group for group in plan}
     own = planned.get(training[0])
     if own is None:
-        raise NotEnough(f"plan.json does not name the group {training[0]!r}, whose ranks train")
+        raise not_enough(f"plan.json does not name the group {training[0]!r}, whose ranks train")
     steps = _Steps(ranks)
     told = {s: _inside(found, window) for s, found in workers.items()}
     told = {s: [w for w in found if w.loader in ("", main)] for s, found in told.items()}
@@ -138,15 +144,17 @@ def measure(
     trainer_hosts = {stream.host for stream in ranks}
     lone = [s for s in spent if s.group == own.name and s.host in trainer_hosts and spent[s] is not None]
     if not lone:
-        raise NotEnough(f"the hosts of {own.name} wrote no CPU metrics in the training window")
+        raise not_enough(f"the hosts of {own.name} wrote no CPU metrics in the training window")
     per_host = len(ranks) / len(trainer_hosts)
     assumptions: list[str] = []
-    costs = _Costs(told, spent, trainer_hosts, steps, per_host)
+    costs = _Costs(told, spent, trainer_hosts, steps, per_host, window)
     makers = [group for group in plan if group.name == own.name or group.feed_executors]
     if costs.told:
         compute, trainer = costs.compute(steps.compute, assumptions), costs.trainer_cpu
         found = {group.name: costs.of(group.name) for group in makers}
     else:
+        if any(group.feed_executors for group in makers if group.name != own.name):
+            raise not_enough("its data workers wrote no metrics in the training window")
         cpu, trainer = _foreign(steps, costs.host_cpu, per_host, len(trainer_hosts), assumptions)
         compute = steps.compute
         found = {group.name: (cpu, cpu) for group in makers}
@@ -179,13 +187,13 @@ def _foreign(steps: _Steps, host_cpu: float, ranks: float, hosts: int, assumptio
     rows = steps.rows / hosts
     alone = ranks * steps.compute.value
     if host_cpu <= 0:
-        raise NotEnough("the hosts that train used no CPU time that could be measured")
+        raise not_enough("the hosts that train used no CPU time that could be measured")
     if host_cpu > alone:
         assumptions.append(
             "the loader does not tell its workers from the ranks: each rank is taken to keep one core busy while it "
             "computes, and the rest of the host's CPU time to go into samples; the range counts all of it as samples"
         )
-        return around((host_cpu - alone) / rows, host_cpu / rows), around(alone, 0.0)
+        return around((host_cpu - alone) / rows, host_cpu / rows), Range(alone, alone, 0.0)
     assumptions.append(
         "the loader does not tell its workers from the ranks: all CPU time of the host is taken to go into samples, "
         "because it is less than one core for each computing rank"
@@ -199,7 +207,7 @@ class _Steps:
     def __init__(self, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> None:
         kept = {s: [one for one in found[WARM_UP_RECORDS:] if one.steps and one.step > 0] for s, found in ranks.items()}
         if not all(kept.values()):
-            raise NotEnough("a rank trained for no longer than the first second, which is left out as warm-up")
+            raise not_enough("a rank trained for no longer than the first second, which is left out as warm-up")
         pool = [one for found in kept.values() for one in found]
         count = sum(one.steps for one in pool)
         self.kept_samples = sum(one.samples for one in pool)
@@ -251,7 +259,9 @@ class _Costs:
         trainer_hosts: set[str],
         steps: _Steps,
         ranks_per_host: float,
+        window: Window,
     ) -> None:
+        self._window = window
         self._told = told
         self._ranks = ranks_per_host
         self._by_host = {stream.host: one for stream, one in spent.items() if one is not None}
@@ -301,13 +311,11 @@ class _Costs:
         """Returns CPU and wall seconds of a sample in a group's workers; None when they made nothing."""
         mine = {stream: found for stream, found in self._told.items() if stream.group == group}
         made = [one for found in mine.values() for one in found if one.samples]
-        samples = sum(one.samples for one in made)
-        if not samples:
+        report = workers_report(group, "", mine, self._window)
+        if not made or report.supply.value is None or report.cpu.value is None:
             return None, None
-        everything = [one for found in mine.values() for one in found]
-        value = sum(one.cpu for one in everything) / samples
+        value, produce = report.cpu.value / 1000, 1 / report.supply.value
         cpu = _spread(value, [one.cpu / one.samples for one in made])
-        produce = sum(one.produce for one in everything) / samples
         spread = _spread(produce, [one.produce / one.samples for one in made])
         queued = self._queueing(sorted({stream.host for stream in mine}), value)
         wall = value + max(0.0, produce - max(value, queued))
@@ -337,7 +345,7 @@ def _facts(
 ) -> GroupFacts:
     cores = [found[-1].cores for stream, found in hosts.items() if stream.group == group.name and found]
     if not cores:
-        raise NotEnough(f"the hosts of {group.name} wrote no metrics: how many cores they have is not known")
+        raise not_enough(f"the hosts of {group.name} wrote no metrics: how many cores they have is not known")
     busy = [one for stream, one in spent.items() if stream.group == group.name and one is not None]
     return GroupFacts(
         name=group.name,

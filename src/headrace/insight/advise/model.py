@@ -53,7 +53,8 @@ class Workload(msgspec.Struct, frozen=True):
     Attributes:
         rows: samples of a step, all ranks together.
         compute: seconds of a step when every batch is ready.
-        trainer_cpu: CPU seconds a step of all that is no data worker, on each host that trains.
+        trainer_cpu: CPU seconds a step of all that is no data worker, on each host that trains. Its ends belong to the
+            same ends of the others: where a sample may cost more because the ranks cost less, `high` is the lower one.
         sample_bytes: payload of a sample; None when unknown: then the wire does not limit.
     """
 
