@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.tables import console, plain_table
+from headrace.cli.tables import console
 from headrace.insight.advise import Advised, Candidate, Range
 
 
@@ -20,7 +21,7 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print()
     now = found.now
     unit = f"{found.currency}/1000 samples"
-    table = plain_table(
+    table = _table(
         ("measured, this run", "step", "", "data wait", unit, f"{found.currency} to train"), right=("step", "data wait")
     )
     table.add_row(
@@ -34,7 +35,7 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print(table)
     out.print()
     shown = [one for one in found.candidates if everything or one.marks]
-    table = plain_table(
+    table = _table(
         ("predicted, data hosts", "step", "", "data wait", unit, f"{found.currency} to train", "verdict", ""),
         right=("step", "data wait"),
     )
@@ -54,11 +55,8 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     for text in found.assumptions:
         out.print(Text(f"assumed: {text}"))
     for price in found.prices:
-        out.print(
-            Text(
-                f"price: {price.instance_type} {price.price} {price.unit}, {price.region}, {price.status}, {price.as_of}"
-            )
-        )
+        known = f"{price.price} {price.unit}, {price.region}, {price.status}, {price.as_of}"
+        out.print(Text(f"price: {price.instance_type} {known}"))
     for text in found.notes:
         out.print(Text(f"note: {text}"))
     out.print(Text("note: [a .. b]: measured, 10th to 90th percentile of the seconds; predicted, what follows from it"))
@@ -84,20 +82,23 @@ def _show_verified(found: Advised) -> None:
     assert proof is not None
     out = console()
     out.print()
-    table = plain_table(("verified", "step", "", "data wait"), right=("step", "data wait"))
-    table.add_row(
-        "predicted", milliseconds(proof.predicted.value), _range(proof.predicted), f"{100 * proof.predicted_wait:.0f} %"
-    )
-    table.add_row(
-        "measured", milliseconds(proof.measured.value), _range(proof.measured), f"{100 * proof.measured_wait:.0f} %"
-    )
+    table = _table(("verified", "step", "", "data wait"), right=("step", "data wait"))
+    for name, step, wait in (
+        ("predicted", proof.predicted, proof.predicted_wait),
+        ("measured", proof.measured, proof.measured_wait),
+    ):
+        table.add_row(name, milliseconds(step.value), _range(step), f"{100 * wait:.0f} %")
     out.print(table)
     where = "inside" if proof.inside else "outside"
-    out.print(
-        Text(
-            f"{proof.cluster}: measured {100 * proof.error:+.1f} % of the prediction, {where} its range ({proof.run_id})"
-        )
-    )
+    error = f"measured {100 * proof.error:+.1f} % of the prediction, {where} its range"
+    out.print(Text(f"{proof.cluster}: {error} ({proof.run_id})"))
+
+
+def _table(columns: tuple[str, ...], right: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return table
 
 
 def milliseconds(seconds: float) -> str:

@@ -129,8 +129,8 @@ def _choose(found: Advised, free: list[int]) -> Candidate:
     wanted = found.best or next((one for one in found.candidates if one.data_hosts), None)
     title = "a data host" if wanted is None else wanted.title
     raise UsageError(
-        f"--verify cannot run {title} here: the hosts that train leave {len(free)} CPUs of this machine free, and every "
-        "data host needs CPUs of its own",
+        f"--verify cannot run {title} here: the hosts that train leave {len(free)} CPUs of this machine free, and "
+        "every data host needs CPUs of its own",
         hint="give the training groups fewer CPUs (engines.local.cpu_sets or cpu_shares), run, and verify that run; or "
         "try smaller --types",
     )
