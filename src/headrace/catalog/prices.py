@@ -134,5 +134,6 @@ def last_day(as_of: str) -> date:
         return date(*parts)
     if len(parts) == 1:
         return date(parts[0], 12, 31)
-    next_month = date(*parts, 28) + timedelta(days=4)
+    year, month = parts
+    next_month = date(year, month, 28) + timedelta(days=4)
     return next_month - timedelta(days=next_month.day)
