@@ -30,6 +30,7 @@ COMMANDS = (
     "compare",
     "cost",
     "prices",
+    "advise",
     "feed",
     "doctor",
 )
@@ -84,6 +85,7 @@ def cli() -> None:
     headrace run job.yaml --detach          start it and return; then ps, status, logs -f, wait, stop
     headrace logs my-job -f                 follow the newest run of that job
     headrace compare homogeneous heterogeneous
+    headrace advise my-job                  how many data hosts would help, and at what price?
     headrace doctor -- python train.py      is its data loading slow, and what would help?
     """
 

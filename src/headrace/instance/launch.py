@@ -200,6 +200,18 @@ class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why_not_outward: str = ""
 
 
+class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A figure to be found in the programs' output.
+
+    Attributes:
+        name: of the metric.
+        regex: valid for Python's re; its first group is the figure.
+    """
+
+    name: str
+    regex: str
+
+
 class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole job, as its agents see it.
 
@@ -223,6 +235,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         retry: whether a failed job is started again.
         python: interpreter for the user's programs; empty means the agent's own.
         isolation: how hosts on one machine are kept apart.
+        metric_definitions: figures that the agents find in the lines of their programs.
     """
 
     job_name: str
@@ -245,6 +258,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str = ""
     command: tuple[str, ...] = ()
     isolation: Isolation = Isolation()
+    metric_definitions: tuple[MetricDefinition, ...] = ()
     version: int = 1
 
     def host(self, name: str) -> HostPlan:

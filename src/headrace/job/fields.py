@@ -163,7 +163,7 @@ class JobFields(Part):
         use_spot_instances: whether spare capacity is used.
         keep_alive_period_in_seconds: how long instances are kept for a next job.
         training_plan: ARN of reserved capacity.
-        metric_definitions: figures that the service finds in the logs.
+        metric_definitions: figures to be found in the logs, by name and regular expression.
         tags: labels of the job.
         request_extras: members of a CreateTrainingJob request that no other key holds; they go back into the request.
     """

@@ -17,6 +17,7 @@ from headrace.instance.launch import (
     HostPlan,
     Isolation,
     LaunchPlan,
+    MetricDefinition,
     Ports,
     Readiness,
     Retry,
@@ -90,6 +91,7 @@ def make_plan(
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
         isolation=isolation,
+        metric_definitions=tuple(MetricDefinition(each.name, each.regex) for each in job.metric_definitions),
     )
 
 
