@@ -80,7 +80,8 @@ def confidence_of_ratio(over: Sequence[float], under: Sequence[float], *, scale:
     squares = math.fsum(d * d for d in found)
     error = math.sqrt(squares / (len(found) - len(found) / independent) / independent) / (total / count)
     reach = t95(independent - 1) * error
-    return Confidence(scale * (value - reach), scale * (value + reach), scale * error, independent - 1)
+    low = max(0.0, value - reach) if min(over) >= 0 else value - reach
+    return Confidence(scale * low, scale * (value + reach), scale * error, independent - 1)
 
 
 def _blocks(values: list[float]) -> list[float]:
@@ -101,6 +102,21 @@ def _independent(deviations: list[float]) -> float:
     found = math.fsum(a * b for a, b in itertools.pairwise(deviations)) / squares
     correlated = min(max((count * found + 1) / (count - 3), 0.0), _MOST_CORRELATED)
     return max(count * (1 - correlated) / (1 + correlated), _LEAST_INDEPENDENT)
+
+
+def as_noisy(value: float, source: float, known: Confidence | None) -> Confidence | None:
+    """Returns the confidence range of a figure that is a constant times another one, or a constant divided by it.
+
+    Args:
+        value: the figure.
+        source: the figure that it follows from, e.g. the step time of a step's cost.
+        known: the range of `source`.
+    """
+    if known is None or source == 0:
+        return None
+    error = abs(value / source) * known.error
+    reach = t95(known.freedom) * error
+    return Confidence(value - reach, value + reach, error, known.freedom)
 
 
 def differ(a: float, known_a: Confidence, b: float, known_b: Confidence) -> bool:

@@ -275,6 +275,7 @@ def _usage(
         for second in records
         if window.start <= second.t <= window.end
         for gpu in second.gpus
+        if gpu.use is not None
     ]
     known = {group.name: group.cpu.value for group in groups if group.cpu.value is not None}
     busiest = max(known, key=lambda name: known[name], default="")

@@ -96,6 +96,12 @@ def group_series(hosts: Mapping[Stream, Sequence[HostSecond]]) -> tuple[Series, 
             for records in members
             for before, after in itertools.pairwise(records)
         ]
-        gpu = [Point(one.t, gpu.use, 1) for records in members for one in records for gpu in one.gpus]
+        gpu = [
+            Point(one.t, gpu.use, 1)
+            for records in members
+            for one in records
+            for gpu in one.gpus
+            if gpu.use is not None
+        ]
         found += [thinned("cpu", "%", cpu, group=group), thinned("gpu", "%", gpu, group=group)]
     return tuple(series for series in found if series is not None)
