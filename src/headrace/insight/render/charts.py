@@ -52,11 +52,11 @@ def chart(title: str, lines: Sequence[Line]) -> str:
     right = max(time - line.start for line in lines for time in line.series.t)
     left = min(0.0, *(time - line.start for line in lines for time in line.series.t))
     axes = _Axes(left, max(right, left + 1.0), _top(max(max(line.series.high) for line in lines), unit))
-    parts = [*_grid(axes, unit), *(part for line in lines for part in _drawn(line, axes))]
+    parts = [*_grid(axes), *(part for line in lines for part in _drawn(line, axes))]
     said = html.escape(f"{title}: " + "; ".join(_said(line) for line in lines), quote=True)
     legend = "".join(f"<li>{key(line.style)}{html.escape(line.label)}</li>" for line in lines)
     return (
-        f'<figure><figcaption>{html.escape(title)}</figcaption><svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'<figure><figcaption>{html.escape(title)}<span>{html.escape(unit)}</span></figcaption><svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" aria-label="{said}">{"".join(parts)}</svg><ul class="legend">{legend}</ul></figure>'
     )
 
@@ -102,12 +102,11 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(index * step, 10) for index in range(first, last + 1)]
 
 
-def _grid(axes: _Axes, unit: str) -> Iterable[str]:
+def _grid(axes: _Axes) -> Iterable[str]:
     for value in nice_ticks(0.0, axes.top):
         y = axes.y(value)
         yield f'<path class="grid" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>'
-    yield f'<text x="{_LEFT - 6}" y="{HEIGHT - 8}" text-anchor="end">{html.escape(unit)}</text>'
     for seconds in nice_ticks(axes.left, axes.right):
         x = axes.x(seconds)
         yield f'<path class="grid" d="M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'

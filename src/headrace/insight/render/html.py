@@ -8,11 +8,11 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from headrace.insight.comparison import Comparison
+from headrace.insight.comparison import Cell, Comparison
 from headrace.insight.render.charts import Line, chart, key
-from headrace.insight.render.sheets import Sheet, comparison_sheets, evidence_sheet, report_sheets
+from headrace.insight.render.sheets import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
 from headrace.insight.render.style import STYLE
-from headrace.insight.render.words import HOW, number, standing, title
+from headrace.insight.render.words import HOW, number, spread, standing, title
 from headrace.insight.reporting import Report
 from headrace.insight.series import Series
 from headrace.insight.verdict import Verdict
@@ -47,18 +47,43 @@ def comparison_page(comparison: Comparison) -> str:
         for index, run in enumerate(comparison.runs)
     )
     summary = "".join(f"<li>{_text(line)}.</li>" for line in comparison.summary)
-    _, figures = comparison_sheets(comparison)  # the cards show the verdicts
     body = [
-        f"<header><h1>{_text(' · '.join(names))}</h1></header>",
+        f"<header><h1>{len(names)} runs compared</h1></header>",
         f'<ul class="cards">{cards}</ul>',
         f'<ul class="summary">{summary}</ul>' if summary else "",
-        _section(figures),
+        f"<section><h2>Figures</h2>{_side_by_side(comparison)}</section>",
         _compared_charts(comparison),
-        _notes([*comparison.notes, "ratio: to the first run. " + HOW]),
+        _notes([*comparison.notes, "\u00d7: ratio to the first run. " + HOW]),
         _formulas(comparison.formulas),
         _source(["compare", *names]),
     ]
     return _page(", ".join(names), body)
+
+
+def _side_by_side(comparison: Comparison) -> str:
+    """A column a run; under each value its spread and what it means against the first run."""
+    head = "".join(
+        f'<th class="right">{key(index)}<br>{_text(run.run_id)}</th>' for index, run in enumerate(comparison.runs)
+    )
+    rows = "".join(
+        f"<tr><th scope='row'>{_text(title(row.name, row.group))}</th>{''.join(map(_compared, row.cells))}</tr>"
+        for row in comparison.rows
+        if any(cell.figure.value is not None for cell in row.cells)
+    )
+    table = f'<table class="runs"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="wide">{table}</div>'
+
+
+def _compared(cell: Cell) -> str:
+    lines = [f"<b>{_text(number(cell.figure))}</b>"]
+    if cell.figure.spread is not None:
+        lines.append(f"<small>{_text(spread(cell.figure))}</small>")
+    if cell.differs is not None and cell.ratio is not None:
+        said = f"{cell.ratio:.2f} &times;, {BEYOND if cell.differs else WITHIN}"
+        lines.append(f"<mark>{said}</mark>" if cell.differs else f"<small>{said}</small>")
+    elif cell.ratio is not None and cell.ratio != 1.0:
+        lines.append(f"<small>{cell.ratio:.2f} &times;</small>")
+    return f'<td class="right">{"<br>".join(lines)}</td>'
 
 
 def _charts(report: Report) -> str:

@@ -36,10 +36,15 @@ th,td{padding:5px 18px 5px 0;text-align:left;white-space:nowrap;border-bottom:1p
 thead th{color:var(--soft);font-weight:500}
 tbody th{font-weight:500}
 .right{text-align:right}
+.runs th,.runs td{vertical-align:top}
+.runs thead th{white-space:normal;overflow-wrap:anywhere;max-width:230px}
+.runs b{font-weight:600}
+small{color:var(--soft)}
 mark{background:var(--mark);color:inherit;padding:1px 5px;border-radius:4px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:14px}
 figure{margin:0;padding:12px 14px}
 figcaption{font-weight:500;margin-bottom:4px}
+figcaption span{color:var(--soft);font-weight:400;margin-left:8px}
 .chart{display:block;width:100%;height:auto}
 .chart text{fill:var(--soft);font-size:11px}
 .grid{stroke:var(--rule);fill:none}
