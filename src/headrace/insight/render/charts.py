@@ -54,10 +54,11 @@ def chart(title: str, lines: Sequence[Line]) -> str:
     axes = _Axes(left, max(right, left + 1.0), _top(max(max(line.series.high) for line in lines), unit))
     parts = [*_grid(axes), *(part for line in lines for part in _drawn(line, axes))]
     said = html.escape(f"{title}: " + "; ".join(_said(line) for line in lines), quote=True)
-    legend = "".join(f"<li>{key(line.style)}{html.escape(line.label)}</li>" for line in lines)
+    legend = "".join(f"<li>{key(line.style)}{html.escape(line.label)}</li>" for line in lines if line.label != title)
     return (
-        f'<figure><figcaption>{html.escape(title)}<span>{html.escape(unit)}</span></figcaption><svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" aria-label="{said}">{"".join(parts)}</svg><ul class="legend">{legend}</ul></figure>'
+        f"<figure><figcaption>{html.escape(title)}<span>{html.escape(unit)}</span></figcaption>"
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
+        + (f'<ul class="legend">{legend}</ul></figure>' if legend else "</figure>")
     )
 
 

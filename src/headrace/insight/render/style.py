@@ -66,7 +66,7 @@ dt{font-weight:500;margin-top:8px}
 dd{margin:0;color:var(--soft)}
 footer{margin-top:24px;overflow-wrap:anywhere}
 code{font-family:ui-monospace,monospace;font-size:.9em}
-@media (max-width:520px){main{padding:16px 12px 32px}.verdict{padding:12px 14px}.chart text{font-size:14px}}
+@media (max-width:520px){main{padding:16px 12px 32px}.verdict{padding:12px 14px}.chart text{font-size:15px}}
 @media print{main{max-width:none}figure,.verdict,.card{break-inside:avoid}}
 """.strip()
 """All rules of the pages."""
