@@ -9,9 +9,17 @@ from rich.text import Text
 from headrace.catalog.prices import Price
 from headrace.cli.columns import columns, notes, row
 from headrace.cli.tables import console
-from headrace.insight import CostReport, Figure
+from headrace.insight import CostReport, Figure, Projection
 from headrace.insight.billing import amount, money
 from headrace.insight.render.words import number
+
+_OF_CLOCKS = ("cost", "billable_seconds", "cost_platform")
+_FORMULAS = {
+    "group": _OF_CLOCKS,
+    "host": _OF_CLOCKS,
+    "step": ("cost_per_hour", "cost_per_step", "cost_per_1000_samples", "cost_per_epoch"),
+    "epoch": ("cost_of_epoch",),
+}
 
 
 def show_costs(report: CostReport, by: str, run_id: str) -> None:
@@ -24,17 +32,11 @@ def show_costs(report: CostReport, by: str, run_id: str) -> None:
     out.print()
     {"group": _groups, "host": _hosts, "step": _steps, "epoch": _epochs}[by](report)
     out.print()
-    names = {
-        "group": ("cost", "billable_seconds", "cost_platform"),
-        "host": ("cost", "billable_seconds", "cost_platform"),
-        "step": ("cost_per_hour", "cost_per_step", "cost_per_1000_samples", "cost_per_epoch"),
-        "epoch": ("cost_of_epoch",),
-    }[by]
-    for name in names:
+    for name in _FORMULAS[by]:
         out.print(Text(f"{name} = {report.formulas[name]}"))
     for line in sources(group.price for group in report.groups):
         out.print(Text(line))
-    notes(out, [*report.notes, *_why_not(report)])
+    notes(out, [*report.notes, *_why_not(report, by)])
 
 
 def _groups(report: CostReport) -> None:
@@ -70,6 +72,9 @@ def _steps(report: CostReport) -> None:
 
 
 def _epochs(report: CostReport) -> None:
+    if not report.epochs:
+        console().print("no loader has counted a step")
+        return
     names = ("epoch", "steps", "samples", "steps lasted", "cost")
     table = columns(names, right=names)
     for epoch in report.epochs:
@@ -82,11 +87,31 @@ def _spread(figure: Figure) -> str:
     return "" if figure.spread is None else f"[{amount(figure.spread.low)} .. {amount(figure.spread.high)}]"
 
 
-def _why_not(report: CostReport) -> Iterable[str]:
-    figures = (report.total, report.platform, report.per_hour, report.per_step, report.per_1000_samples)
-    known = set(report.notes)
-    said = (figure.note for figure in (*figures, report.per_epoch) if figure.value is None)
-    return [note for note in dict.fromkeys(said) if note not in known]
+def _why_not(report: CostReport, by: str) -> Iterable[str]:
+    """Returns why figures that are shown have no value, as far as the report's notes do not say it."""
+    figures = [report.total, report.platform]
+    if by == "step":
+        figures += [report.per_hour, report.per_step, report.per_1000_samples, report.per_epoch]
+    said = dict.fromkeys(figure.note for figure in figures if figure.value is None)
+    return [note for note in said if note not in report.notes]
+
+
+def show_projection(cost: Projection) -> None:
+    """Prints what a plan may cost."""
+    names = ("group", "type", "hosts", "list price", "projected an hour")
+    table = columns(names, right=names[2:])
+    for group in cost.groups:
+        price = "-" if group.price is None else f"{group.price.price:g} {group.price.unit}"
+        row(table, group.group, group.instance_type, str(group.instances), price, money(group.per_hour))
+    row(table, "all", "", str(sum(group.instances for group in cost.groups)), "", money(cost.per_hour))
+    out = console()
+    out.print()
+    out.print(table)
+    at_most = f"{money(cost.maximum)} {cost.maximum.note}".strip()
+    out.print(Text(f"at most, when all run for all of max_run: {at_most}"))
+    for line in sources(group.price for group in cost.groups):
+        out.print(Text(line))
+    notes(out, cost.notes)
 
 
 def sources(prices: Iterable[Price | None]) -> list[str]:

@@ -14,6 +14,8 @@ from headrace.cli.tables import console
 from headrace.runs import Run
 from headrace.runs.lifecycle import billable_seconds
 
+MESSAGE_CHARACTERS = 100
+
 
 class RunLine(msgspec.Struct, frozen=True):
     """One run in a list.
@@ -92,7 +94,7 @@ def show_status(run: Run, now: float) -> None:
     for each in state.transitions:
         took = duration((now if each.end is None else each.end) - each.start)
         final = each.end == each.start
-        _row(parts, each.status.value, moment(each.start), "" if final else took, each.message.partition("\n")[0])
+        _row(parts, each.status.value, moment(each.start), "" if final else took, _brief(each.message))
     out.print()
     out.print(parts)
     if state.hosts:
@@ -108,6 +110,12 @@ def show_status(run: Run, now: float) -> None:
         many = "file differs" if stored.clash_count == 1 else "files differ"
         clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
         out.print(Text(f"{stored.name}: {stored.uri} ({stored.files} files{clashes})"))
+
+
+def _brief(message: str) -> str:
+    """The beginning of a message; the whole of a cause stands above the table."""
+    line = message.partition("\n")[0]
+    return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 1] + "…"
 
 
 def moment(seconds: float) -> str:

@@ -5,6 +5,7 @@ from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, c
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Confidence, Figure, Spread, Window
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
+from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
 from headrace.insight.series import Series
 from headrace.insight.verdict import Verdict, VerdictName, verdict
@@ -25,7 +26,9 @@ __all__ = [
     "GroupReport",
     "HostCost",
     "LoaderReport",
+    "PlannedCost",
     "ProgramReport",
+    "Projection",
     "RankTimes",
     "Report",
     "Row",
@@ -41,6 +44,7 @@ __all__ = [
     "WorkersReport",
     "compare",
     "cost_report",
+    "project",
     "report",
     "verdict",
 ]

@@ -30,7 +30,7 @@ FORMULAS: dict[str, str] = {
     ),
     "compute": (
         "100 * sum(compute) / sum(step), compute being the device's time from the batch's arrival to the end of the "
-        "work that was submitted before the following next() (CUDA events); without CUDA "
+        "work that was submitted before the following next() (CUDA events); without CUDA: "
         "100 * (step - wait - h2d) / step"
     ),
     "queue": "mean number of batches that were ready when next() was called, weighted by steps",
@@ -83,6 +83,12 @@ FORMULAS: dict[str, str] = {
         "sum of the prices of all instances * BillableTimeInSeconds / 3600, where BillableTimeInSeconds is the time "
         "from instances_started to the end of the run, rounded up to 1 s: the platform releases no instance early"
     ),
+    "projected_per_hour": "sum over all instances of the list price of their type, while all of them run",
+    "projected_maximum": (
+        "projected_per_hour * max_run / 3600: every instance for all of max_run, no host released early; saving and "
+        "collecting after a stop come on top"
+    ),
+    "projected_budget_time": "max_cost / projected_per_hour * 3600: seconds that the budget lasts while all run",
     "spread": "10th to 90th percentile of the per-second values in the window",
     "window": (
         f"training window: the first {WARM_UP_RECORDS} metric record of every loader and rank (about one second) is "
