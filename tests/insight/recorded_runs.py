@@ -82,18 +82,8 @@ def feed(produce: float, blocked: float, *, link: float = 0.0, seconds: int = 30
 def host(busy: float, *, cores: int = 2, seconds: int = 34, gpu: float | None = None) -> list[Metric]:
     """Records of a host whose cores are busy for that part of the time."""
     gpus = () if gpu is None else (GpuUse(index=0, name="A10G", use=gpu, memory=1 << 30, memory_total=24 << 30),)
-    return [
-        HostSecond(
-            t=START + second,
-            cpu=busy * cores * second,
-            cores=cores,
-            rss=1 << 28,
-            processes=3,
-            memory=1 << 32,
-            gpus=gpus,
-        )
-        for second in range(seconds)
-    ]
+    kept = {"cores": cores, "rss": 1 << 28, "processes": 3, "memory": 1 << 32, "gpus": gpus}
+    return [HostSecond(t=START + second, cpu=busy * cores * second, **kept) for second in range(seconds)]
 
 
 def record(

@@ -100,6 +100,7 @@ def test_constant_values_have_no_noise_and_differ_when_they_differ() -> None:
     assert (one.low, one.high, one.error) == (5.0, 5.0, 0.0)
     assert differ(5.0, one, 6.0, other)
     assert not differ(5.0, one, 5.0, one)
+    assert not differ(0.1 + 0.2, one, 0.3, one)
 
 
 def test_too_few_values_say_nothing() -> None:

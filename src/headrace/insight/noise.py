@@ -34,6 +34,9 @@ LEAST_VALUES = 8
 MOST_VALUES = 40
 """Blocks to which longer series are averaged."""
 
+_SAME = 1e-9
+"""Relative difference that sums of floating-point numbers show by themselves."""
+
 _MOST_CORRELATED = 0.95
 _LEAST_INDEPENDENT = 1.5
 
@@ -123,7 +126,9 @@ def differ(a: float, known_a: Confidence, b: float, known_b: Confidence) -> bool
     """Returns whether two independent figures differ beyond their noise, with 95 % confidence."""
     first, second = known_a.error**2, known_b.error**2
     both = first + second
+    if abs(a - b) <= _SAME * max(abs(a), abs(b)):
+        return False
     if both == 0:
-        return a != b
+        return True
     freedom = both**2 / (first**2 / known_a.freedom + second**2 / known_b.freedom)
     return abs(a - b) > t95(freedom) * math.sqrt(both)
