@@ -1,4 +1,4 @@
-"""Sheets, Markdown and pages of reports and comparisons: all they show is in the JSON, and no text of a run is markup."""
+"""Sheets, Markdown and pages of reports and comparisons: the JSON has all they show, and a run's text is no markup."""
 
 from __future__ import annotations
 
