@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ class HostPrograms:
         tell: takes reports for the coordinator.
         note: writes a line into the agent's log.
         memory: knows whom the kernel killed for memory.
+        on_lines: called with a program's stream and the lines that it wrote.
 
     Attributes:
         running: the last program of each stream, also when it has ended.
@@ -49,6 +51,7 @@ class HostPrograms:
         tell: Callable[[Message], None],
         note: Callable[[str], None],
         memory: MemoryKills,
+        on_lines: Callable[[str, list[bytes]], None] = lambda *_: None,
     ) -> None:
         self.running: dict[str, Running] = {}
         self.on_end: Callable[[], None] = lambda: None
@@ -60,6 +63,7 @@ class HostPrograms:
         self._tell = tell
         self._note = note
         self._memory = memory
+        self._on_lines = on_lines
         self._logs: dict[str, LogWriter] = {}
 
     def start(self, spec: ProgramSpec) -> None:
@@ -153,7 +157,16 @@ class HostPrograms:
     ) -> Running:
         log = self._logs.setdefault(stream, LogWriter(self._paths.log(self._stream(stream))))
         cwd = f"{self._me.base_dir}/code"
-        running = Running(stream, argv=argv, env=env, cwd=cwd, log=log, pass_fds=fds, cpus=cpus)
+        running = Running(
+            stream,
+            argv=argv,
+            env=env,
+            cwd=cwd,
+            log=log,
+            pass_fds=fds,
+            cpus=cpus,
+            on_lines=functools.partial(self._on_lines, stream),
+        )
         self.running[stream] = running
         where = {"group": self._me.group, "host": self._me.name, "stream": stream}
         self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))

@@ -1,7 +1,7 @@
 """The entry point `headrace`: finds the command, and turns every error into `error:`, `hint:` and an exit code.
 
-Exit codes: 0 success, 1 a run or command that failed, 2 a user's mistake (nothing was started), 130 stopped by Ctrl-C
-or `headrace stop`, 141 the reader of the output is gone.
+Exit codes: 0 success, 1 a run or command that failed, 2 a user's mistake (nothing was started), 4 a run that has
+used up its budget, 130 stopped by Ctrl-C or `headrace stop`, 141 the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ COMMANDS = (
     "stop",
     "report",
     "compare",
+    "cost",
+    "prices",
     "advise",
     "feed",
     "doctor",
@@ -68,7 +70,10 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 success, 1 failed, 2 usage, 130 stopped. Runs lie in $HEADRACE_HOME/runs (~/.headrace/runs).",
+    epilog=(
+        "Exit codes: 0 success, 1 failed, 2 usage, 4 budget used up, 130 stopped. "
+        "Runs lie in $HEADRACE_HOME/runs (~/.headrace/runs)."
+    ),
 )
 @click.version_option(__version__, prog_name="headrace", message="%(prog)s %(version)s")
 def cli() -> None:

@@ -2,10 +2,14 @@
 
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
 from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, cost_report
-from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
+from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Confidence, Figure, Spread, Window
 from headrace.insight.groups import GroupReport
 from headrace.insight.loaders import LoaderReport
+from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
+from headrace.insight.series import Series
+from headrace.insight.verdict import Verdict, VerdictName, verdict
+from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
 from headrace.insight.workers import WorkersReport
 
 __all__ = [
@@ -14,6 +18,7 @@ __all__ = [
     "Cell",
     "ComparedRun",
     "Comparison",
+    "Confidence",
     "CostReport",
     "EpochCost",
     "Figure",
@@ -21,13 +26,25 @@ __all__ = [
     "GroupReport",
     "HostCost",
     "LoaderReport",
+    "PlannedCost",
     "ProgramReport",
+    "Projection",
+    "RankTimes",
     "Report",
     "Row",
+    "Series",
+    "Silence",
     "Spread",
+    "Supply",
+    "Usage",
+    "Verdict",
+    "VerdictInputs",
+    "VerdictName",
     "Window",
     "WorkersReport",
     "compare",
     "cost_report",
+    "project",
     "report",
+    "verdict",
 ]

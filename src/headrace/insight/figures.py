@@ -49,6 +49,19 @@ FORMULAS: dict[str, str] = {
         "may use); 100 % means that all its own cores were busy"
     ),
     "max_rss": "largest sum of resident bytes over the processes of one host of the group, whole run",
+    "data_wait_of_worst": "data_wait of the rank (or of the ranks of the host) that waits most",
+    "data_wait_of_others": "data_wait of all other ranks together",
+    "compute_of_worst": (
+        "sum(compute) / sum(steps) of the slowest rank; without CUDA events compute = step - wait - h2d"
+    ),
+    "compute_of_others": "median of that figure over the other ranks",
+    "gpu": "mean over GPUs and seconds of the share of the sample period in which a kernel ran (NVML)",
+    "silence": "now, or the end of the run - end of the last record of any loader",
+    "verdict": "the rule that applied is `verdict.formula`; all rules in their order: docs/verdicts.md",
+    "confidence": (
+        "95 % range of the true mean: value -+ t95(n_eff - 1) * error, where n_eff is the number of per-second values "
+        "reduced for their lag-1 autocorrelation; docs/verdicts.md has the whole of it"
+    ),
     "billable_seconds": (
         "seconds from instances_started to the release of the host, else to the end of the run, else to now; all "
         "attempts; of a group: added over its hosts"
@@ -70,6 +83,12 @@ FORMULAS: dict[str, str] = {
         "sum of the prices of all instances * BillableTimeInSeconds / 3600, where BillableTimeInSeconds is the time "
         "from instances_started to the end of the run, rounded up to 1 s: the platform releases no instance early"
     ),
+    "projected_per_hour": "sum over all instances of the list price of their type, while all of them run",
+    "projected_maximum": (
+        "projected_per_hour * max_run / 3600: every instance for all of max_run, no host released early; saving and "
+        "collecting after a stop come on top"
+    ),
+    "projected_budget_time": "max_cost / projected_per_hour * 3600: seconds that the budget lasts while all run",
     "spread": "10th to 90th percentile of the per-second values in the window",
     "window": (
         f"training window: the first {WARM_UP_RECORDS} metric record of every loader and rank (about one second) is "
@@ -105,6 +124,21 @@ class Spread(msgspec.Struct, frozen=True):
     count: int
 
 
+class Confidence(msgspec.Struct, frozen=True):
+    """How far the noise of the steps may have moved a figure from its true mean; see `headrace.insight.noise`.
+
+    Attributes:
+        low, high: the true mean lies between them with 95 % confidence.
+        error: standard error of the figure, in its unit.
+        freedom: degrees of freedom of that error: how many independent values it rests on, less one.
+    """
+
+    low: float
+    high: float
+    error: float
+    freedom: float
+
+
 class Figure(msgspec.Struct, frozen=True):
     """One measured number.
 
@@ -115,6 +149,7 @@ class Figure(msgspec.Struct, frozen=True):
         window: where it was measured; None when there is no value.
         spread: of the per-second values, None when there are fewer than two.
         note: why there is no value, or what to know about it.
+        confidence: range of its true mean; None when there are too few values to tell.
     """
 
     name: str
@@ -123,6 +158,7 @@ class Figure(msgspec.Struct, frozen=True):
     window: Window | None = None
     spread: Spread | None = None
     note: str = ""
+    confidence: Confidence | None = None
 
 
 def missing(name: str, unit: str, note: str) -> Figure:

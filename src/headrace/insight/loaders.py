@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window, missing, spread_of
+from headrace.insight.figures import WARM_UP_RECORDS, Confidence, Figure, Window, missing, spread_of
+from headrace.insight.noise import confidence_of_ratio
 from headrace.runs import LoaderSecond, Stream
 
 _ONLY_WARM_UP = "the loader ran for about one second, which is left out as warm-up"
@@ -45,6 +46,7 @@ class LoaderReport(msgspec.Struct, frozen=True):
 
 
 Seconds = Mapping[Stream, Sequence[LoaderSecond]]
+Timed = Mapping[Stream, list[LoaderSecond]]
 
 
 def by_loader(seconds: Seconds) -> dict[str, dict[Stream, list[LoaderSecond]]]:
@@ -103,9 +105,9 @@ def loader_report(name: str, ranks: Seconds) -> LoaderReport:
         ranks=len(ranks),
         steps=Figure("steps", "1", sum(second.steps for second in everything), whole),
         samples=Figure("samples", "1", sum(second.samples for second in everything), whole),
-        step_time=_step_time(pool, window),
+        step_time=_step_time(timed, pool, window),
         samples_per_second=_rate(timed, window),
-        data_wait=_wait(pool, window),
+        data_wait=_wait(timed, pool, window),
         h2d=_h2d(pool, window),
         compute=_compute(pool, window),
         queue=_queue(pool, window),
@@ -119,28 +121,38 @@ def _whole(ranks: Seconds) -> Window | None:
     return Window(min(second.t - second.step for second in records), max(second.t for second in records))
 
 
-def _step_time(pool: list[LoaderSecond], window: Window | None) -> Figure:
+def _step_time(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
     if not pool:
         return missing("step_time", "ms", _ONLY_WARM_UP)
     value = 1000 * sum(second.step for second in pool) / sum(second.steps for second in pool)
     spread = spread_of([1000 * second.step / second.steps for second in pool])
-    return Figure("step_time", "ms", value, window, spread)
+    return Figure("step_time", "ms", value, window, spread, confidence=_range(timed, "step", "steps", 1000))
 
 
-def _rate(timed: Mapping[Stream, list[LoaderSecond]], window: Window | None) -> Figure:
+def _rate(timed: Timed, window: Window | None) -> Figure:
     if not timed or not all(timed.values()):
         return missing("samples_per_second", "1/s", _ONLY_WARM_UP)
     value = sum(sum(s.samples for s in records) / sum(s.step for s in records) for records in timed.values())
     # Ranks move in step: the n-th seconds of all ranks belong together.
     per_second = [sum(second.samples / second.step for second in row) for row in zip(*timed.values(), strict=False)]
-    return Figure("samples_per_second", "1/s", value, window, spread_of(per_second))
+    known = confidence_of_ratio(per_second, [1.0] * len(per_second))
+    return Figure("samples_per_second", "1/s", value, window, spread_of(per_second), confidence=known)
 
 
-def _wait(pool: list[LoaderSecond], window: Window | None) -> Figure:
+def _wait(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
     if not pool:
         return missing("data_wait", "%", _ONLY_WARM_UP)
     value = 100 * sum(second.wait for second in pool) / sum(second.step for second in pool)
-    return Figure("data_wait", "%", value, window, spread_of([100 * s.wait / s.step for s in pool]))
+    spread = spread_of([100 * s.wait / s.step for s in pool])
+    return Figure("data_wait", "%", value, window, spread, confidence=_range(timed, "wait", "step", 100))
+
+
+def _range(timed: Timed, over: str, under: str, scale: float) -> Confidence | None:
+    """The confidence range of a ratio; the n-th seconds of all ranks belong together and count as one value."""
+    rows = list(zip(*timed.values(), strict=False))
+    overs = [sum(getattr(second, over) for second in row) for row in rows]
+    unders = [sum(getattr(second, under) for second in row) for row in rows]
+    return confidence_of_ratio(overs, unders, scale=scale)
 
 
 def _h2d(pool: list[LoaderSecond], window: Window | None) -> Figure:
