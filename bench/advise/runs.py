@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.advise.accuracy import Outcome
 
+from headrace import engines
 from headrace.errors import HeadraceError, UsageError
 from headrace.insight.advise.advising import measured_of
 from headrace.job import Job
@@ -71,17 +73,19 @@ def run_cluster(cluster: Cluster, number: int, seconds: float) -> list[Outcome]:
         job_name=f"advise-{number}-{CLUSTERS.index(cluster)}",
         source_dir=str(CODE),
         entry_point="train.py",
-        hyperparameters={"workloads": WORKLOADS, "seconds": seconds, "batch_size": BATCH},
+        hyperparameters={"workloads": json.dumps(WORKLOADS), "seconds": seconds, "batch_size": BATCH},
         instance_groups=[*data, {"name": "train", "type": "ml.g5.xlarge", "count": 1}],
         completion={"instance_groups": ["train"]},
         data_service={"feed": {"enabled": True, "workers_per_host": cluster.workers}, "instance_groups": makers},
         stopping_condition={"max_run": 300},
         engines={"local": local},
     )
-    handle = job.fit(engine="local", logs=False)
-    if handle.status is not Status.COMPLETED:
-        raise HeadraceError(f"{handle.id} ended as {handle.status.value}: {handle.cause}")
+    handle = engines.start(job)
+    handle.wait()
     run = Run.open(handle.id)
+    if handle.status is not Status.COMPLETED:
+        said = "\n".join(line.text for line in list(run.logs())[-20:])
+        raise HeadraceError(f"{handle.id} ended as {handle.status.value}: {handle.cause}\n{said}")
     found = []
     for workload in WORKLOADS:
         try:
