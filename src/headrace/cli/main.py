@@ -17,7 +17,10 @@ import click
 from headrace import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 
-COMMANDS = ("run", "plan", "schema", "ps", "status", "logs", "wait", "stop", "report", "compare", "feed", "doctor")
+COMMANDS = (
+    "run", "plan", "schema", "ps", "status", "logs", "wait", "stop", "timeline", "metrics", "report", "compare", "ui",
+    "feed", "doctor",
+)  # fmt: skip
 
 FAILED = 1
 USAGE = 2
@@ -66,6 +69,7 @@ def cli() -> None:
     headrace run job.yaml --detach          start it and return; then ps, status, logs -f, wait, stop
     headrace logs my-job -f                 follow the newest run of that job
     headrace compare homogeneous heterogeneous
+    headrace ui                             all of it on a local web page, live
     headrace doctor -- python train.py      is its data loading slow, and what would help?
     """
 

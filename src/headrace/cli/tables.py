@@ -12,8 +12,8 @@ from rich.text import Text
 
 from headrace.cli.planview import PlanView, cpu_set, isolated, promises, used_ports, work, worlds
 from headrace.cli.progress import duration
-from headrace.cli.screen import ended
 from headrace.insight import Comparison, Figure, ProgramReport, Report
+from headrace.runs.words import ended
 
 TITLES = {
     "time_to_train": "time to train",

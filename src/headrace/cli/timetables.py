@@ -1,0 +1,69 @@
+"""What happened when, as tables, with rich: for `headrace timeline` and `headrace metrics`. It computes no figure."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.lifetables import moment
+from headrace.cli.progress import duration
+from headrace.cli.tables import console
+from headrace.console.charts import Chart, Line, Metrics
+from headrace.console.timeline import Timeline
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDE = 40  # bars of a line
+
+
+def show_timeline(found: Timeline) -> None:
+    """Prints the events of a run."""
+    out = console()
+    table = _table("since start", "time (UTC)", "where", "")
+    for event in found.events:
+        place = f"{event.group}/{event.host}" if event.host else ""
+        style = "bold red" if event.fault else ""
+        cells = (duration(max(0.0, event.t - found.start)), moment(event.t), place, event.text)
+        table.add_row(*(Text(cell) for cell in cells), style=style)
+    out.print(table)
+    for damage in found.damage:
+        out.print(Text(f"note: {damage}"))
+
+
+def show_metrics(found: Metrics) -> None:
+    """Prints a row of bars for every line of every chart, with its least, last and greatest value."""
+    out = console()
+    table = _table("", "", "least", "last", "greatest", "", right=("least", "last", "greatest"))
+    for chart in found.charts:
+        for index, line in enumerate(chart.lines):
+            known = [value for value in line.values if value is not None]
+            cells = (_text(value) for value in (min(known), known[-1], max(known)))
+            title = f"{chart.title}, {chart.unit}" if not index else ""
+            table.add_row(Text(title), Text(line.name), *(Text(cell) for cell in cells), Text(bars(line, chart)))
+    out.print(table)
+    out.print()
+    for note in (*found.notes, f"a value stands for {found.width:g} s; formulas: --output json"):
+        out.print(Text(f"note: {note}"))
+
+
+def bars(line: Line, chart: Chart) -> str:
+    """Returns a line as bars, from 0 to the greatest value of its chart; a space where nothing was measured."""
+    top = max((value for each in chart.lines for value in each.values if value is not None), default=0.0)
+    size = -(-len(line.values) // _WIDE)
+    shown = []
+    for start in range(0, len(line.values), size):
+        known = [value for value in line.values[start : start + size] if value is not None]
+        mean = sum(known) / len(known) if known else None
+        level = 0 if mean is None or top <= 0 else round(max(0.0, mean) / top * (len(_BARS) - 1))
+        shown.append(" " if mean is None else _BARS[level])
+    return "".join(shown)
+
+
+def _text(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3g}"
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return table
