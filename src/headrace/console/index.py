@@ -20,6 +20,7 @@ from headrace.console import charts
 from headrace.console.buckets import Grid
 from headrace.console.columns import Columns
 from headrace.console.timeline import Timeline, timeline
+from headrace.errors import RunNotFound
 from headrace.runs import (
     Damage,
     EventFollower,
@@ -198,7 +199,23 @@ class Library:
         Raises:
             RunNotFound: if there is none.
         """
-        return self._index(find_run(name_or_id, self._runs), metrics)
+        try:
+            return self._index(find_run(name_or_id, self._runs), metrics)
+        except RunNotFound:
+            # Without its header a directory is no run for the commands; the page shows what can be read of it.
+            if name_or_id not in self._names():
+                raise
+            return self._index(RunPaths(self._parent / name_or_id), metrics)
+
+    @property
+    def _parent(self) -> Path:
+        return runs_dir() if self._runs is None else self._runs
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(self._parent) if entry.is_dir() and entry.name[0] != ".")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def _index(self, paths: RunPaths, metrics: bool = False) -> RunIndex:
         with self._lock:
@@ -230,17 +247,13 @@ class Library:
 
     def unreadable(self) -> list[Damage]:
         """Returns the directories among the runs whose header is missing or damaged."""
-        parent = runs_dir() if self._runs is None else self._runs
-        try:
-            names = sorted(entry.name for entry in os.scandir(parent) if entry.is_dir() and entry.name[0] != ".")
-        except (FileNotFoundError, NotADirectoryError):
-            return []
         found = []
-        for name in names:
+        for name in self._names():
+            paths = RunPaths(self._parent / name)
             try:
-                read_header(RunPaths(parent / name))
+                read_header(paths)
             except (OSError, msgspec.DecodeError) as error:
-                found.append(Damage(str(parent / name / "run.json"), 0, f"cannot be read: {error}"))
+                found.append(Damage(str(paths.header), 0, f"cannot be read: {error}"))
         return found
 
 
