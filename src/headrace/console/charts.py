@@ -196,21 +196,28 @@ def _cpu(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 
 def _gpu(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    use, memory, power = [], [], []
+    lines = []
     for group, hosts in _groups(columns, "host"):
-        t, gpus, share, held, watts = _pool(hosts, "t", "gpus", "use", "gpu_memory", "power")
-        low, high = extremes(grid, t, share, share)
-        use.append(
-            _line(group, group, ratio(grid, t, share * gpus, np.where(np.isnan(share), np.nan, gpus)), low, high)
-        )
-        many = present(grid, [host["t"] for host in hosts])
-        ones = np.ones_like(t)
-        memory.append(_line(group, group, many * ratio(grid, t, held, np.where(np.isnan(held), np.nan, ones))))
-        power.append(_line(group, group, many * ratio(grid, t, watts, np.where(np.isnan(watts), np.nan, ones))))
+        t, gpus, use = _pool(hosts, "t", "gpus", "use")
+        low, high = extremes(grid, t, use, use)
+        lines.append(_line(group, group, ratio(grid, t, use * gpus, np.where(np.isnan(use), np.nan, gpus)), low, high))
     formula = "mean over the group's GPUs and seconds of NVML's utilisation (share of time in which a kernel ran)"
-    yield from _chart("gpu", "GPU by group", "%", formula, use)
-    yield from _chart("gpu_memory", "GPU memory", "bytes", "memory in use on the group's GPUs, mean, added up", memory)
-    yield from _chart("gpu_power", "GPU power", "W", "power of the group's GPUs, mean, added up", power)
+    yield from _chart("gpu", "GPU by group", "%", formula, lines)
+
+
+def _gpu_memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    formula = "memory in use on the group's GPUs, mean, added up"
+    yield from _chart("gpu_memory", "GPU memory", "bytes", formula, _levels(columns, grid, "gpu_memory"))
+    formula = "power of the group's GPUs, mean, added up"
+    yield from _chart("gpu_power", "GPU power", "W", formula, _levels(columns, grid, "power"))
+
+
+def _levels(columns: Columns, grid: Grid, field: str) -> Iterator[Line]:
+    """Yields for each group the mean of a level, added over its hosts."""
+    for group, hosts in _groups(columns, "host"):
+        t, level = _pool(hosts, "t", field)
+        many = present(grid, [host["t"] for host in hosts])
+        yield _line(group, group, many * ratio(grid, t, level, np.ones_like(t)))
 
 
 def _bytes(columns: Columns, grid: Grid) -> Iterator[Chart]:
@@ -247,12 +254,8 @@ def _workers(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 
 def _memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = []
-    for group, hosts in _groups(columns, "host"):
-        t, rss = _pool(hosts, "t", "rss")
-        mean = present(grid, [host["t"] for host in hosts]) * ratio(grid, t, rss, np.ones_like(t))
-        lines.append(_line(group, group, mean))
-    yield from _chart("memory", "Memory by group", "bytes", "resident bytes of all processes, mean, added up", lines)
+    formula = "resident bytes of all processes, mean, added up"
+    yield from _chart("memory", "Memory by group", "bytes", formula, _levels(columns, grid, "rss"))
 
 
 def _disk(columns: Columns, grid: Grid) -> Iterator[Chart]:
@@ -281,7 +284,8 @@ def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 
 _CHARTS: tuple[Callable[[Columns, Grid], Iterator[Chart]], ...] = (
-    _cpu, _step_shares, _gpu, _step_time, _queue, _bytes, _samples, _workers, _memory, _disk, _values,
+    _cpu, _step_shares, _gpu, _step_time, _queue, _bytes, _samples, _workers, _memory, _gpu_memory, _disk,
+    _values,
 )  # fmt: skip
 
 

@@ -46,9 +46,13 @@ function show(found, origin) {
     el("ul", { class: "notes" }, [...found.notes, "× is the ratio to the first run; under each value its 10th to 90th percentile of the seconds"].map((note) => el("li", {}, note))));
 }
 
+function pickers(lines, ids) {
+  fill(by("choose"), [...ids, "", ""].slice(0, Math.max(2, ids.length + 1)).map((value, index) => picker(lines, value, index)));
+}
+
 async function start() {
   const lines = await get("/api/runs");
-  fill(by("choose"), [...wanted, "", ""].slice(0, Math.max(2, wanted.length + 1)).map((value, index) => picker(lines, value, index)));
+  pickers(lines, wanted);
   const place = document.querySelector("[data-source]");
   if (wanted.length < 2) {
     fill(by("result"), el("p", { class: "empty" }, "Choose two runs or more."));
@@ -58,6 +62,7 @@ async function start() {
   const url = path("/api/compare", { run: wanted });
   source(place, command, url);
   const found = await get(url);
+  pickers(lines, found.runs.map((run) => run.run_id)); // the address may name jobs
   show(found, new Origin(command, found.formulas));
 }
 

@@ -29,6 +29,13 @@ export function parts(value, unit = "") {
   return [value.toFixed(places(value)), unit];
 }
 
+/** Returns a value at an axis: short, its unit only where it changes with the size. */
+export function tick(value, unit) {
+  if (unit.startsWith("bytes")) return value === 0 ? "0" : parts(value, unit)[0].replace(/\.0+$/, "") + " " + parts(value, "bytes")[1];
+  if (Math.abs(value) >= 10000) return Intl.NumberFormat("en", { notation: "compact" }).format(value);
+  return String(Number(value.toPrecision(4)));
+}
+
 /** Returns a value with its unit. */
 export function number(value, unit) {
   const [text, words] = parts(value, unit);

@@ -1,9 +1,10 @@
 // One chart: uPlot on a canvas, a legend of buttons, and keys. The time axis is UTC, as in the logs.
 import { el, fill, say } from "./dom.js";
-import { clock, number } from "./format.js";
+import { clock, number, tick } from "./format.js";
 
 const uPlot = globalThis.uPlot; // vendored, a classic script
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+const POWERS = Array.from({ length: 60 }, (_, index) => 2 ** index); // bytes are told in KiB, MiB, GiB
 const CLICK = 4; // pixels a pointer may move in a click
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -106,9 +107,9 @@ export class Plot {
       bands,
       axes: [
         { ...axis, size: 26, space: 70, values: (u, ticks, at, space, step) => ticks.map((t) => clock(t, 0).slice(0, step < 60 ? 8 : 5)) },
-        { ...axis, size: 52, space: 28, values: (u, ticks) => ticks.map((value) => number(value, this.chart.unit === "1/s" ? "1" : this.chart.unit)) },
+        { ...axis, size: this.chart.unit.startsWith("bytes") ? 62 : 46, space: 28, ...(this.chart.unit.startsWith("bytes") ? { incrs: POWERS } : {}), values: (u, ticks) => ticks.map((value) => tick(value, this.chart.unit)) },
       ],
-      cursor: { sync: { key: "run", setSeries: false }, drag: { x: true, y: false, setScale: false }, focus: { prox: -1 }, points: { size: 6 } },
+      cursor: { y: false, sync: { key: "run", setSeries: false }, drag: { x: true, y: false, setScale: false }, focus: { prox: -1 }, points: { size: 6 } },
       hooks: {
         setCursor: [(u) => this.names(u.cursor.idx)],
         setSelect: [(u) => this.selected(u)],

@@ -10,7 +10,8 @@ import { ReportParts } from "./parts.js";
 import { heading, source } from "./source.js";
 import { statusBadge } from "./status.js";
 
-const id = decodeURIComponent(location.pathname.split("/").at(-1));
+const asked = decodeURIComponent(location.pathname.split("/").at(-1));
+const id = await get(runPath(asked, "timeline")).then((found) => found.run_id, () => asked); // a job's name is its newest run
 const logs = new Logs(by("logs"), id);
 const charts = new Charts(by("charts"), id, (t, place, width) => logs.jump(t, place, width));
 const parts = new ReportParts(id, Object.fromEntries(["figures", "verdict", "cost", "tables"].map((name) => [name, by(name)])));

@@ -23,11 +23,19 @@ export function verdictBadge(verdict) {
 /** Returns the colour of the n-th group or line. */
 export const colour = (index) => `var(--c${index % 8})`;
 
+const known = [];
+
+/** Returns a number for a group's name, the same on the whole page. */
+export function groupNumber(name) {
+  if (!known.includes(name)) known.push(name);
+  return known.indexOf(name);
+}
+
 /** Returns an instance group as a small block: a bar a host, its name, number and type. */
-export function groupBlock(group, index) {
+export function groupBlock(group) {
   const hosts = group.hosts.length;
   const bars = Array.from({ length: Math.min(hosts, 12) }, () => el("i"));
   const type = group.instance_type.replace(/^ml\./, "");
-  return el("span", { class: "group", colour: colour(index), title: `${group.name}: ${hosts} × ${group.instance_type}` },
+  return el("span", { class: "group", colour: colour(groupNumber(group.name)), title: `${group.name}: ${hosts} × ${group.instance_type}` },
     el("span", { class: "hosts", "aria-hidden": "true" }, bars), `${group.name} `, el("span", { class: "muted" }, `${hosts} × ${type}`));
 }
