@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.columns import columns, notes, row
 from headrace.cli.lifetables import moment
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
@@ -18,31 +18,29 @@ _WIDE = 40  # bars of a line
 def show_timeline(found: Timeline) -> None:
     """Prints the events of a run."""
     out = console()
-    table = _table("since start", "time (UTC)", "where", "")
+    table = columns(("since start", "time (UTC)", "where", ""))
     for event in found.events:
         place = f"{event.group}/{event.host}" if event.host else ""
         style = "bold red" if event.fault else ""
         cells = (duration(max(0.0, event.t - found.start)), moment(event.t), place, event.text)
         table.add_row(*(Text(cell) for cell in cells), style=style)
     out.print(table)
-    for damage in found.damage:
-        out.print(Text(f"note: {damage}"))
+    if found.damage:
+        notes(out, (str(damage) for damage in found.damage))
 
 
 def show_metrics(found: Metrics) -> None:
     """Prints a row of bars for every line of every chart, with its least, last and greatest value."""
     out = console()
-    table = _table("", "", "least", "last", "greatest", "", right=("least", "last", "greatest"))
+    table = columns(("", "", "least", "last", "greatest", ""), right=("least", "last", "greatest"))
     for chart in found.charts:
         for index, line in enumerate(chart.lines):
             known = [value for value in line.values if value is not None]
             cells = (_text(value) for value in (min(known), known[-1], max(known)))
             title = f"{chart.title}, {chart.unit}" if not index else ""
-            table.add_row(Text(title), Text(line.name), *(Text(cell) for cell in cells), Text(bars(line, chart)))
+            row(table, title, line.name, *cells, bars(line, chart))
     out.print(table)
-    out.print()
-    for note in (*found.notes, f"a value stands for {found.width:g} s; formulas: --output json"):
-        out.print(Text(f"note: {note}"))
+    notes(out, (*found.notes, f"a value stands for {found.width:g} s; formulas: --output json"))
 
 
 def bars(line: Line, chart: Chart) -> str:
@@ -60,10 +58,3 @@ def bars(line: Line, chart: Chart) -> str:
 
 def _text(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3g}"
-
-
-def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table

@@ -102,10 +102,11 @@ def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:
     assert isinstance(metric, HostSecond)
     h = metric
     gpus = h.gpus
+    use = [gpu.use for gpu in gpus if gpu.use is not None]
     power = [gpu.power for gpu in gpus if gpu.power is not None]
     return Key("host", stream), (
         h.t, h.cpu, h.cores, h.rss, _number(h.received), _number(h.sent), _number(h.read), _number(h.written),
-        len(gpus), sum(gpu.use for gpu in gpus) / len(gpus) if gpus else math.nan,
+        len(use), sum(use) / len(use) if use else math.nan,
         sum(gpu.memory for gpu in gpus) if gpus else math.nan, sum(power) if power else math.nan,
     )  # fmt: skip
 
