@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": {"job", "instance", "runs", "catalog", "processes"},
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "job", "runs"},
-    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console"},
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
@@ -34,7 +35,7 @@ OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "feed/prometheus.py": {"prometheus_client"},
     "instance/s3.py": {"botocore", "s3transfer"},
 }
-HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec"]
+HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]
 
 
 def room_of(path: Path) -> str:
