@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"instance", "feed", "runs", "processes"},
     "engines": {"job", "instance", "runs", "catalog", "processes"},
     "insight": {"runs", "catalog"},
-    "adapters": {"feed", "job", "runs"},
+    "adapters": {"feed", "instance", "job", "runs"},
     "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
@@ -32,6 +32,7 @@ INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "feed/prometheus.py": {"prometheus_client"},
     "instance/s3.py": {"botocore", "s3transfer"},
+    "agent/tfdata.py": {"tensorflow"},
 }
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec"]
 

@@ -11,6 +11,7 @@ import msgspec
 from headrace.errors import EngineRefused
 from headrace.instance.launch import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
 from headrace.instance.tfconfig import worker_ports
+from headrace.instance.tfdata import tf_data_servers
 from headrace.runs import list_runs
 
 
@@ -44,6 +45,9 @@ def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
     for world in plan.distributions:
         if world.kind == TORCH_DISTRIBUTED:
             yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.master_port_of(world)
+    for server in tf_data_servers(plan):
+        # TensorFlow takes it on all addresses, whatever host it plays.
+        yield f"tf.data.service ({server.stream} of {server.host})", "0.0.0.0", server.port
     for name, port in worker_ports(plan).items():
         yield "TensorFlow worker", plan.host(name).address, port
 

@@ -17,6 +17,7 @@ from headrace.instance.launch import (
     Ports,
     Readiness,
     Retry,
+    TfDataPlan,
 )
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
@@ -77,7 +78,7 @@ def make_plan(
         distributions=_worlds(job),
         completion_groups=job.completion_groups,
         environment=dict(job.environment),
-        ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
+        ports=Ports(**job.local.ports.model_dump()),
         stop_grace=job.local.stop_grace,
         start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
@@ -86,7 +87,13 @@ def make_plan(
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
         isolation=isolation,
+        tf_data=_tf_data(job),
     )
+
+
+def _tf_data(job: Job) -> TfDataPlan | None:
+    options = job.tf_data
+    return None if options is None else TfDataPlan(job.tf_data_groups, **options.model_dump(exclude={"enabled"}))
 
 
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:
