@@ -23,6 +23,7 @@ from headrace.instance.environment import TF_DATA_SERVICE
 Dataset = TypeVar("Dataset")
 
 PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+MODES = ("dynamic", "off")
 WAIT = 120.0
 _POLL = 0.2
 _ANSWER_SECONDS = 5.0
@@ -38,7 +39,7 @@ def distribute(
     dataset: Dataset,
     name: str = "train",
     *,
-    processing_mode: Any = "dynamic",
+    processing_mode: str = "dynamic",
     consumer_index: int | None = None,
     num_consumers: int | None = None,
     max_outstanding_requests: int | None = None,
@@ -60,8 +61,8 @@ def distribute(
         name: of the data set in this job: the ranks that use one name share its elements. Iterating again begins the
             next epoch.
         processing_mode: ``dynamic``: the data is divided among the workers, each element comes once, and what a worker
-            had that died is lost; ``off``: every worker makes all of the data; or a
-            `tf.data.experimental.service.ShardingPolicy`.
+            had that died is lost; ``off``: every worker makes all of the data. TensorFlow's static policies are
+            refused: the shard of a worker that registers late, or has died, is left out without a word.
         consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the data set must be
             infinite, and every rank gets an element of each round.
         max_outstanding_requests: elements that are asked for ahead; None: TensorFlow decides.
@@ -83,6 +84,8 @@ def distribute(
     import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
     endpoint = parse_address(address)
+    if processing_mode not in MODES:
+        raise UsageError(f"processing_mode must be one of {', '.join(MODES)}, not {processing_mode!r}")
     if (address, name) in _names:
         raise UsageError(
             f"a data set named {name!r} is distributed already in this process; TensorFlow would take the second one "
@@ -92,10 +95,8 @@ def distribute(
         )
     check_pipeline(dataset)
     await_dispatcher(address, endpoint, wait)
-    policies = tf.data.experimental.service.ShardingPolicy
-    mode = {"dynamic": policies.DYNAMIC, "off": policies.OFF}.get(processing_mode, processing_mode)
     transformation = tf.data.experimental.service.distribute(
-        mode,
+        getattr(tf.data.experimental.service.ShardingPolicy, processing_mode.upper()),
         address,
         job_name=name,
         consumer_index=consumer_index,

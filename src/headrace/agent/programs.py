@@ -216,7 +216,6 @@ def _tf_data_argv(plan: LaunchPlan, host: str, stream: str, folder: str, status_
     argv = ["-m", "headrace.agent.tfdata", "--port", str(server.port)]
     if server.is_dispatcher:
         argv += ["--work-dir", f"{folder}/{stream}"] if options.fault_tolerant else []
-        argv += ["--workers", ",".join(each.address for each in every[1:])]
         for name in ("worker_timeout", "job_gc_timeout", "job_gc_check_interval"):
             seconds = getattr(options, name)
             argv += [f"--{name.replace('_', '-')}", f"{seconds:g}"] if seconds is not None else []

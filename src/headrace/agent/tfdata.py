@@ -1,6 +1,6 @@
 """Runs one server of tf.data.service: a dispatcher, or a worker.
 
-    python -m headrace.agent.tfdata --port 7072 --work-dir DIR --workers 10.77.0.2:7073 --status-fd 5
+    python -m headrace.agent.tfdata --port 7072 --work-dir DIR --status-fd 5
     python -m headrace.agent.tfdata --port 7073 --dispatcher 10.77.0.1:7072 --address 10.77.0.2:7073 --status-fd 5
 
 On `--status-fd` it writes one JSON object a line:
@@ -82,7 +82,6 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
             protocol="grpc",
             work_dir=given.work_dir or None,
             fault_tolerant_mode=bool(given.work_dir),
-            worker_addresses=given.workers.split(",") if given.workers else None,
             worker_timeout_ms=milliseconds(given.worker_timeout),
             job_gc_timeout_ms=milliseconds(given.job_gc_timeout),
             job_gc_check_interval_ms=milliseconds(given.job_gc_check_interval),
@@ -116,7 +115,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dispatcher", default="", help="address:port of the dispatcher: this is a worker")
     parser.add_argument("--address", default="", help="address:port at which trainers reach this worker")
     parser.add_argument("--work-dir", default="", help="where a dispatcher keeps its state; it goes on from it")
-    parser.add_argument("--workers", default="", help="addresses of all workers; static sharding needs them")
     parser.add_argument("--worker-timeout", type=float, default=None, help="seconds, see DispatcherConfig")
     parser.add_argument("--job-gc-timeout", type=float, default=None, help="seconds, see DispatcherConfig")
     parser.add_argument("--job-gc-check-interval", type=float, default=None, help="seconds, see DispatcherConfig")
