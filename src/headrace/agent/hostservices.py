@@ -17,7 +17,7 @@ from headrace.agent.running import Running
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.table import TICKS, look
-from headrace.runs import MetricWriter
+from headrace.runs import MetricWriter, RunPaths, Stream
 from headrace.runs.metrics import ServiceSecond
 
 INTERVAL = 1.0
@@ -55,7 +55,7 @@ class HostServices:
         plan: the launch plan.
         host: name of the host.
         programs: starts them.
-        metrics: makes the metric file of a server by its stream.
+        paths: where their metrics go.
         report: tells the coordinator.
         note: writes a line into the agent's log.
         memory: knows whom the kernel killed for memory.
@@ -67,7 +67,7 @@ class HostServices:
         plan: LaunchPlan,
         host: str,
         programs: HostPrograms,
-        metrics: Callable[[str], MetricWriter],
+        paths: RunPaths,
         report: Callable[[Message], None],
         note: Callable[[str], None],
         memory: MemoryKills,
@@ -87,7 +87,8 @@ class HostServices:
                 start, take, down = self._starter(FEED), self._take_feed, self._feed_down
                 self._servers[FEED] = KeptServer("feed server", start, take, down, note, plan.start_timeout)
             elif spec.is_service:
-                self._metrics[spec.stream] = metrics(spec.stream)
+                where = Stream(plan.host(host).group, host, spec.stream)
+                self._metrics[spec.stream] = MetricWriter(paths.metrics(where))
                 self._servers[spec.stream] = self._tf_server(spec.stream, note)
 
     def start(self) -> None:

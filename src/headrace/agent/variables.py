@@ -15,7 +15,7 @@ from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import make_executable
 from headrace.instance.environment import TF_DATA_SERVICE
 from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
-from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
+from headrace.instance.lifeline import COST, RUN_ID, SCRATCH, SPENT
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.tfconfig import tf_config
 from headrace.instance.tfdata import is_tf_data
@@ -29,6 +29,7 @@ PROXY_OF_RANK = (sys.executable, "-I", "-S", proxy.__file__, "rank")  # what a l
 _OURS = (
     SCRATCH,
     SPENT,
+    COST,
     FEED_VARIABLE,
     METRICS_VARIABLE,
     TF_DATA_SERVICE,
