@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tensorflow as tf
-
 from images import CLASSES, SIZE
 
 layers = tf.keras.layers

@@ -1,7 +1,7 @@
 """Trains the residual network: the one script of the job, on every host of the dnn group, whatever its distribution.
 
-It takes the place of the notebook's three (launcher, data service, trainer): headrace starts the dispatcher and the workers
-of tf.data service, and `headrace.tensorflow.distribute` finds them. In a job without them it changes nothing.
+It takes the place of the notebook's three (launcher, data service, trainer): headrace starts the dispatcher and the
+workers of tf.data service, and `headrace.tensorflow.distribute` finds them. In a job without them it changes nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import argparse
 import json
 from pathlib import Path
 
-import tensorflow as tf
-
-import headrace
 import headrace.keras
 import headrace.tensorflow
+import tensorflow as tf
 from images import test_set, train_set
+
+import headrace
 from model import resnet
 
 
