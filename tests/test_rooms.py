@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
+    "agent/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
     "instance/s3.py": {"botocore", "s3transfer"},
 }

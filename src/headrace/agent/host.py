@@ -20,6 +20,7 @@ from typing import cast
 
 import msgspec
 
+from headrace.agent.allowance import used_before
 from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.elastic import ElasticHost
 from headrace.agent.ending import all_ended, end_programs
@@ -27,6 +28,7 @@ from headrace.agent.feedfile import write_feed_file
 from headrace.agent.feedserver import FeedServer
 from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.leader import Leader
+from headrace.agent.measuring import Measuring
 from headrace.agent.memory import MemoryKills
 from headrace.agent.messages import Heartbeat, Hello, HostEnded, Message, Orders, ProgramsEnded, Ready, StopOrder
 from headrace.agent.mpi.host import MpiHost
@@ -43,13 +45,12 @@ from headrace.agent.readiness import is_waited_for
 from headrace.agent.running import Reaper, Running
 from headrace.agent.signs import quiet_times, until_listens
 from headrace.agent.sweep import end_leftovers
-from headrace.agent.usage import UsageSampler
 from headrace.agent.variables import HostVariables
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch import LaunchPlan
-from headrace.instance.lifeline import SPENT, CommandReader, StopJob
+from headrace.instance.lifeline import CommandReader, StopJob
 from headrace.processes.table import descendants
-from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream
+from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream
 
 ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
 FEED_GRACE = 5.0
@@ -78,6 +79,7 @@ class HostAgent:
         self._log = LogWriter(self._paths.log(self._stream("agent")))
         self._variables = HostVariables(plan, host)
         self._memory = MemoryKills(self.me.memory, self.note)
+        self._measuring = Measuring(plan, host, self._paths, self.note)
         self._reaper = Reaper()
         self._feed: FeedServer | None = None
         self._feed_generation = 0
@@ -93,10 +95,9 @@ class HostAgent:
         self._tasks: list[asyncio.Task[None]] = []
         self._lifeline = lifeline
         self._supervisor = os.getppid()
-        spent = float(os.environ.get(SPENT) or 0.0)
         tls = read_certificates(self.me.base_dir) if plan.encrypt else None
         led = plan.leader == host
-        self._leader = Leader(plan, secret, self._events, self.note, spent, tls) if led else None
+        self._leader = Leader(plan, secret, self._events, self.note, used_before(os.environ), tls) if led else None
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -120,6 +121,7 @@ class HostAgent:
             self._client.report,
             self.note,
             self._memory,
+            self._measuring.take,
         )
         self._programs.on_end = self._program_ended
         self._mpi: MpiHost | None = None
@@ -147,25 +149,21 @@ class HostAgent:
             self._task(self._leader.run())
         self._task(self._talk())
         self._client.report(Hello(self.group.name))
-        sampler = UsageSampler(
-            MetricWriter(self._paths.metrics(self._stream("host"))),
-            len(self.me.cpus) or len(os.sched_getaffinity(0)),
-        )
-        self._task(sampler.run())
+        self._task(self._measuring.run())
         self._task(self._memory.watch())
         self._variables.prepare()
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
-                await launcher.open()
+                await launcher.ranks.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
-        sampler.sample()
+        self._measuring.close()
         if self._leader is not None:
             await self._close_leader(self._leader)
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
-                await launcher.close()
+                await launcher.ranks.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
             for task in self._tasks:
                 task.cancel()
@@ -223,7 +221,7 @@ class HostAgent:
             self.note(f"stopping: {order.reason}")
             for launcher in (self._mpi, self._elastic):
                 if launcher is not None:
-                    launcher.stopping = True
+                    launcher.ranks.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
         self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,6 +32,7 @@ class HostPrograms:
         tell: takes reports for the coordinator.
         note: writes a line into the agent's log.
         memory: knows whom the kernel killed for memory.
+        on_lines: called with a program's stream and the lines that it wrote.
 
     Attributes:
         running: the last program of each stream, also when it has ended.
@@ -48,6 +50,7 @@ class HostPrograms:
         tell: Callable[[Message], None],
         note: Callable[[str], None],
         memory: MemoryKills,
+        on_lines: Callable[[str, list[bytes]], None] = lambda *_: None,
     ) -> None:
         self.running: dict[str, Running] = {}
         self.on_end: Callable[[], None] = lambda: None
@@ -59,6 +62,7 @@ class HostPrograms:
         self._tell = tell
         self._note = note
         self._memory = memory
+        self._on_lines = on_lines
         self._logs: dict[str, LogWriter] = {}
 
     def start(self, spec: ProgramSpec) -> None:
@@ -154,7 +158,16 @@ class HostPrograms:
     ) -> Running:
         log = self._logs.setdefault(stream, LogWriter(self._paths.log(self._stream(stream))))
         cwd = f"{self._me.base_dir}/code"
-        running = Running(stream, argv=argv, env=env, cwd=cwd, log=log, pass_fds=fds, cpus=cpus)
+        running = Running(
+            stream,
+            argv=argv,
+            env=env,
+            cwd=cwd,
+            log=log,
+            pass_fds=fds,
+            cpus=cpus,
+            on_lines=functools.partial(self._on_lines, stream),
+        )
         self.running[stream] = running
         where = {"group": self._me.group, "host": self._me.name, "stream": stream}
         self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
@@ -178,21 +191,24 @@ class HostPrograms:
 
     def report_exit(self, running: Running) -> None:
         """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
-        lines = clip_lines(list(running.tail))
+        end = exit_of(running)
         if running.exit_code != 0 and not running.told:
             how = running.reason or name_of_exit(running.exit_code, running.signal)
-            self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
-        self._tell(
-            Exited(
-                running.stream,
-                time.time(),
-                exit_code=running.exit_code,
-                signal=running.signal,
-                stopped=running.told,
-                reason=running.reason,
-                last_lines=lines,
-            )
-        )
+            self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *end.last_lines]))
+        self._tell(end)
 
     def _stream(self, name: str) -> Stream:
         return Stream(self._me.group, self._me.name, name)
+
+
+def exit_of(running: Running) -> Exited:
+    """Returns what the coordinator is to know of a program that has just ended."""
+    return Exited(
+        running.stream,
+        time.time(),
+        exit_code=running.exit_code,
+        signal=running.signal,
+        stopped=running.told,
+        reason=running.reason,
+        last_lines=clip_lines(list(running.tail)),
+    )

@@ -26,6 +26,8 @@ from headrace.runs import LogWriter
 CHUNK = 1 << 18
 PIPE_BYTES = 1 << 20
 
+OnLines = Callable[[list[bytes]], None]
+
 
 class Pump:
     """Moves what comes out of one pipe into a log.
@@ -35,17 +37,21 @@ class Pump:
         letter: ``o`` or ``e``, see `LogWriter`.
         log: the program's log.
         tail: gets the last lines.
+        on_lines: called with the lines too.
 
     Attributes:
         heard: when something came last (time.monotonic).
     """
 
-    def __init__(self, descriptor: int, letter: str, log: LogWriter, tail: deque[bytes]) -> None:
+    def __init__(
+        self, descriptor: int, letter: str, log: LogWriter, tail: deque[bytes], on_lines: OnLines = lambda _: None
+    ) -> None:
         self.heard = time.monotonic()
         self._descriptor = descriptor
         self._letter = letter
         self._log = log
         self._tail = tail
+        self._on_lines = on_lines
         self._splitter = LineSplitter()
         self._loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
@@ -86,6 +92,7 @@ class Pump:
         if lines:
             self._tail.extend(line[:LAST_LINE_BYTES] for line in lines[-LAST_LINES:])
             self._log.write_line(self._letter, b"\n".join(lines) + b"\n")
+            self._on_lines(lines)
 
 
 class Running:
@@ -95,6 +102,7 @@ class Running:
         stream: its name.
         argv, env, cwd, pass_fds, cpus: see `spawn`.
         log: where its output goes.
+        on_lines: called with the lines of its output too.
 
     Attributes:
         pid: its process.
@@ -118,6 +126,7 @@ class Running:
         log: LogWriter,
         pass_fds: Sequence[int] = (),
         cpus: Sequence[int] = (),
+        on_lines: OnLines = lambda _: None,
     ) -> None:
         self.stream = stream
         self.argv = tuple(argv)
@@ -142,7 +151,7 @@ class Running:
             os.close(out_end)
             os.close(err_end)
         self.pid = self._process.pid
-        self._pumps = [Pump(out, "o", log, self.tail), Pump(err, "e", log, self.tail)]
+        self._pumps = [Pump(end, letter, log, self.tail, on_lines) for end, letter in ((out, "o"), (err, "e"))]
 
     @property
     def heard(self) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.insight.figures import Figure, Window, missing, spread_of
+from headrace.insight.noise import confidence_of_ratio
 from headrace.runs import HostSecond, Stream
 
 
@@ -59,7 +60,7 @@ def _cpu(records: list[list[HostSecond]], silent: list[str], window: Window | No
         return missing("cpu", "%", "no training window")
     used = capacity = 0.0
     inside: list[HostSecond] = []
-    per_second: list[float] = []
+    hosts: list[list[tuple[float, float]]] = []  # of each host: CPU seconds used and available, second by second
     for found in records:
         within = [second for second in found if window.start <= second.t <= window.end]
         if len(within) < 2 or within[-1].t <= within[0].t:
@@ -67,13 +68,20 @@ def _cpu(records: list[list[HostSecond]], silent: list[str], window: Window | No
         used += within[-1].cpu - within[0].cpu
         capacity += (within[-1].t - within[0].t) * within[-1].cores
         inside += within
-        per_second += [
-            100 * (after.cpu - before.cpu) / ((after.t - before.t) * after.cores)
-            for before, after in itertools.pairwise(within)
-            if after.t > before.t
-        ]
+        hosts.append(
+            [
+                (after.cpu - before.cpu, (after.t - before.t) * after.cores)
+                for before, after in itertools.pairwise(within)
+                if after.t > before.t
+            ]
+        )
     measured = Window(min(second.t for second in inside), max(second.t for second in inside))
-    return Figure("cpu", "%", 100 * used / capacity, measured, spread_of(per_second), _without(silent))
+    spread = spread_of([100 * busy / cores for parts in hosts for busy, cores in parts])
+    rows = list(zip(*hosts, strict=False))  # the n-th seconds of all hosts belong together
+    known = confidence_of_ratio(
+        [sum(busy for busy, _ in row) for row in rows], [sum(cores for _, cores in row) for row in rows], scale=100
+    )
+    return Figure("cpu", "%", 100 * used / capacity, measured, spread, _without(silent), known)
 
 
 def _max_rss(records: list[list[HostSecond]], silent: list[str]) -> Figure:

@@ -32,7 +32,6 @@ _LOCAL: dict[str, str] = {
     "training_plan": _NO_WAIT,
     "stopping_condition.max_wait": _NO_WAIT,
     "stopping_condition.max_pending_time": _NO_WAIT,
-    "metric_definitions": "no figures are taken from the logs",
     "tags": "labels stay in the run's job file",
 }
 

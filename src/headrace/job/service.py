@@ -1,4 +1,5 @@
-"""What only the service acts on: image, role, network, volumes, tags, metrics. Accepted, checked, without effect here.
+"""What only the service acts on: image, role, network, volumes, tags. Accepted, checked, without effect here. And the
+metric definitions, which the agents act on here as well.
 
 Limits and patterns are those of the CreateTrainingJob request.
 """
@@ -57,7 +58,23 @@ TrainingPlan = Annotated[
 TagKey = Annotated[str, BeforeValidator(matching(_LETTERS, 1, 128, "letters, digits, blanks and _.:/=+-@"))]
 TagValue = Annotated[str, BeforeValidator(matching(_LETTERS, 0, 256, "letters, digits, blanks and _.:/=+-@"))]
 MetricName = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 255))]
-MetricRegex = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 500))]
+
+
+def with_group(value: object) -> str:
+    """Returns a regular expression of 1 to 500 characters that has a group."""
+    text = one_line(value, 1, 500)
+    try:
+        compiled = re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise broken(
+            f"must be a regular expression: {error}", hint=r"write \( for a bracket, \. for a dot, \* for a star"
+        ) from None
+    if not compiled.groups:
+        raise broken("must have a group, which is the figure", hint="put it in brackets, e.g. loss=([0-9.]+)")
+    return text
+
+
+MetricRegex = Annotated[str, BeforeValidator(with_group)]
 Extras = Annotated[dict[str, JsonValue], AsMapping]
 
 
@@ -74,7 +91,7 @@ class Tag(Part):
 
 
 class MetricDefinition(Part):
-    """A figure that the service finds in the logs.
+    """A figure that is found in the logs.
 
     Attributes:
         name: 1 to 255 characters. Also spelt `Name`.

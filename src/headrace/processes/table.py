@@ -46,7 +46,7 @@ class Process(NamedTuple):
 def look(pid: int) -> Process | None:
     """Returns the process of that pid, None if there is none."""
     try:
-        text = _read(f"/proc/{pid}/stat")
+        text = read_proc(f"/proc/{pid}/stat")
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()  # the name before may hold anything
@@ -54,8 +54,8 @@ def look(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), int(fields[19]), fields[0].decode(), ticks, int(fields[21]) * PAGE)
 
 
-def _read(path: str) -> bytes:
-    """Content of a file of /proc. (`open` and pathlib take several times as long.)"""
+def read_proc(path: str) -> bytes:
+    """Returns the content of a file of /proc. (`open` and pathlib take several times as long.) Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = chunk = os.read(descriptor, 1 << 16)
@@ -111,7 +111,7 @@ def _children(pid: int) -> list[int] | None:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  (names are enough)
-            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+            found += map(int, read_proc(f"/proc/{pid}/task/{thread}/children").split())
     except OSError:
         return None
     return found

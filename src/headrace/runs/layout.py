@@ -8,7 +8,7 @@
         code/                                 snapshot of source_dir
         engine/                               the engine's own: orders for its processes, and what they say
         events/<writer>.jsonl                 one writer each: `engine`, or a host's name
-        metrics/<group>/<host>/<stream>.jsonl one line a second: `host`, or a rank's number
+        metrics/<group>/<host>/<stream>.jsonl one line a second: a rank's number, `host`, or `values` (`HOST`, `VALUES`)
         logs/<group>/<host>/<stream>.log      a rank's number, `feed` or `agent`
         hosts/<host>/                         the instance's /opt/ml
         output/                               model.tar.gz, output.tar.gz, unless the job names another place
@@ -28,6 +28,10 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 HOME_VARIABLE = "HEADRACE_HOME"
+HOST = "host"
+"""Stream of the metrics that a host's agent writes about the host: `HostSecond`."""
+VALUES = "values"
+"""Stream of the metrics that a host's agent found in the output of its programs: `ValueSecond`."""
 
 
 def runs_dir() -> Path:
@@ -128,7 +132,7 @@ class RunPaths:
         return self.root / "logs" / component(stream.group) / component(stream.host) / f"{component(stream.name)}.log"
 
     def metrics(self, stream: Stream) -> Path:
-        """Metric file of one rank, or of a host (stream name ``host``)."""
+        """Metric file of one rank, or of a host (stream name `HOST` or `VALUES`)."""
         directory = self.root / "metrics" / component(stream.group) / component(stream.host)
         return directory / f"{component(stream.name)}.jsonl"
 

@@ -90,14 +90,14 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         index: number of the device on this host.
         name: of its model.
-        use: share of the last sample period in which a kernel ran, 0 to 100.
+        use: share of the last sample period in which a kernel ran, 0 to 100; None where it cannot be read (MIG).
         memory, memory_total: bytes.
         power: watts, None where it cannot be read.
     """
 
     index: int
     name: str
-    use: float
+    use: float | None
     memory: int
     memory_total: int
     power: float | None = None
@@ -113,6 +113,8 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
         rss: resident bytes of its live processes, shared pages counted once a process.
         processes: live processes.
         memory: bytes of memory that the host may use.
+        used: bytes of it that are in use, without the cache of files, each shared page once; None where the host has
+            no control group of its own, then `rss` is all that is known.
         received, sent: bytes through the host's network devices since its start, loopback excluded; None where the
             host has no network of its own.
         read, written: bytes that its processes moved from and to disks since its start.
@@ -125,6 +127,7 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
     rss: int
     processes: int
     memory: int | None = None
+    used: int | None = None
     received: int | None = None
     sent: int | None = None
     read: int | None = None

@@ -1,0 +1,62 @@
+"""What one host measures: what its processes and GPUs use, and the values that its programs print."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.agent.gpus import Gpus, gpus_of
+from headrace.agent.usage import UsageSampler
+from headrace.agent.values import LogValues
+from headrace.instance.launch import LaunchPlan
+from headrace.runs import MetricWriter, RunPaths, Stream
+from headrace.runs.layout import HOST, VALUES
+
+INTERVAL = 1.0
+
+
+class Measuring:
+    """Writes the host's metric files.
+
+    Args:
+        plan: the launch plan.
+        host: name of the host.
+        paths: the run's directory.
+        note: writes a line into the agent's log.
+    """
+
+    def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, note: Callable[[str], None]) -> None:
+        def writer(name: str) -> MetricWriter:
+            return MetricWriter(paths.metrics(Stream(plan.host(host).group, host, name)))
+
+        self._gpus = Gpus(gpus_of(plan, host, os.environ), note)
+        self._usage = UsageSampler(writer(HOST), plan, host, self._gpus, note)
+        definitions = plan.metric_definitions
+        self._values = LogValues(definitions, writer(VALUES), note) if definitions else None
+
+    def take(self, stream: str, lines: Sequence[bytes]) -> None:
+        """Takes lines that a program wrote."""
+        if self._values is not None:
+            self._values.take(stream, lines)
+
+    async def run(self) -> None:
+        """Writes once a second until cancelled, at full intervals from the start."""
+        due = time.monotonic()
+        while True:
+            self._write()
+            due = max(due + INTERVAL, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+
+    def close(self) -> None:
+        """Writes for the last time; the programs have ended."""
+        self._write()
+        self._gpus.close()
+        if self._values is not None:
+            self._values.close()
+
+    def _write(self) -> None:
+        self._usage.sample()
+        if self._values is not None:
+            self._values.flush()
