@@ -117,8 +117,8 @@ sys.meta_path.insert(0, NoTorch())
 if __name__ == "__main__":
     import array_data
     from headrace.feed import DataLoader, stack_arrays
-    here = [batch[0]["image"].tobytes() for batch in DataLoader(array_data.pictures(), 8, collate_fn=stack_arrays)]
-    with DataLoader(array_data.pictures(), 8, collate_fn=stack_arrays, num_workers=2) as loader:
+    here = [batch[0]["image"].tobytes() for batch in DataLoader(array_data.pictures(), 8, collate_fn=stack_arrays, seed=3)]
+    with DataLoader(array_data.pictures(), 8, collate_fn=stack_arrays, seed=3, num_workers=2) as loader:
         assert [batch[0]["image"].tobytes() for batch in loader] == here
     print(len(here), "torch" in sys.modules)
 """

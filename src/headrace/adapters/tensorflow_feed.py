@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from headrace.errors import FeedError
 from headrace.feed import DataLoader, Pipeline, stack_arrays
