@@ -1,4 +1,4 @@
-"""A TensorFlow process without torch that trains from the feed, and prints what it saw as JSON: test_tensorflow_feed.py.
+"""A TensorFlow process without torch that trains from the feed and prints what it saw (see test_tensorflow_feed.py).
 
 python in_tensorflow.py SERVERS SECRET KILL_ONCE PID
 """
@@ -73,7 +73,7 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     ds.close()
     resumed = headrace.tensorflow.feed(array_data.pictures(), 8, state=json.loads(json.dumps(state)), **here)
     saw["resumed"] = [labels.numpy().tolist() for _, labels in resumed] == second[5:]
-    saw["every sample once"] = sorted(sum(second, [])) == list(range(96))
+    saw["every sample once"] = sorted(label for labels in second for label in labels) == list(range(96))
 
     # Keras, over two epochs, from a position.
     model = tf.keras.Sequential([tf.keras.layers.Input((4, 3)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(1)])

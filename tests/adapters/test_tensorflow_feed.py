@@ -1,4 +1,4 @@
-"""`headrace.tensorflow.feed`: the feed's promises hold in TensorFlow, which gets the slabs themselves and needs no torch."""
+"""`headrace.tensorflow.feed`: the feed's promises hold in TensorFlow, which gets the slabs and needs no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ SRC = HERE.parent.parent / "src"
 
 
 @pytest.fixture(scope="module")
-def saw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a TensorFlow process saw; two feed servers served it, and it killed one of them."""
     pytest.importorskip("tensorflow")
     directory = tmp_path_factory.mktemp("tensorflow-feed")
@@ -38,7 +37,7 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     for server in servers:
         server.stop()
     assert done.returncode == 0, done.stderr
-    yield json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_shapes_are_static_and_the_epoch_has_a_length(saw: dict[str, Any]) -> None:

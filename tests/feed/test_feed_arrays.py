@@ -117,8 +117,9 @@ sys.meta_path.insert(0, NoTorch())
 if __name__ == "__main__":
     import array_data
     from headrace.feed import DataLoader, stack_arrays
-    here = [batch[0]["image"].tobytes() for batch in DataLoader(array_data.pictures(), 8, collate_fn=stack_arrays, seed=3)]
-    with DataLoader(array_data.pictures(), 8, collate_fn=stack_arrays, seed=3, num_workers=2) as loader:
+    options = {"batch_size": 8, "collate_fn": stack_arrays, "seed": 3}
+    here = [batch[0]["image"].tobytes() for batch in DataLoader(array_data.pictures(), **options)]
+    with DataLoader(array_data.pictures(), num_workers=2, **options) as loader:
         assert [batch[0]["image"].tobytes() for batch in loader] == here
     print(len(here), "torch" in sys.modules)
 """
