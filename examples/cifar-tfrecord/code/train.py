@@ -40,16 +40,22 @@ def make_optimizer(options: argparse.Namespace) -> tf.keras.optimizers.Optimizer
 
 def train(options: argparse.Namespace, images: tf.data.Dataset) -> tf.keras.Model:
     """Trains with Keras's own loop."""
-    model, optimizer, callbacks, verbose = resnet(), make_optimizer(options), [headrace.keras.Callback()], 2
+    model, optimizer, callbacks, verbose = resnet(), make_optimizer(options), [headrace.keras.MeterCallback()], 2
     if options.distribution == "horovod":
         import horovod.tensorflow.keras as hvd
 
         optimizer = hvd.DistributedOptimizer(optimizer)
         callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), *callbacks]
         verbose = 2 if hvd.rank() == 0 else 0
-    model.compile(optimizer, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
     model.fit(
-        images, epochs=options.epochs, steps_per_epoch=options.steps_per_epoch, callbacks=callbacks, verbose=verbose
+        images,
+        epochs=options.epochs,
+        steps_per_epoch=options.steps_per_epoch,
+        callbacks=callbacks,
+        shuffle=False,  # the data set is shuffled
+        verbose=verbose,
     )
     return model
 
