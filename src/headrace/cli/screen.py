@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -21,6 +20,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
+from headrace.runs.state import how_ended
 
 AGENT = "agent"  # its notes are for `headrace logs`
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
@@ -73,7 +73,7 @@ class RunScreen:
             if event.files == event.files_total:
                 self._say(f"channel {event.channel}: {event.files} files, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
-            how = ended(event.exit_code, event.signal)
+            how = how_ended(event.exit_code, event.signal)
             self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}")
 
     def metric(self, stream: Stream, metric: Metric) -> None:
@@ -137,16 +137,6 @@ def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
             yield f"warning: {stored.name}: {stored.clash_count - CLASHES} more files differ between hosts"
         if stored.left_out:
             yield f"warning: {stored.name}: left out, no files: {', '.join(stored.left_out[:CLASHES])}"
-
-
-def ended(exit_code: int | None, number: int | None) -> str:
-    """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
-    if number is None:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _place(group: str, host: str, stream: str) -> str:
