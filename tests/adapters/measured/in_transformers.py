@@ -23,7 +23,7 @@ class Net(torch.nn.Module):
         self.linear = torch.nn.Linear(4, 1)
 
     def forward(self, x, labels):
-        time.sleep(0.03 if self.training else 0.3)
+        time.sleep(0.03 if self.training else 3)
         out = self.linear(x)[:, 0]
         return {"loss": (out - labels).square().mean(), "logits": out}
 
