@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from headrace.agent.memory import MemoryKills
 from headrace.agent.messages import Exited, Message, clip_lines
@@ -84,9 +85,7 @@ class HostPrograms:
 
     def variables_of(self, spec: ProgramSpec) -> dict[str, str]:
         """Variables of a program."""
-        metrics = self._paths.metrics(self._stream(spec.stream))
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        return self._variables.of_program(spec, metrics)
+        return self._variables.of_program(spec, self._metrics(spec.stream))
 
     def launch(
         self,
@@ -118,7 +117,7 @@ class HostPrograms:
 
     def launch_feed(self, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
         """Starts the feed server, which reports itself. Raises OSError."""
-        running = self._launch(FEED, argv, self._variables.of_feed(), fds=(status_fd,))
+        running = self._launch(FEED, argv, self._variables.of_feed(self._metrics(FEED)), fds=(status_fd,))
 
         def ended() -> None:
             self._record_exit(running)
@@ -196,6 +195,12 @@ class HostPrograms:
             how = running.reason or name_of_exit(running.exit_code, running.signal)
             self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *end.last_lines]))
         self._tell(end)
+
+    def _metrics(self, name: str) -> Path:
+        """Returns the metric file of a program, in a directory that is there."""
+        path = self._paths.metrics(self._stream(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def _stream(self, name: str) -> Stream:
         return Stream(self._me.group, self._me.name, name)

@@ -117,9 +117,13 @@ class HostVariables:
             return {"TF_CONFIG": tf_config(self._plan, self._me.name)}
         return torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
 
-    def of_feed(self) -> dict[str, str]:
-        """Returns the variables of the feed server."""
-        return dict(self._variables)
+    def of_feed(self, metrics: Path) -> dict[str, str]:
+        """Returns the variables of the feed server.
+
+        Args:
+            metrics: its metric file.
+        """
+        return self._variables | {METRICS_VARIABLE: str(metrics)}
 
     def remove_scratch(self) -> None:
         """Removes the temporary files of the host's programs."""

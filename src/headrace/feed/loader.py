@@ -224,7 +224,9 @@ class DataLoader(TorchHabits):
         else:
             batches = self._serve(plans, fetched, end_step)
         if self.device is not None:
-            batches = DeviceBatches(batches, fetched, progress, open_device(self.device))
+            timed = self.device.type == "cuda" and bool(self._meter.file)
+            accelerator = open_device(self.device, timed=timed)
+            batches = DeviceBatches(batches, fetched, progress, accelerator, self._meter.copied if timed else None)
         prepare = pinned if self.pin_memory and self.device is None else None
         untouched = self._planner.bookmark.untouched
         return Iteration(batches, self._meter, progress, prepare, self.__len__, lambda: untouched(progress))
@@ -364,7 +366,8 @@ class DataLoader(TorchHabits):
             shard = self._shard or Shard(0, 1)
             return RemoteSupply(self._places, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
         given = {1: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
-        return LocalSupply(self.num_workers, self.multiprocessing_context, given, self.worker_init_fn)
+        context, metrics = self.multiprocessing_context, self._meter.file
+        return LocalSupply(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
 
     def _started(self) -> Session:
         """Returns the session that waits for the next pass; makes one if there is none."""
