@@ -95,19 +95,21 @@ def judge(outcomes: Sequence[Outcome]) -> list[Judged]:
 def _pools(known: Measured, groups: Sequence[GroupFacts]) -> list[Pool]:
     """Returns the hosts of a cluster, with the costs that the calibration told.
 
-    Of the cluster itself only its shape counts: hosts, cores, workers. All data hosts share CPU 1 and have the
-    bandwidth that the job sets.
+    Of the cluster itself only its shape counts: hosts, cores, workers. All data hosts share CPU 1, so they are one
+    host with the workers of all and the bandwidth of each, which the job sets.
     """
     from bench.advise.runs import BYTES_A_SECOND
 
-    cpu, wall = known.trainer.cpu, known.trainer.wall
+    cpu, pause = known.trainer.cpu, known.trainer.pause
     assert cpu is not None
-    assert wall is not None
+    assert pause is not None
     pools = []
     for group in groups:
-        cores = group.cores if group.trains else group.cores / group.hosts
-        bandwidth = None if group.trains else BYTES_A_SECOND
-        pools.append(Pool(group.hosts, cores, group.executors, cpu, wall, bandwidth, group.trains))
+        if group.trains:
+            pools.append(Pool(group.hosts, group.cores, group.executors, cpu, pause, None, trains=True))
+        else:
+            workers, bandwidth = group.hosts * group.executors, group.hosts * BYTES_A_SECOND
+            pools.append(Pool(1, 1.0, workers, cpu, pause, bandwidth))
     return pools
 
 
