@@ -39,13 +39,25 @@ _EXPORTS = {
     "PurityWarning": "headrace.feed.policy",
     "Skipped": "headrace.feed.policy",
     "channel": "headrace.feed.naming",
+    "stack_arrays": "headrace.feed.collate",
     "pipeline": "headrace.feed.naming",
     "track": "headrace.feed.tracking",
 }
 
-__all__ = ["DataLoader", "Pipeline", "PurityReport", "PurityWarning", "Skipped", "channel", "pipeline", "track"]
+__all__ = [
+    "DataLoader",
+    "Pipeline",
+    "PurityReport",
+    "PurityWarning",
+    "Skipped",
+    "channel",
+    "pipeline",
+    "stack_arrays",
+    "track",
+]
 
 if TYPE_CHECKING:
+    from headrace.feed.collate import stack_arrays
     from headrace.feed.loader import DataLoader
     from headrace.feed.naming import Pipeline, channel, pipeline
     from headrace.feed.policy import PurityWarning, Skipped

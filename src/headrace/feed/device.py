@@ -314,11 +314,13 @@ def find_pinning(device: torch.device | None, *, pin: bool) -> CudaPinning | Non
         device: where its batches go; None for the host.
         pin: whether the user asks for page-locked batches, to copy them himself.
     """
-    import torch
-
     if device is not None:
         return CudaPinning(fenced=False) if device.type == "cuda" else None
-    return CudaPinning(fenced=True) if pin and torch.cuda.is_available() else None
+    if not pin:
+        return None
+    import torch
+
+    return CudaPinning(fenced=True) if torch.cuda.is_available() else None
 
 
 def open_device(device: torch.device, *, timed: bool = False) -> Accelerator:
