@@ -288,6 +288,7 @@ def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:
         ({RANK: LOADERS[RANK][:1]}, WORKERS, HOSTS, "no loader wrote metrics"),
         (LOADERS, WORKERS, {DATA_HOST: HOSTS[DATA_HOST]}, "the hosts of train wrote no CPU metrics"),
         (LOADERS, {}, HOSTS, "its data workers wrote no metrics"),
+        ({RANK: [msgspec.structs.replace(s, samples=0) for s in LOADERS[RANK]]}, {}, HOSTS, "how many samples"),
     ],
 )
 def test_a_run_that_tells_too_little_is_refused(

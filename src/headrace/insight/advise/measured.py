@@ -214,6 +214,8 @@ class _Steps:
         pool = [one for found in kept.values() for one in found]
         count = sum(one.steps for one in pool)
         self.kept_samples = sum(one.samples for one in pool)
+        if not self.kept_samples:
+            raise not_enough("its loader does not tell how many samples a batch has")
         self.bytes = sum(one.bytes for one in pool)
         self.rows = sum(sum(o.samples for o in found) / sum(o.steps for o in found) for found in kept.values())
         self.step = _spread(sum(one.step for one in pool) / count, [one.step / one.steps for one in pool])
