@@ -119,6 +119,20 @@ def test_the_job_s_own_limit_holds_when_it_is_shorter_and_without_a_loss_nothing
     assert quiet.core.phase is Phase.RUNNING
 
 
+def test_a_worker_that_is_not_back_yet_is_named_by_the_job_s_own_limit_only():
+    slow = play(stall_after=10.0)
+    slow.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", False))
+    slow.wait(11, ALIVE)
+    slow.end(*ALIVE)
+    words = str(slow.verdict.cause)
+    assert words.startswith("data/algo-1[tf-worker-0]: is not back, and TensorFlow's client waits for it: tf-worker-0")
+    assert "stalled: no output or metrics for 10 s" in words
+    free = play()
+    free.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", False))
+    free.wait(GONE_LIMIT + 30, ALIVE)
+    assert free.core.phase is Phase.RUNNING
+
+
 def test_a_trainer_that_fails_while_nobody_serves_is_not_blamed():
     job = play()
     job.say("algo-1", ServerDown("tf-dispatcher", "killed by SIGKILL", False))
