@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": {"job", "instance", "runs", "catalog", "processes"},
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs"},
-    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console"},
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
@@ -35,7 +36,7 @@ OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "instance/s3.py": {"botocore", "s3transfer"},
     "agent/tfdata.py": {"tensorflow"},
 }
-HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec"]
+HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]
 
 
 def room_of(path: Path) -> str:

@@ -532,7 +532,7 @@ def test_a_value_at_its_limit_is_allowed(problems: Problems, text: str) -> None:
     ("snippet", "field", "instead"),
     [
         ("placement: x", "placement", ""),
-        ("budget: {max_cost: 3}", "budget", "max_run"),
+        ("budget: {max_cost: 3, on_exceed: fail}", "budget.on_exceed", "stopped"),
         ("array: {grid: {}}", "array", "--set"),
         ("engines: {slurm: {}}", "engines.slurm", "local"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from headrace.agent.memory import MemoryKills
 from headrace.agent.messages import Exited, Message, clip_lines
@@ -84,9 +85,7 @@ class HostPrograms:
 
     def variables_of(self, spec: ProgramSpec) -> dict[str, str]:
         """Variables of a program."""
-        metrics = self._paths.metrics(self._stream(spec.stream))
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        return self._variables.of_program(spec, metrics)
+        return self._variables.of_program(spec, self._metrics(spec.stream))
 
     def launch(
         self,
@@ -119,7 +118,8 @@ class HostPrograms:
     def launch_service(self, stream: str, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
         """Starts a server of the data service in the group's Python; it reports itself. Raises OSError."""
         argv = [self._variables.python, *argv]
-        running = self._launch(stream, argv, self._variables.of_service(stream), fds=(status_fd,))
+        env = self._variables.of_service(stream, self._metrics(stream))
+        running = self._launch(stream, argv, env, fds=(status_fd,))
 
         def ended() -> None:
             self._record_exit(running)
@@ -197,6 +197,12 @@ class HostPrograms:
             how = running.reason or name_of_exit(running.exit_code, running.signal)
             self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *end.last_lines]))
         self._tell(end)
+
+    def _metrics(self, name: str) -> Path:
+        """Returns the metric file of a program, in a directory that is there."""
+        path = self._paths.metrics(self._stream(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def _stream(self, name: str) -> Stream:
         return Stream(self._me.group, self._me.name, name)

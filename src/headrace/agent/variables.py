@@ -122,9 +122,15 @@ class HostVariables:
             return {"TF_CONFIG": tf_config(self._plan, self._me.name)}
         return torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
 
-    def of_service(self, stream: str) -> dict[str, str]:
-        """Returns the variables of a server of the data service. TensorFlow's do not take the ranks' GPUs."""
-        return self._variables | ({VISIBLE_GPUS: "-1"} if is_tf_data(stream) else {})
+    def of_service(self, stream: str, metrics: Path) -> dict[str, str]:
+        """Returns the variables of a server of the data service. TensorFlow's do not take the ranks' GPUs.
+
+        Args:
+            stream: the server's.
+            metrics: its metric file.
+        """
+        gpus = {VISIBLE_GPUS: "-1"} if is_tf_data(stream) else {}
+        return self._variables | {METRICS_VARIABLE: str(metrics)} | gpus
 
     def remove_scratch(self) -> None:
         """Removes the temporary files of the host's programs."""

@@ -252,7 +252,7 @@ def promises(plan: PlanView) -> str:
     """
     words = [f"stops after {plan.max_run:g} s" if plan.max_run else "no time limit"]
     if plan.cost.max_cost is not None:
-        words.append(f"or when it has cost {amount(plan.cost.max_cost)} {plan.cost.currency}")
+        words.append(f"stops when it has cost {amount(plan.cost.max_cost)} {plan.cost.currency}")
     words.append(f"succeeds with {', '.join(plan.completion_groups)}")
     if plan.stall_after:
         words.append(f"fails after {plan.stall_after:g} s of silence")

@@ -183,8 +183,16 @@ def advised(
     )
 
 
-def measured_of(run: Run) -> Measured:
-    """Reads from a run what the model needs. Raises UsageError when it does not tell."""
+def measured_of(run: Run, loader: str | None = None) -> Measured:
+    """Reads from a run what the model needs.
+
+    Args:
+        run: the run.
+        loader: name of the loader; by default the training's main one.
+
+    Raises:
+        UsageError: the run does not tell it.
+    """
     plan, _ = _read(run)
     metrics = run.metrics()
     return measure(
@@ -192,6 +200,7 @@ def measured_of(run: Run) -> Measured:
         {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()},
         {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()},
         {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()},
+        loader,
     )
 
 

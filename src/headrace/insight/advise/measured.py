@@ -111,6 +111,7 @@ def measure(
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     workers: Mapping[Stream, Sequence[WorkerSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
+    loader: str | None = None,
 ) -> Measured:
     """Reads what the model needs from a run's metrics.
 
@@ -119,12 +120,13 @@ def measure(
         loaders: metrics of the loaders, by rank.
         workers: metrics of the data workers, by feed server or rank.
         hosts: metrics of the hosts.
+        loader: name of the loader to read; by default the training's main one.
 
     Raises:
         UsageError: something that cannot be assumed was not measured.
     """
-    main = main_loader(loaders)
-    ranks = by_loader(loaders)[main] if main is not None else {}
+    main = main_loader(loaders) if loader is None else loader
+    ranks = by_loader(loaders).get(main, {}) if main is not None else {}
     window = window_of(ranks)
     if main is None or window is None:
         raise not_enough("no loader wrote metrics for longer than the first second, which is left out as warm-up")
