@@ -103,7 +103,7 @@ def test_a_worker_that_is_gone_for_good_is_named_when_nothing_moves_any_more():
     cause = job.verdict.cause
     assert (cause.group, cause.host, cause.stream) == ("dnn", "algo-2", "tf-worker-0")
     assert cause.reason.startswith(
-        "is gone for good, and TensorFlow's client waits for it: tf-worker-0 killed by SIGKILL; stalled: "
+        "is gone for good, and TensorFlow's client may wait for it: tf-worker-0 killed by SIGKILL; stalled: "
     )
     assert "dnn/algo-2[0]" in cause.reason
 
@@ -125,7 +125,9 @@ def test_a_worker_that_is_not_back_yet_is_named_by_the_job_s_own_limit_only():
     slow.wait(11, ALIVE)
     slow.end(*ALIVE)
     words = str(slow.verdict.cause)
-    assert words.startswith("data/algo-1[tf-worker-0]: is not back, and TensorFlow's client waits for it: tf-worker-0")
+    assert words.startswith(
+        "data/algo-1[tf-worker-0]: is not back, and TensorFlow's client may wait for it: tf-worker-0"
+    )
     assert "stalled: no output or metrics for 10 s" in words
     free = play()
     free.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", False))

@@ -5,8 +5,8 @@ tf.data.service has lost its dispatcher, or all its workers, for good; or when i
 TensorFlow, because the graphs that they exchange need equal ones. (Patch versions may differ: TensorFlow keeps its
 graphs compatible within a minor version.)
 
-A worker of tf.data.service that is lost for good while others serve is a case of its own: TensorFlow's client waits
-for it without end, see `headrace.agent.stall`.
+A worker of tf.data.service that is lost for good while others serve is a case of its own: TensorFlow's client goes on
+with the others, and waits for it without end when the epoch ends; see `headrace.agent.stall`.
 
 Pure.
 """
@@ -92,7 +92,7 @@ class Serving:
         host, name, server = min(down, key=lambda each: (each[2].state != LOST, each[2].since))
         for_good = server.state == LOST
         how = "is gone for good" if for_good else "is not back"
-        return Missing(server.since, for_good, _cause(host, name, f"{how}, and TensorFlow's client waits for it"))
+        return Missing(server.since, for_good, _cause(host, name, f"{how}, and TensorFlow's client may wait for it"))
 
     def _feed_over(self, states: set[str]) -> Cause | None:
         host = self._down

@@ -1,7 +1,7 @@
 """Whether a job stands still: no line, no metric and no batch for a long time. A pure function.
 
-TensorFlow's client waits without end for a worker of tf.data.service that does not come back. So when one is gone for
-good, a job without a limit of its own has `GONE_LIMIT`: it goes on if it can, and ends soon if it cannot.
+At the end of an epoch TensorFlow's client waits without end for a worker of tf.data.service that is gone. So when one
+is gone for good, a job without a limit of its own has `GONE_LIMIT`: it goes on if it can, and ends soon if it cannot.
 """
 
 from __future__ import annotations
