@@ -23,7 +23,7 @@ TITLES = {
     "cpu": "CPU",
     "gpu": "GPU",
     "max_rss": "max RSS",
-    "server_cpu": "CPUs busy",
+    "server_cpu": "CPU of one core",
     "server_rss": "max RSS",
     "supply": "supply an executor",
     "produce": "produce",
