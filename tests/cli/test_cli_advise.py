@@ -32,10 +32,14 @@ def stacked(samples):
     return np.stack(samples)
 """
 TRAIN = """
-import time
+import json, os, time
 from headrace import feed
 from samples import rows, stacked
 
+deadline = time.monotonic() + 60  # all data workers must be ready, or the step would be that of fewer
+while any(host["state"] != "ready" for host in json.load(open(os.environ["HEADRACE_FEED"]))["hosts"]):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
 with feed.DataLoader(rows(), batch_size=8, collate_fn=stacked) as loader:
     end = 0.0
     for batch in loader:

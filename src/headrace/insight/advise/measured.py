@@ -1,7 +1,7 @@
 """What a run tells the model: the cost of a step and of a sample, from its metrics. Pure.
 
-Only what was measured in the training window (warm-up left out) is used. What a run cannot tell is assumed, and every
-assumption is a sentence in `Measured.assumptions`.
+Only what was measured in the training window is used: warm-up is left out, and so is what came before all data workers
+were ready. What a run cannot tell is assumed, and every assumption is a sentence in `Measured.assumptions`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Measured(msgspec.Struct, frozen=True):
         workload: what a step costs.
         step: the measured step, seconds, with the 10th and 90th percentile of its per-second values.
         wait: share of it that ranks waited, 0 to 1.
-        steps, samples: of the whole run.
+        steps, samples: from when all data workers were ready, to the end.
         window: where this was measured.
         groups: the cluster.
         workers_told: whether data workers have told what they did; else `assumptions` say what was assumed of them.
@@ -130,7 +130,9 @@ def measure(
     ranks = by_loader(loaders).get(main, {}) if main is not None else {}
     window = window_of(ranks)
     if main is None or window is None:
-        raise not_enough("no loader wrote metrics for longer than the first second, which is left out as warm-up")
+        raise not_enough(
+            "no loader wrote metrics for longer than a second after all data workers were ready; that second is warm-up"
+        )
     training = sorted({stream.group for stream in ranks})
     if len(training) > 1:
         raise not_enough(
