@@ -178,8 +178,7 @@ def test_the_range_is_widened_by_what_the_model_misses_on_the_runs_own_cluster()
 def test_an_unknown_shape_is_assumed_in_words_and_clocks_widen_the_range() -> None:
     found = advise(measured(), "ml.c5.9xlarge", "ml.c7i.4xlarge")
     joined = " ".join(found.assumptions)
-    assert "ml.c5.9xlarge 3.4 GHz" in joined
-    assert "ml.c7i.4xlarge 3.2 GHz" in joined
+    assert "(GHz: ml.g5.xlarge 3.3, ml.c5.9xlarge 3.4, ml.c7i.4xlarge 3.2)" in joined
     one = next(c for c in found.candidates if c.instance_type == "ml.c7i.4xlarge")  # slower clock than 3.3
     assert one.step.high >= one.step.value
 
