@@ -168,7 +168,7 @@ def advised(
         )
     plan, job = _read(run)
     measured = measured_of(run)
-    names = dict.fromkeys([*(group.instance_type for group in measured.groups), *types])
+    names = dict.fromkeys([*measured.instance_types, *types])
     prices = [price for name in names if (price := price_of(name, region)) is not None]
     groups = tuple(PlannedGroup(group.name, group.hosts) for group in plan.groups)
     trained = time_to_train(run.state(), PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
@@ -272,7 +272,10 @@ def judge_clusters(
     price = current_price(scenario)
     step = measured.step.value
     now = Current(
-        cluster=" + ".join(f"{group.hosts} x {group.instance_type}" for group in measured.groups),
+        cluster=" + ".join(
+            [f"{group.hosts} x {group.instance_type}" for group in measured.groups]
+            + [f"{len(group.hosts)} x {group.instance_type}" for group in measured.others]
+        ),
         step=measured.step,
         wait=measured.wait,
         predicted=own,

@@ -146,11 +146,7 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Returns what a reader must know before he believes the table, in sentences."""
     notes = []
-    lacking = [
-        name
-        for name in dict.fromkeys([*(group.instance_type for group in measured.groups), *types])
-        if name not in prices
-    ]
+    lacking = [name for name in dict.fromkeys([*measured.instance_types, *types]) if name not in prices]
     if lacking:
         notes.append(f"no price of {', '.join(lacking)} in {region}: no cost of clusters with it")
     if abs(residual) > WORTH - 1:
