@@ -142,7 +142,9 @@ def test_a_loader_that_other_hosts_cannot_serve_is_advised_and_not_verified(advi
     assert "the script changes to headrace.feed.DataLoader" in done.stdout
     done = advised("advise", "foreign", "--verify")
     assert done.returncode == 2
-    assert "error: --verify cannot run this job on data hosts: its loader is not headrace's" in done.stderr
+    assert (
+        "error: --verify cannot run this job on data hosts: no data worker of headrace made its batches" in done.stderr
+    )
 
 
 def test_an_unknown_type_is_a_mistake(advised: Cli) -> None:
