@@ -28,7 +28,7 @@ def publish(document: dict[str, Any], name: str) -> None:
     page = PAGE.read_text()
     begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
     load = document["load_before"][0]
-    where = f"{document['rounds']} rounds on {document['machine']['cpus']} cores, load before: {load:.1f}; `{name}`"
+    where = f"Rounds: {document['rounds']}, on {document['machine']['cpus']} cores, load before: {load:.1f}; `{name}`"
     text = f"\n{document['table']}\n\n{document['text']}\n\n{where}\n"
     PAGE.write_text(page[:begin] + text + page[end:])
 
