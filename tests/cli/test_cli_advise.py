@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from command_line import Cli
 
-
 SAMPLES = """
 import time
 import numpy as np
