@@ -2,9 +2,10 @@
 
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
-from headrace.insight.groups import GroupReport
+from headrace.insight.groups import GroupReport, HostReport
 from headrace.insight.loaders import LoaderReport
 from headrace.insight.reporting import ProgramReport, Report, report
+from headrace.insight.values import ValueReport
 
 __all__ = [
     "FORMULAS",
@@ -14,11 +15,13 @@ __all__ = [
     "Comparison",
     "Figure",
     "GroupReport",
+    "HostReport",
     "LoaderReport",
     "ProgramReport",
     "Report",
     "Row",
     "Spread",
+    "ValueReport",
     "Window",
     "compare",
     "report",

@@ -29,6 +29,31 @@ FORMULAS: dict[str, str] = {
         "may use); 100 % means that all its own cores were busy"
     ),
     "max_rss": "largest sum of resident bytes over the processes of one host of the group, whole run",
+    "memory": (
+        "largest 100 * bytes in use / bytes that the host may use, over the hosts and seconds of the whole run; in "
+        "use: private and shared memory in the host's control group, each page once, without the cache of files; "
+        "without a control group: the sum of resident bytes of its processes"
+    ),
+    "network_received": (
+        "growth of the bytes received by all network devices of a host but loopback / seconds, added over the hosts"
+    ),
+    "network_sent": "the same of the bytes sent",
+    "disk_read": (
+        "growth of the bytes that a host's processes had read from disks (not from the cache) / seconds, added over "
+        "the hosts; read_bytes of /proc/PID/io, of processes that ended too"
+    ),
+    "disk_written": "the same of the bytes for disks, counted when a page is changed (write_bytes)",
+    "gpu_use": (
+        "mean share of the time in which a kernel ran on a GPU (NVML), every GPU by itself, then over the GPUs; one "
+        "busy multiprocessor counts as much as all"
+    ),
+    "gpu_memory": "largest 100 * bytes in use / bytes of one GPU (NVML), over the GPUs and seconds of the whole run",
+    "gpu_power": "mean power of every GPU (NVML), added over the GPUs; one that hosts share counts for each",
+    "value_count": "values that a metric definition's regex found in the programs' lines, whole run",
+    "value_last": "the last of them",
+    "value_min": "the least of them",
+    "value_max": "the greatest of them",
+    "value_mean": "their sum / their count; spread: of the means of seconds",
     "spread": "10th to 90th percentile of the per-second values in the window",
     "window": (
         f"training window: the first {WARM_UP_RECORDS} metric record of every loader and rank (about one second) is "
@@ -69,7 +94,8 @@ class Figure(msgspec.Struct, frozen=True):
 
     Attributes:
         name: which figure it is; `FORMULAS` says how it is computed.
-        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes`` or ``1`` for a count.
+        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes``, ``bytes/s``, ``W``, ``1`` for a count; empty for a value of a
+            metric definition, which has the unit that the program meant.
         value: the number, None if it was not measured.
         window: where it was measured; None when there is no value.
         spread: of the per-second values, None when there are fewer than two.

@@ -9,6 +9,7 @@ import msgspec
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
+from headrace.insight.values import ValueReport, value_reports
 from headrace.runs import (
     Cause,
     Damage,
@@ -20,6 +21,7 @@ from headrace.runs import (
     RunState,
     Status,
     Stream,
+    ValueSecond,
 )
 
 
@@ -54,6 +56,7 @@ class Report(msgspec.Struct, frozen=True):
             loader metrics.
         loaders: every loader of every rank.
         groups, programs: every instance group and every program.
+        values: every metric that the job defines by a regex.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
     """
@@ -73,6 +76,7 @@ class Report(msgspec.Struct, frozen=True):
     loaders: tuple[LoaderReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
+    values: tuple[ValueReport, ...]
     notes: tuple[str, ...]
     formulas: dict[str, str]
 
@@ -84,11 +88,18 @@ class PlannedGroup(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
 
 
+class PlannedMetric(msgspec.Struct, frozen=True):
+    """The part of a metric definition in plan.json that a report needs."""
+
+    name: str
+
+
 class PlannedJob(msgspec.Struct, frozen=True):
     """The part of plan.json that a report needs."""
 
     groups: tuple[PlannedGroup, ...] = ()
     completion_groups: tuple[str, ...] = ()
+    metric_definitions: tuple[PlannedMetric, ...] = ()
 
 
 def report(run: Run) -> Report:
@@ -104,7 +115,8 @@ def report(run: Run) -> Report:
     metrics = run.metrics()
     loaders = {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()}
     hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
-    return judge(run.header, state, _plan(run), loaders, hosts, damage=tuple(run.damage))
+    values = {s: [m for m in found if isinstance(m, ValueSecond)] for s, found in metrics.items()}
+    return judge(run.header, state, _plan(run), loaders, hosts, values, damage=tuple(run.damage))
 
 
 def _plan(run: Run) -> PlannedJob:
@@ -120,6 +132,7 @@ def judge(
     plan: PlannedJob,
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
+    values: Mapping[Stream, Sequence[ValueSecond]],
     *,
     damage: Sequence[Damage] = (),
 ) -> Report:
@@ -131,6 +144,7 @@ def judge(
         plan: its groups; may be empty.
         loaders: metrics of the loaders, by rank.
         hosts: metrics of the hosts.
+        values: what the metric definitions found, by host.
         damage: lines that could not be read.
     """
     named = by_loader(loaders)
@@ -166,6 +180,7 @@ def judge(
         ),
         groups=_groups(plan, state, hosts, window),
         programs=tuple(_program(program) for program in state.programs),
+        values=value_reports((each.name for each in plan.metric_definitions), values),
         notes=tuple(notes),
         formulas=FORMULAS,
     )
