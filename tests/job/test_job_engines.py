@@ -156,7 +156,8 @@ def test_every_key_without_effect_is_listed_and_no_other() -> None:
         "InputDataConfig": [{"ChannelName": "d"}, {"ChannelName": "e", "DataSource": {}}],
     }
     values = [{"name": "a", "regex": "a=([0-9]+)"}]  # they have an effect
-    full = job(**IDLE, metric_definitions=values, stopping_condition=stops, request_extras=extras, hyperparameters={"rate": 0.001})
+    rate = {"rate": 0.001}
+    full = job(**IDLE, metric_definitions=values, stopping_condition=stops, request_extras=extras, hyperparameters=rate)
     listed = [unused.field for unused in full.without_effect("local")]
     assert sorted(listed) == sorted(
         [
