@@ -17,6 +17,9 @@ BENCH_FEED ?=
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
+# Tests wait more than they work. Each worker has a network of its own (tests/apart.py), which needs root; 0: one by one.
+WORKERS ?= $(shell unshare --net true 2> /dev/null && echo 3 || echo 0)
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile
 SOAK_MINUTES ?= 20
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/engines/test_local_fault_table.py
 # Rooms that work without torch are also tested on the oldest and the newest Python.
@@ -53,8 +56,8 @@ demo: $(VENV)/ready
 	$(BIN)/python examples/digits/demo.py
 
 test: $(VENV)/ready $(ORACLE)/ready
-	$(BIN)/python -m pytest $(TESTS)
-	@if [ "$(TESTS)" = tests ]; then for version in $(OTHER_PYTHONS); do scripts/test-on-python $$version $(PURE_TESTS) || exit 1; done; fi
+	$(BIN)/python $(PYTEST) $(TESTS)
+	@if [ "$(TESTS)" = tests ]; then for version in $(OTHER_PYTHONS); do scripts/test-on-python $$version $(PYTEST) $(PURE_TESTS) || exit 1; done; fi
 
 soak: $(VENV)/ready
 	HEADRACE_SOAK=1 SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest $(SOAK_TESTS)

@@ -29,18 +29,26 @@ class Programs:
         pass
 
     def launch(
-        self, stream: str, argv: object, env: object, fds: object, on_end: Callable[[object], None], *, report: bool
+        self, stream: str, argv: object, env: object, cpus: object, on_end: Callable[[object], None], report: bool
     ) -> SimpleNamespace:
         made = SimpleNamespace(
-            stream=stream, ended=asyncio.Event(), exit_code=None, signal=None, told=False, tail=[], pid=1, on_end=on_end
+            stream=stream,
+            ended=asyncio.Event(),
+            exit_code=None,
+            signal=None,
+            told=False,
+            reason="",
+            tail=[],
+            pid=1,
+            on_end=on_end,
         )
         made.kill = lambda: self.end(stream, 9)
         self.running[stream] = made
         return made
 
-    def end(self, stream: str, code: int) -> None:
+    def end(self, stream: str, code: int, reason: str = "") -> None:
         running = self.running[stream]
-        running.exit_code = code
+        running.exit_code, running.reason = code, reason
         running.ended.set()
         running.on_end(running)
 
@@ -77,7 +85,7 @@ class Torchrun:
 def torchrun():
     async def make() -> Torchrun:
         made = Torchrun()
-        await made.host.close()
+        await made.host.ranks.close()
         return made
 
     return asyncio.run(make())
@@ -100,3 +108,10 @@ def test_failures_of_ranks_that_were_started_again_are_forgotten(torchrun: Torch
     torchrun.rank(3, restarts, world)
     torchrun.programs.end("3", 8)
     assert torchrun.failures() == [("3", 8)]
+
+
+def test_a_rank_that_the_kernel_killed_for_memory_says_so(torchrun: Torchrun) -> None:
+    torchrun.rank(0, restarts=0)
+    torchrun.programs.end("0", -9, "killed by the kernel: out of memory")
+    torchrun.failures()
+    assert [each.reason for each in torchrun.reported] == ["killed by the kernel: out of memory"]

@@ -10,6 +10,7 @@ import pytest
 from agent_plans import make_plan, ranks, scripts, workers
 from test_agent_coordinator import Play, started
 
+from headrace.agent.allowance import Used
 from headrace.agent.coordinator import Phase
 from headrace.agent.messages import FeedUp, Heartbeat, HostEnded, ProgramsEnded, Ready, Report
 from headrace.agent.readiness import is_waited_for
@@ -264,7 +265,7 @@ def test_seconds_that_were_spent_before_count_for_max_run():
     from headrace.agent.coordinator import Coordinator
 
     play = Play(make_plan(scripts("dnn", "algo-1"), max_run=10.0))
-    play.core = Coordinator(play.core._plan, play.now, spent=8.0)
+    play.core = Coordinator(play.core._plan, play.now, used=Used(seconds=8.0))
     play.come("algo-1")
     play.wait(1.5, alive=["algo-1"])
     assert play.core.phase is Phase.RUNNING

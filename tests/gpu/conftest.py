@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from notes import note
+
 collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
+if collect_ignore_glob:
+    why = "was built without CUDA" if torch.version.cuda is None else "sees no GPU"
+    note("not run on this machine", f"tests/gpu: torch {torch.__version__} {why}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,11 +18,3 @@ def cuda() -> None:
     """Starts CUDA, whose threads and descriptors stay to the end, before anybody looks for what a test leaves."""
     torch.zeros(1).pin_memory().to("cuda", non_blocking=True)
     torch.cuda.synchronize()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says that the tests were not run, and why."""
-    if collect_ignore_glob:
-        why = "was built without CUDA" if torch.version.cuda is None else "sees no GPU"
-        terminalreporter.section("not run on this machine")
-        terminalreporter.write_line(f"tests/gpu: torch {torch.__version__} {why}")

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.insight.figures import FORMULAS, Figure, Window
 from headrace.insight.groups import GroupReport, group_report
-from headrace.insight.usage import Usage
+from headrace.insight.usage import UseFigures
 from headrace.insight.values import value_reports
 from headrace.runs import GpuUse, HostSecond, Stream, ValueSecond
 
@@ -127,7 +127,7 @@ def test_a_silent_host_is_named_in_every_figure_of_the_group_and_has_none_of_its
     assert all(figure.value is None and figure.note for figure in figures(found.by_host[1]))
 
 
-def figures(usage: Usage) -> list[Figure]:
+def figures(usage: UseFigures) -> list[Figure]:
     return [value for name in usage.__struct_fields__ if isinstance(value := getattr(usage, name), Figure)]
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from effort import SOAK, SOAK_SECONDS
 
-SEEDS: dict[str, int] = {}
-LEFT_OUT: dict[str, list[str]] = {}
+from notes import note
 
 
 def why_no_namespaces() -> str:
@@ -35,29 +34,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needing = [item for item in mine if item.get_closest_marker("namespaces")]
     reason = why_no_namespaces() if needing and os.environ.get("CI") != "true" else ""
     if reason:
-        LEFT_OUT[reason] = [item.nodeid for item in needing]
+        for item in needing:
+            note("left out on this machine", f"{item.nodeid}: {reason}")
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if item not in needing]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Lists what was left out, and the seeds."""
-    for reason, names in LEFT_OUT.items():
-        terminalreporter.section("left out on this machine")
-        terminalreporter.write_line(f"{reason}:")
-        for name in names:
-            terminalreporter.write_line(f"  {name}")
-    if SEEDS:
-        terminalreporter.section("seeds of the proof (repeat with HEADRACE_SEED=...)")
-        for name, seed in SEEDS.items():
-            terminalreporter.write_line(f"{seed:>10}  {name}")
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """The seed of a test's random choices; printed."""
     chosen = int(os.environ.get("HEADRACE_SEED") or random.SystemRandom().randrange(2**32))
-    SEEDS[request.node.nodeid] = chosen
+    note("seeds of the proof (repeat with HEADRACE_SEED=...)", f"{chosen:>10}  {request.node.nodeid}")
     print("seed", chosen)
     return chosen
 

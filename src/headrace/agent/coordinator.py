@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from headrace.agent.allowance import NOTHING, Allowance, Used
 from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
 from headrace.agent.hoststate import HostState, whose_cable
 from headrace.agent.messages import (
@@ -47,7 +48,6 @@ from headrace.agent.stall import stalled
 from headrace.instance.launch import FeedHost, LaunchPlan
 from headrace.processes.table import name_of_exit
 from headrace.runs.events import (
-    MAX_RUN,
     Cause,
     DataWorkerLost,
     Event,
@@ -96,19 +96,19 @@ class Coordinator:
     Args:
         plan: the launch plan.
         now: when the coordinator began.
-        spent: seconds of max_run that are used up already: by earlier attempts, by what came before the programs.
+        used: what is used up already of time and money.
 
     Attributes:
         phase: where the job is.
         verdict: the end, when the phase is FINISHED.
     """
 
-    def __init__(self, plan: LaunchPlan, now: float, spent: float = 0.0) -> None:
+    def __init__(self, plan: LaunchPlan, now: float, used: Used = NOTHING) -> None:
         self.phase = Phase.WAITING
         self.verdict: JobFinished | None = None
         self._plan = plan
         self._began = now
-        self._spent = spent
+        self._allowance = Allowance(plan, used, now)
         self._ticked = now
         self._started = 0.0
         self._settle_until = 0.0
@@ -248,6 +248,7 @@ class Coordinator:
             case HostEnded():
                 if host.release is not None:
                     effects.records.append(HostReleased(t=now, group=host.group, host=host.name))
+                    self._allowance.released(host.name, now)
                 elif self._stop is None:  # nobody had asked it to: its engine or platform ends this host
                     self._lose(host, "its agent was told to end", effects, now)
                 host.programs_ended = host.ended = True
@@ -343,9 +344,8 @@ class Coordinator:
             return
         for suspect in unfinished_worlds(plan, self._hosts, now):
             self._suspect(suspect, now)
-        if plan.max_run and now - self._started + self._spent > plan.max_run:
-            cause = Cause(f"{MAX_RUN}: the job ran longer than max_run, {plan.max_run:g} s")
-            self._begin_stop(Status.STOPPED, cause, plan.stop_grace, effects, now)
+        if (used_up := self._allowance.exceeded(self._started, now)) is not None:
+            self._begin_stop(Status.STOPPED, used_up, plan.stop_grace, effects, now)
         elif (vain := waits_in_vain(plan, self._hosts, now)) is not None:
             self._begin_stop(Status.FAILED, vain, FAILURE_GRACE, effects, now)
         elif plan.stall_after and (stall := stalled(complete, plan.stall_after, now)) is not None:

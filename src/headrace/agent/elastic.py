@@ -13,20 +13,18 @@ killed with a line that says so; the other hosts go on without it when they are 
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from headrace.agent import proxy
-from headrace.agent.hostprograms import HostPrograms
-from headrace.agent.messages import Exited, Message, clip_lines
+from headrace.agent.hostprograms import HostPrograms, exit_of
+from headrace.agent.hostranks import HostRanks
+from headrace.agent.messages import Exited, Message
 from headrace.agent.mpi.variables import rank_variables
-from headrace.agent.port import Caller, Port, socket_name
+from headrace.agent.port import Caller
 from headrace.agent.programs import TORCHRUN, ProgramSpec
 from headrace.agent.running import Running
-from headrace.instance.launch import SECRET_NAME, LaunchPlan, channel_dir
+from headrace.instance.launch import LaunchPlan
 
 END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # What torchrun changes when it starts the ranks again, after a failure or with other hosts.
@@ -45,7 +43,7 @@ class ElasticHost:
         note: writes a line into the agent's log.
 
     Attributes:
-        stopping: whether the host is being stopped; nothing is started then.
+        ranks: the ranks of this host.
     """
 
     def __init__(
@@ -57,44 +55,25 @@ class ElasticHost:
         report: Callable[[Message], None],
         note: Callable[[str], None],
     ) -> None:
-        self.stopping = False
+        self.ranks = HostRanks(plan, host, secret, programs, self._serve, note)
         self._plan = plan
-        self._me = plan.host(host)
         self._programs = programs
         self._report = report
-        self._name = socket_name(plan.run_id, host)
-        self._port = Port(self._name, secret, self._serve, note)
         self._launcher: dict[str, str] = {}
-        self._ranks: dict[str, Running] = {}
         self._failed: list[Exited] = []
         self._generation: tuple[str, ...] = ()
-        self._watch: asyncio.TimerHandle | None = None
-
-    async def open(self) -> None:
-        """Opens the socket for proxies. Raises OSError."""
-        await self._port.open()
-
-    async def close(self) -> None:
-        """Closes it."""
-        if self._watch is not None:
-            self._watch.cancel()
-        await self._port.close()
 
     def start_torchrun(self) -> None:
         """Starts torchrun. Raises OSError."""
         spec = ProgramSpec(TORCHRUN)
-        self._launcher = self._programs.variables_of(spec) | {
-            proxy.AGENT_VARIABLE: self._name,
-            proxy.SECRET_VARIABLE: str(channel_dir(self._me.base_dir) / SECRET_NAME),
-        }
+        self._launcher = self._programs.variables_of(spec) | self.ranks.proxy_variables()
         running = self._programs.launch(
             TORCHRUN, self._programs.argv_of(spec), self._launcher, (), self._torchrun_ended, report=False
         )
-        loop = asyncio.get_running_loop()
-        self._watch = loop.call_later(self._plan.start_timeout, self._check_presence, running)
+        self.ranks.check_later(self._plan.start_timeout, self._check_presence, running)
 
     def _torchrun_ended(self, running: Running) -> None:
-        for rank in self._ranks.values():
+        for rank in self.ranks.running.values():
             if not rank.ended.is_set():  # nobody watches it any more
                 rank.kill()
         if not running.told and running.exit_code != 0:
@@ -105,8 +84,6 @@ class ElasticHost:
     # --- ranks ---------------------------------------------------------------------------------------------------
 
     def _serve(self, request: Mapping[str, object], caller: Caller) -> None:
-        if self.stopping:
-            raise ValueError(f"{self._me.name} is being stopped")
         match request:
             case {"kind": "rank", "runner": [], "variables": dict(seen)}:
                 self._start_rank(caller, cast("dict[str, str]", seen))
@@ -117,22 +94,16 @@ class ElasticHost:
         stream = seen.get("RANK", "")
         if not stream.isdecimal():
             raise ValueError("RANK is not set: this process was not started by torchrun")
-        before = self._ranks.get(stream)
-        if before is not None and not before.ended.is_set():
-            raise ValueError(f"rank {stream} runs already")
+        self.ranks.check_free(stream)
         self._note_generation(stream, seen)
         spec = ProgramSpec(stream)
         env = rank_variables(self._programs.variables_of(spec), self._launcher, seen)
         env |= {name: seen[name] for name in ("OMP_NUM_THREADS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") if name in seen}
-        try:
-            running = self._programs.launch(
-                stream, self._programs.argv_of(spec), env, (), lambda it: self._rank_ended(it, caller), report=False
-            )
-        except OSError as error:
-            raise ValueError(f"rank {stream} cannot be started: {error.strerror or error}") from None
-        self._ranks[stream] = running
+        running = self.ranks.launch(
+            stream, self._programs.argv_of(spec), env, lambda it: self._rank_ended(it, caller), report=False
+        )
         caller.on_signal = lambda number: self._signalled(running, number)
-        caller.on_gone = lambda: None if self.stopping else running.kill()
+        caller.on_gone = lambda: None if self.ranks.stopping else running.kill()
 
     def _note_generation(self, stream: str, seen: Mapping[str, str]) -> None:
         """Forgets the ends of earlier ranks when torchrun starts them again.
@@ -140,46 +111,39 @@ class ElasticHost:
         That all have ended does not say so: the first of a generation may have failed before the next one is there.
         """
         generation = tuple(seen.get(name, "") for name in _GENERATION)
-        if generation != self._generation or stream in self._ranks:
+        if generation != self._generation or stream in self.ranks.running:
             self._generation, self._failed = generation, []
-            self._ranks = {name: rank for name, rank in self._ranks.items() if not rank.ended.is_set()}
+            running = self.ranks.running
+            self.ranks.running = {name: rank for name, rank in running.items() if not rank.ended.is_set()}
 
     def _rank_ended(self, running: Running, caller: Caller) -> None:
         if running.exit_code != 0 and not running.told:
-            self._failed.append(
-                Exited(
-                    running.stream,
-                    time.time(),
-                    exit_code=running.exit_code,
-                    signal=running.signal,
-                    last_lines=clip_lines(list(running.tail)),
-                )
-            )
+            self._failed.append(exit_of(running))
         caller.answer(running.exit_code, running.signal)
 
     def _signalled(self, running: Running, number: int) -> None:
         if number not in END_REQUESTS:
             running.forward(number)
-        elif not self.stopping:  # else the agent has sent it already
+        elif not self.ranks.stopping:  # else the agent has sent it already
             running.terminate()
 
     # --- rendezvous ----------------------------------------------------------------------------------------------
 
     def _check_presence(self, torchrun: Running) -> None:
         """Kills a torchrun that has not come to the rendezvous in time."""
-        if self._ranks or self.stopping or torchrun.ended.is_set():
-            return
         why = self._absence(torchrun.pid)
         if why:
             seconds = f"{self._plan.start_timeout:g} s"
-            torchrun.say(f"error: torchrun on {self._me.name} did not come to the rendezvous within {seconds}: {why}")
+            torchrun.say(
+                f"error: torchrun on {self.ranks.me.name} did not come to the rendezvous within {seconds}: {why}"
+            )
             torchrun.give_up()
 
     def _absence(self, pid: int) -> str:
         """Why a torchrun is not in the rendezvous; empty if it is, and waits for others."""
         import psutil  # every agent would pay for it, and only one that is in trouble needs it
 
-        world = self._plan.distribution_of(self._me.group)
+        world = self._plan.distribution_of(self.ranks.me.group)
         assert world is not None
         port = self._plan.master_port_of(world)
         try:

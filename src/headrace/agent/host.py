@@ -20,6 +20,7 @@ from typing import cast
 
 import msgspec
 
+from headrace.agent.allowance import used_before
 from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.elastic import ElasticHost
 from headrace.agent.ending import all_ended, end_programs
@@ -47,7 +48,7 @@ from headrace.agent.sweep import end_leftovers
 from headrace.agent.variables import HostVariables
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch import LaunchPlan
-from headrace.instance.lifeline import SPENT, CommandReader, StopJob
+from headrace.instance.lifeline import CommandReader, StopJob
 from headrace.processes.table import descendants
 from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream
 
@@ -94,10 +95,9 @@ class HostAgent:
         self._tasks: list[asyncio.Task[None]] = []
         self._lifeline = lifeline
         self._supervisor = os.getppid()
-        spent = float(os.environ.get(SPENT) or 0.0)
         tls = read_certificates(self.me.base_dir) if plan.encrypt else None
         led = plan.leader == host
-        self._leader = Leader(plan, secret, self._events, self.note, spent, tls) if led else None
+        self._leader = Leader(plan, secret, self._events, self.note, used_before(os.environ), tls) if led else None
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -154,7 +154,7 @@ class HostAgent:
         self._variables.prepare()
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
-                await launcher.open()
+                await launcher.ranks.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
@@ -163,7 +163,7 @@ class HostAgent:
             await self._close_leader(self._leader)
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
-                await launcher.close()
+                await launcher.ranks.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
             for task in self._tasks:
                 task.cancel()
@@ -221,7 +221,7 @@ class HostAgent:
             self.note(f"stopping: {order.reason}")
             for launcher in (self._mpi, self._elastic):
                 if launcher is not None:
-                    launcher.stopping = True
+                    launcher.ranks.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
         self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()

@@ -191,21 +191,24 @@ class HostPrograms:
 
     def report_exit(self, running: Running) -> None:
         """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
-        lines = clip_lines(list(running.tail))
+        end = exit_of(running)
         if running.exit_code != 0 and not running.told:
             how = running.reason or name_of_exit(running.exit_code, running.signal)
-            self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *lines]))
-        self._tell(
-            Exited(
-                running.stream,
-                time.time(),
-                exit_code=running.exit_code,
-                signal=running.signal,
-                stopped=running.told,
-                reason=running.reason,
-                last_lines=lines,
-            )
-        )
+            self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *end.last_lines]))
+        self._tell(end)
 
     def _stream(self, name: str) -> Stream:
         return Stream(self._me.group, self._me.name, name)
+
+
+def exit_of(running: Running) -> Exited:
+    """Returns what the coordinator is to know of a program that has just ended."""
+    return Exited(
+        running.stream,
+        time.time(),
+        exit_code=running.exit_code,
+        signal=running.signal,
+        stopped=running.told,
+        reason=running.reason,
+        last_lines=clip_lines(list(running.tail)),
+    )

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from headrace.agent.allowance import NOTHING, Used
 from headrace.agent.control import ControlServer
 from headrace.agent.coordinator import Coordinator, Effects
 from headrace.agent.messages import Orders, Report
@@ -27,7 +28,7 @@ class Leader:
         secret: the job's secret.
         events: the event file of the leader's host.
         note: writes a line into the agent's log.
-        spent: see `Coordinator`.
+        used: see `Coordinator`.
         tls: see `ControlServer`.
     """
 
@@ -37,14 +38,14 @@ class Leader:
         secret: bytes,
         events: EventWriter,
         note: Callable[[str], None],
-        spent: float = 0.0,
+        used: Used = NOTHING,
         tls: Certificates | None = None,
     ) -> None:
         self._plan = plan
         self._events = events
         self._offset = time.time() - time.monotonic()
         self._connected: set[str] = set()
-        self._coordinator = Coordinator(plan, self._now(), spent)
+        self._coordinator = Coordinator(plan, self._now(), used)
         self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, note, tls)
 
     @property

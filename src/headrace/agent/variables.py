@@ -14,7 +14,7 @@ from headrace.instance import Environment, hyperparameter_arguments, program_var
 from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import make_executable
 from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
-from headrace.instance.lifeline import RUN_ID, SCRATCH, SPENT
+from headrace.instance.lifeline import COST, RUN_ID, SCRATCH, SPENT
 from headrace.instance.tfconfig import tf_config
 from headrace.instance.torchrun import torchrun_command, torchrun_variables
 from headrace.processes.oom import FD_VARIABLE
@@ -26,6 +26,7 @@ PROXY_OF_RANK = (sys.executable, "-I", "-S", proxy.__file__, "rank")  # what a l
 _OURS = (
     SCRATCH,
     SPENT,
+    COST,
     FEED_VARIABLE,
     METRICS_VARIABLE,
     FD_VARIABLE,

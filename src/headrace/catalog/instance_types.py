@@ -27,6 +27,20 @@ class InstanceShape:
     gpus: int
 
 
+@dataclass(frozen=True)
+class InstanceSpeed:
+    """How fast one instance is, as published.
+
+    Attributes:
+        clock_ghz: sustained clock of a core. It compares cores of one generation, and only roughly those of different
+            ones.
+        network_gbps: bandwidth that its network always has (the baseline, not the burst), Gbit/s.
+    """
+
+    clock_ghz: float | None
+    network_gbps: float | None
+
+
 def parse(lines: Iterable[str]) -> dict[str, InstanceShape | None]:
     """Reads the table.
 
@@ -49,7 +63,23 @@ def parse(lines: Iterable[str]) -> dict[str, InstanceShape | None]:
     return table
 
 
-_SHAPES = parse(Path(__file__).with_name("instance_types.csv").read_text(encoding="utf-8").splitlines())
+def parse_speeds(lines: Iterable[str]) -> dict[str, InstanceSpeed]:
+    """Reads clocks and networks.
+
+    Args:
+        lines: as `parse` takes them, with the columns clock_ghz and network_gbps; a blank means unknown.
+    """
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return {row["instance_type"]: InstanceSpeed(_known(row["clock_ghz"]), _known(row["network_gbps"])) for row in rows}
+
+
+def _known(text: str) -> float | None:
+    return float(text) if text else None
+
+
+_LINES = Path(__file__).with_name("instance_types.csv").read_text(encoding="utf-8").splitlines()
+_SHAPES = parse(_LINES)
+_SPEEDS = parse_speeds(_LINES)
 
 KNOWN: frozenset[str] = frozenset(_SHAPES)
 """Every instance type of a SageMaker training job."""
@@ -58,3 +88,8 @@ KNOWN: frozenset[str] = frozenset(_SHAPES)
 def shape(name: str) -> InstanceShape | None:
     """Returns the shape of an instance type, None when the type or its shape is unknown."""
     return _SHAPES.get(name)
+
+
+def speed(name: str) -> InstanceSpeed:
+    """Returns clock and network of an instance type; what is unknown is None."""
+    return _SPEEDS.get(name, InstanceSpeed(None, None))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.columns import columns as _table
+from headrace.cli.columns import row as _row
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.runs import Run
 from headrace.runs.lifecycle import billable_seconds
+
+MESSAGE_CHARACTERS = 100
 
 
 class RunLine(msgspec.Struct, frozen=True):
@@ -91,7 +94,7 @@ def show_status(run: Run, now: float) -> None:
     for each in state.transitions:
         took = duration((now if each.end is None else each.end) - each.start)
         final = each.end == each.start
-        _row(parts, each.status.value, moment(each.start), "" if final else took, each.message.partition("\n")[0])
+        _row(parts, each.status.value, moment(each.start), "" if final else took, _brief(each.message))
     out.print()
     out.print(parts)
     if state.hosts:
@@ -109,15 +112,10 @@ def show_status(run: Run, now: float) -> None:
         out.print(Text(f"{stored.name}: {stored.uri} ({stored.files} files{clashes})"))
 
 
-def _table(columns: tuple[str, ...], right: tuple[str, ...] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(cell) for cell in cells))
+def _brief(message: str) -> str:
+    """The beginning of a message; the whole of a cause stands above the table."""
+    line = message.partition("\n")[0]
+    return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 1] + "…"
 
 
 def moment(seconds: float) -> str:

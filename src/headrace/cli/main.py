@@ -1,7 +1,7 @@
 """The entry point `headrace`: finds the command, and turns every error into `error:`, `hint:` and an exit code.
 
-Exit codes: 0 success, 1 a run or command that failed, 2 a user's mistake (nothing was started), 130 stopped by Ctrl-C
-or `headrace stop`, 141 the reader of the output is gone.
+Exit codes: 0 success, 1 a run or command that failed, 2 a user's mistake (nothing was started), 4 a run that has
+used up its budget, 130 stopped by Ctrl-C or `headrace stop`, 141 the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,23 @@ import click
 from headrace import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 
-COMMANDS = ("run", "plan", "schema", "ps", "status", "logs", "wait", "stop", "report", "compare", "feed", "doctor")
+COMMANDS = (
+    "run",
+    "plan",
+    "schema",
+    "ps",
+    "status",
+    "logs",
+    "wait",
+    "stop",
+    "report",
+    "compare",
+    "cost",
+    "prices",
+    "advise",
+    "feed",
+    "doctor",
+)
 
 FAILED = 1
 USAGE = 2
@@ -54,7 +70,10 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 success, 1 failed, 2 usage, 130 stopped. Runs lie in $HEADRACE_HOME/runs (~/.headrace/runs).",
+    epilog=(
+        "Exit codes: 0 success, 1 failed, 2 usage, 4 budget used up, 130 stopped. "
+        "Runs lie in $HEADRACE_HOME/runs (~/.headrace/runs)."
+    ),
 )
 @click.version_option(__version__, prog_name="headrace", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -66,6 +85,7 @@ def cli() -> None:
     headrace run job.yaml --detach          start it and return; then ps, status, logs -f, wait, stop
     headrace logs my-job -f                 follow the newest run of that job
     headrace compare homogeneous heterogeneous
+    headrace advise my-job                  how many data hosts would help, and at what price?
     headrace doctor -- python train.py      is its data loading slow, and what would help?
     """
 

@@ -34,6 +34,19 @@ def set_option(command: F) -> F:
     )(command)
 
 
+def region_option(command: F) -> F:
+    """Adds ``--region``: one whose prices are known, None when it is not given."""
+    return click.option("--region", metavar="REGION", callback=_region, help="Whose prices, e.g. eu-west-1.")(command)
+
+
+def _region(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    from headrace.catalog.prices import regions
+
+    if value is not None and value not in regions():
+        raise click.BadParameter(f"no price in {value!r} is known; known: {', '.join(regions())}", context, option)
+    return value
+
+
 def echo_json(value: object) -> None:
     """Writes one JSON document to standard output."""
     import msgspec

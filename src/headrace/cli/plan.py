@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.options import output_option, set_option
+from headrace.cli.options import output_option, region_option, set_option
 
 
 @click.command("plan", short_help="Show what a job would run where; starts nothing.")
 @click.argument("job", type=click.Path())
 @set_option
+@region_option
 @output_option
-def command(job: str, overrides: tuple[str, ...], output: str) -> None:
+def command(job: str, overrides: tuple[str, ...], region: str | None, output: str) -> None:
     """Show groups, hosts, addresses, limits, programs, channels and ports of the job file JOB. Starts nothing.
+
+    The list price of an hour is shown too, and the most that the job may cost.
 
     JOB is a job file, or a CreateTrainingJob request as JSON. What of it has no effect on this machine is listed.
 
@@ -28,10 +31,12 @@ def command(job: str, overrides: tuple[str, ...], output: str) -> None:
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
-    shown = view(loaded, engines.plan(loaded), engines.limits(loaded))
+    shown = view(loaded, engines.plan(loaded), engines.limits(loaded), region)
     if output == "json":
         echo_json(shown)
     else:
+        from headrace.cli.costview import show_projection
         from headrace.cli.tables import show_plan
 
         show_plan(shown)
+        show_projection(shown.cost)

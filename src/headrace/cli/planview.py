@@ -14,6 +14,8 @@ from headrace.agent.programs import (
     program_argv,
     programs_of,
 )
+from headrace.insight.billing import PricedGroup, amount
+from headrace.insight.projection import Projection, project
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.launch import (
     MPI,
@@ -99,11 +101,22 @@ class PlanView(msgspec.Struct, frozen=True):
     stall_after: float
     encrypt: bool
     retry: Retry
+    cost: Projection
     limits: tuple[str, ...] = ()
 
 
-def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
-    """Returns the plan of a job with the command lines and channels of every host."""
+def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str | None = None) -> PlanView:
+    """Returns the plan of a job with the command lines and channels of every host.
+
+    Args:
+        job: the job.
+        plan: its launch plan.
+        limits: how the machine is divided, in sentences.
+        region: whose prices are taken; None for that of the job's budget, else us-east-1.
+    """
+    groups = [PricedGroup(group.name, group.instance_type, group.hosts) for group in plan.groups]
+    budget = plan.budget
+    where = region or (budget.region if budget else None)
     return PlanView(
         job_name=plan.job_name,
         entry_point=plan.entry_point,
@@ -117,6 +130,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = ()) -> PlanView:
         stop_grace=plan.stop_grace,
         max_run=plan.max_run,
         isolation=plan.isolation,
+        cost=project(groups, plan.max_run, max_cost=budget.max_cost if budget else None, region=where),
         limits=limits,
         storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
         requirements=_requirements(job),
@@ -233,6 +247,8 @@ def promises(plan: PlanView) -> str:
     A part is left out when it is not so: retries, the limit of silence, TLS.
     """
     words = [f"stops after {plan.max_run:g} s" if plan.max_run else "no time limit"]
+    if plan.cost.max_cost is not None:
+        words.append(f"or when it has cost {amount(plan.cost.max_cost)} {plan.cost.currency}")
     words.append(f"succeeds with {', '.join(plan.completion_groups)}")
     if plan.stall_after:
         words.append(f"fails after {plan.stall_after:g} s of silence")

@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.columns import columns as _table
+from headrace.cli.columns import notes as _notes
+from headrace.cli.columns import row as _row
 from headrace.cli.planview import PlanView, cpu_set, isolated, promises, used_ports, work, worlds
 from headrace.cli.progress import duration
 from headrace.cli.screen import ended
@@ -52,17 +55,6 @@ def spread(figure: Figure) -> str:
 
 def _places(value: float) -> int:
     return 1 if abs(value) >= 10 else 2
-
-
-def _table(columns: Iterable[str], right: Iterable[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in set(right) else "left", no_wrap=True)
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(cell) for cell in cells))
 
 
 def _cell(figure: Figure) -> str:
@@ -146,12 +138,6 @@ def show_comparison(comparison: Comparison) -> None:
         _row(table, *cells)
     out.print(table)
     _notes(out, [*comparison.notes, "ratio: to the first run. " + _HOW])
-
-
-def _notes(out: Console, notes: list[str]) -> None:
-    out.print()
-    for note in notes:
-        out.print(Text(f"note: {note}"))
 
 
 def show_plan(plan: PlanView) -> None:

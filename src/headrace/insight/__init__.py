@@ -1,11 +1,17 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
 
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
-from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Figure, Spread, Window
+from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, cost_report
+from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Confidence, Figure, Spread, Window
 from headrace.insight.groups import GroupReport, HostReport
 from headrace.insight.loaders import LoaderReport
+from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
+from headrace.insight.series import Series
 from headrace.insight.values import ValueReport
+from headrace.insight.verdict import Verdict, VerdictName, verdict
+from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
+from headrace.insight.workers import WorkersReport
 
 __all__ = [
     "FORMULAS",
@@ -13,16 +19,35 @@ __all__ = [
     "Cell",
     "ComparedRun",
     "Comparison",
+    "Confidence",
+    "CostReport",
+    "EpochCost",
     "Figure",
+    "GroupCost",
     "GroupReport",
+    "HostCost",
     "HostReport",
     "LoaderReport",
+    "PlannedCost",
     "ProgramReport",
+    "Projection",
+    "RankTimes",
     "Report",
     "Row",
+    "Series",
+    "Silence",
     "Spread",
+    "Supply",
+    "Usage",
     "ValueReport",
+    "Verdict",
+    "VerdictInputs",
+    "VerdictName",
     "Window",
+    "WorkersReport",
     "compare",
+    "cost_report",
+    "project",
     "report",
+    "verdict",
 ]

@@ -24,6 +24,26 @@ FORMULAS: dict[str, str] = {
         "sum(samples) / sum(step) of a rank, added over the ranks; time between epochs is not counted"
     ),
     "data_wait": "100 * sum(wait) / sum(step), where wait is the time blocked in next()",
+    "h2d": (
+        "100 * sum(h2d) / sum(step): time in which the feed's copies to the device ran (CUDA events on their stream); "
+        "they run beside the computation, so wait, h2d and compute may add up to more than the step"
+    ),
+    "compute": (
+        "100 * sum(compute) / sum(step), compute being the device's time from the batch's arrival to the end of the "
+        "work that was submitted before the following next() (CUDA events); without CUDA: "
+        "100 * (step - wait - h2d) / step"
+    ),
+    "queue": "mean number of batches that were ready when next() was called, weighted by steps",
+    "supply": "sum(samples) / sum(produce): samples a second of one executor while it works, never blocked, never idle",
+    "produce": "100 * executor seconds spent on making samples / (executors * seconds)",
+    "blocked": (
+        "100 * executor seconds without a slice while results wait to be sent, or work waits for memory, "
+        "/ (executors * seconds)"
+    ),
+    "idle": "100 * executor seconds in which nobody asked / (executors * seconds)",
+    "worker_cpu": "1000 * CPU seconds (user + system) of the executors / samples",
+    "bytes_per_sample": "payload bytes of the executors' results / samples",
+    "link": "100 * seconds in which a host's busiest connection was sending / seconds, mean over the hosts",
     "cpu": (
         "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * cores that these hosts "
         "may use); 100 % means that all its own cores were busy"
@@ -54,6 +74,46 @@ FORMULAS: dict[str, str] = {
     "value_min": "the least of them",
     "value_max": "the greatest of them",
     "value_mean": "their sum / their count; spread: of the means of seconds",
+    "data_wait_of_worst": "data_wait of the rank (or of the ranks of the host) that waits most",
+    "data_wait_of_others": "data_wait of all other ranks together",
+    "compute_of_worst": (
+        "sum(compute) / sum(steps) of the slowest rank; without CUDA events compute = step - wait - h2d"
+    ),
+    "compute_of_others": "median of that figure over the other ranks",
+    "gpu": "mean over GPUs and seconds of the share of the sample period in which a kernel ran (NVML)",
+    "silence": "now, or the end of the run - end of the last record of any loader",
+    "verdict": "the rule that applied is `verdict.formula`; all rules in their order: docs/verdicts.md",
+    "confidence": (
+        "95 % range of the true mean: value -+ t95(n_eff - 1) * error, where n_eff is the number of per-second values "
+        "reduced for their lag-1 autocorrelation; docs/verdicts.md has the whole of it"
+    ),
+    "billable_seconds": (
+        "seconds from instances_started to the release of the host, else to the end of the run, else to now; all "
+        "attempts; of a group: added over its hosts"
+    ),
+    "cost": "price * billable_seconds / 3600, added over the hosts; price is the list price of the named instance type",
+    "cost_per_hour": (
+        "sum over the hosts of price * seconds that the host ran within the training window / seconds of this window"
+    ),
+    "cost_per_step": "cost_per_hour * step_time / 3600; a step is one step of all ranks together",
+    "cost_per_1000_samples": "cost_per_hour * (1000 / samples_per_second) / 3600; time between epochs is not counted",
+    "cost_per_epoch": (
+        "mean over the epochs that have ended, the first one left out as warm-up when there are more, of cost_of_epoch"
+    ),
+    "cost_of_epoch": (
+        "price an hour of the hosts that ran, averaged from the first record of the epoch to its last, * sum(step) of "
+        "the epoch (mean over the ranks) / 3600; time between epochs is not counted"
+    ),
+    "cost_platform": (
+        "sum of the prices of all instances * BillableTimeInSeconds / 3600, where BillableTimeInSeconds is the time "
+        "from instances_started to the end of the run, rounded up to 1 s: the platform releases no instance early"
+    ),
+    "projected_per_hour": "sum over all instances of the list price of their type, while all of them run",
+    "projected_maximum": (
+        "projected_per_hour * max_run / 3600: every instance for all of max_run, no host released early; saving and "
+        "collecting after a stop come on top"
+    ),
+    "projected_budget_time": "max_cost / projected_per_hour * 3600: seconds that the budget lasts while all run",
     "spread": "10th to 90th percentile of the per-second values in the window",
     "window": (
         f"training window: the first {WARM_UP_RECORDS} metric record of every loader and rank (about one second) is "
@@ -89,17 +149,33 @@ class Spread(msgspec.Struct, frozen=True):
     count: int
 
 
+class Confidence(msgspec.Struct, frozen=True):
+    """How far the noise of the steps may have moved a figure from its true mean; see `headrace.insight.noise`.
+
+    Attributes:
+        low, high: the true mean lies between them with 95 % confidence.
+        error: standard error of the figure, in its unit.
+        freedom: degrees of freedom of that error: how many independent values it rests on, less one.
+    """
+
+    low: float
+    high: float
+    error: float
+    freedom: float
+
+
 class Figure(msgspec.Struct, frozen=True):
     """One measured number.
 
     Attributes:
         name: which figure it is; `FORMULAS` says how it is computed.
-        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes``, ``bytes/s``, ``W``, ``1`` for a count; empty for a value of a
-            metric definition, which has the unit that the program meant.
+        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes``, ``bytes/s``, ``W``, ``USD``, ``USD/hour``, ``1`` for a count;
+            empty for a value of a metric definition, which has the unit that the program meant.
         value: the number, None if it was not measured.
         window: where it was measured; None when there is no value.
         spread: of the per-second values, None when there are fewer than two.
         note: why there is no value, or what to know about it.
+        confidence: range of its true mean; None when there are too few values to tell.
     """
 
     name: str
@@ -108,6 +184,7 @@ class Figure(msgspec.Struct, frozen=True):
     window: Window | None = None
     spread: Spread | None = None
     note: str = ""
+    confidence: Confidence | None = None
 
 
 def missing(name: str, unit: str, note: str) -> Figure:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.insight.figures import Window
-from headrace.insight.usage import Usage, usage_figures
+from headrace.insight.usage import UseFigures, usage_figures
 from headrace.runs import HostSecond, Stream
 
 
-class HostReport(Usage, frozen=True, kw_only=True):
+class HostReport(UseFigures, frozen=True, kw_only=True):
     """One host.
 
     Attributes:
@@ -24,7 +24,7 @@ class HostReport(Usage, frozen=True, kw_only=True):
     gpus: tuple[str, ...]
 
 
-class GroupReport(Usage, frozen=True, kw_only=True):
+class GroupReport(UseFigures, frozen=True, kw_only=True):
     """One instance group: the figures of its hosts together.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Figures of loaders: step time, samples a second and data wait, of one rank and of all ranks together."""
+"""Figures of loaders, of one rank and of all ranks together: step time and its parts, samples a second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window, missing, spread_of
+from headrace.insight.figures import WARM_UP_RECORDS, Confidence, Figure, Window, missing, spread_of
+from headrace.insight.noise import confidence_of_ratio
 from headrace.runs import LoaderSecond, Stream
 
 _ONLY_WARM_UP = "the loader ran for about one second, which is left out as warm-up"
@@ -23,6 +24,10 @@ class LoaderReport(msgspec.Struct, frozen=True):
         step_time: mean duration of a step, ms.
         samples_per_second: rate while steps last.
         data_wait: share of the step time blocked in `next()`.
+        h2d: share of the step time in which batches were copied to the device, beside the computation.
+        compute: share of the step time in which the device worked; without CUDA what is left of the step, and its note
+            says so.
+        queue: batches that were ready when `next()` was called.
     """
 
     loader: str
@@ -35,9 +40,13 @@ class LoaderReport(msgspec.Struct, frozen=True):
     step_time: Figure
     samples_per_second: Figure
     data_wait: Figure
+    h2d: Figure
+    compute: Figure
+    queue: Figure
 
 
 Seconds = Mapping[Stream, Sequence[LoaderSecond]]
+Timed = Mapping[Stream, list[LoaderSecond]]
 
 
 def by_loader(seconds: Seconds) -> dict[str, dict[Stream, list[LoaderSecond]]]:
@@ -96,9 +105,12 @@ def loader_report(name: str, ranks: Seconds) -> LoaderReport:
         ranks=len(ranks),
         steps=Figure("steps", "1", sum(second.steps for second in everything), whole),
         samples=Figure("samples", "1", sum(second.samples for second in everything), whole),
-        step_time=_step_time(pool, window),
+        step_time=_step_time(timed, pool, window),
         samples_per_second=_rate(timed, window),
-        data_wait=_wait(pool, window),
+        data_wait=_wait(timed, pool, window),
+        h2d=_h2d(pool, window),
+        compute=_compute(pool, window),
+        queue=_queue(pool, window),
     )
 
 
@@ -109,25 +121,69 @@ def _whole(ranks: Seconds) -> Window | None:
     return Window(min(second.t - second.step for second in records), max(second.t for second in records))
 
 
-def _step_time(pool: list[LoaderSecond], window: Window | None) -> Figure:
+def _step_time(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
     if not pool:
         return missing("step_time", "ms", _ONLY_WARM_UP)
     value = 1000 * sum(second.step for second in pool) / sum(second.steps for second in pool)
     spread = spread_of([1000 * second.step / second.steps for second in pool])
-    return Figure("step_time", "ms", value, window, spread)
+    return Figure("step_time", "ms", value, window, spread, confidence=_range(timed, "step", "steps", 1000))
 
 
-def _rate(timed: Mapping[Stream, list[LoaderSecond]], window: Window | None) -> Figure:
+def _rate(timed: Timed, window: Window | None) -> Figure:
     if not timed or not all(timed.values()):
         return missing("samples_per_second", "1/s", _ONLY_WARM_UP)
     value = sum(sum(s.samples for s in records) / sum(s.step for s in records) for records in timed.values())
     # Ranks move in step: the n-th seconds of all ranks belong together.
     per_second = [sum(second.samples / second.step for second in row) for row in zip(*timed.values(), strict=False)]
-    return Figure("samples_per_second", "1/s", value, window, spread_of(per_second))
+    known = confidence_of_ratio(per_second, [1.0] * len(per_second))
+    return Figure("samples_per_second", "1/s", value, window, spread_of(per_second), confidence=known)
 
 
-def _wait(pool: list[LoaderSecond], window: Window | None) -> Figure:
+def _wait(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
     if not pool:
         return missing("data_wait", "%", _ONLY_WARM_UP)
     value = 100 * sum(second.wait for second in pool) / sum(second.step for second in pool)
-    return Figure("data_wait", "%", value, window, spread_of([100 * s.wait / s.step for s in pool]))
+    spread = spread_of([100 * s.wait / s.step for s in pool])
+    return Figure("data_wait", "%", value, window, spread, confidence=_range(timed, "wait", "step", 100))
+
+
+def _range(timed: Timed, over: str, under: str, scale: float) -> Confidence | None:
+    """The confidence range of a ratio; the n-th seconds of all ranks belong together and count as one value."""
+    rows = list(zip(*timed.values(), strict=False))
+    overs = [sum(getattr(second, over) for second in row) for row in rows]
+    unders = [sum(getattr(second, under) for second in row) for row in rows]
+    return confidence_of_ratio(overs, unders, scale=scale)
+
+
+def _h2d(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    measured = [(second, second.h2d) for second in pool if second.h2d is not None]
+    if not measured:
+        return missing("h2d", "%", _ONLY_WARM_UP if not pool else "headrace did not copy batches to a CUDA device here")
+    return _part("h2d", measured, len(pool), window)
+
+
+def _compute(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    if not pool:
+        return missing("compute", "%", _ONLY_WARM_UP)
+    measured = [(second, second.compute) for second in pool if second.compute is not None]
+    if measured:
+        return _part("compute", measured, len(pool), window)
+    left = [(second, max(0.0, second.step - second.wait - (second.h2d or 0.0))) for second in pool]
+    note = "no CUDA events: the part of the step that is neither wait nor copy"
+    return msgspec.structs.replace(_part("compute", left, len(pool), window), note=note)
+
+
+def _part(name: str, parts: list[tuple[LoaderSecond, float]], records: int, window: Window | None) -> Figure:
+    value = 100 * sum(part for _, part in parts) / sum(second.step for second, _ in parts)
+    note = "" if len(parts) == records else f"measured in {len(parts)} of {records} records"
+    return Figure(name, "%", value, window, spread_of([100 * part / second.step for second, part in parts]), note)
+
+
+def _queue(pool: list[LoaderSecond], window: Window | None) -> Figure:
+    measured = [(second, second.queue) for second in pool if second.queue is not None]
+    if not measured:
+        return missing(
+            "queue", "1", _ONLY_WARM_UP if not pool else "it is not headrace's loader: nobody can count there"
+        )
+    value = sum(queue * second.steps for second, queue in measured) / sum(second.steps for second, _ in measured)
+    return Figure("queue", "1", value, window, spread_of([queue for _, queue in measured]))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TypeVar
 
 import msgspec
 
+from headrace.insight.costs import CostReport, PricedJob, cost_of
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
+from headrace.insight.series import Series, group_series, loader_series
 from headrace.insight.values import ValueReport, value_reports
+from headrace.insight.verdict import Verdict, verdict
+from headrace.insight.witnesses import Usage, VerdictInputs, rank_times, silence_of, supply_of
+from headrace.insight.workers import WorkersReport, workers_reports
 from headrace.runs import (
     Cause,
     Damage,
@@ -22,7 +30,10 @@ from headrace.runs import (
     Status,
     Stream,
     ValueSecond,
+    WorkerSecond,
 )
+
+P = TypeVar("P")
 
 
 class ProgramReport(msgspec.Struct, frozen=True):
@@ -51,12 +62,16 @@ class Report(msgspec.Struct, frozen=True):
         job_name, run_id, engine, headrace_version: which run.
         created, started, ended: seconds since the epoch, UTC; `started` is when the programs were told to start.
         status, cause, degraded: how it ended; `cause` is the first thing that went wrong.
+        verdict: what limits the job.
         time_to_train: see `formulas`.
         training: the main loader (``train``, else the one with the most samples), all ranks together; None without
             loader metrics.
         loaders: every loader of every rank.
+        workers: the data workers of every group: feed servers, and those that ranks have of their own.
         groups, programs: every instance group and every program.
         values: every metric that the job defines by a regex.
+        cost: what it costs; None when plan.json, which names the instance types, cannot be read.
+        series: figures over time, thinned: step time and data wait of the main loader, CPU and GPU use of the groups.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
     """
@@ -71,12 +86,16 @@ class Report(msgspec.Struct, frozen=True):
     status: Status
     cause: Cause | None
     degraded: bool
+    verdict: Verdict
     time_to_train: Figure
     training: LoaderReport | None
     loaders: tuple[LoaderReport, ...]
+    workers: tuple[WorkersReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
     values: tuple[ValueReport, ...]
+    cost: CostReport | None
+    series: tuple[Series, ...]
     notes: tuple[str, ...]
     formulas: dict[str, str]
 
@@ -115,15 +134,22 @@ def report(run: Run) -> Report:
     metrics = run.metrics()
     loaders = {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()}
     hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
+    workers = {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()}
     values = {s: [m for m in found if isinstance(m, ValueSecond)] for s, found in metrics.items()}
-    return judge(run.header, state, _plan(run), loaders, hosts, values, damage=tuple(run.damage))
+    now = time.time() if state.ended is None else state.ended
+    header, priced = run.header, _plan(run, PricedJob)
+    on = datetime.fromtimestamp(header.created, timezone.utc).date()
+    cost = None if priced is None else cost_of(state, priced, loaders, now=now, on=on, engine=header.engine)
+    plan = _plan(run, PlannedJob) or PlannedJob()
+    return judge(header, state, plan, loaders, hosts, workers, values, cost=cost, damage=tuple(run.damage), now=now)
 
 
-def _plan(run: Run) -> PlannedJob:
+def _plan(run: Run, part: type[P]) -> P | None:
+    """Reads a part of plan.json; None when it cannot be read."""
     try:
-        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=PlannedJob)
+        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=part)
     except (OSError, msgspec.DecodeError):
-        return PlannedJob()
+        return None
 
 
 def judge(
@@ -132,9 +158,12 @@ def judge(
     plan: PlannedJob,
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
+    workers: Mapping[Stream, Sequence[WorkerSecond]],
     values: Mapping[Stream, Sequence[ValueSecond]],
     *,
+    cost: CostReport | None = None,
     damage: Sequence[Damage] = (),
+    now: float,
 ) -> Report:
     """Returns the report of a run, from values alone.
 
@@ -144,8 +173,11 @@ def judge(
         plan: its groups; may be empty.
         loaders: metrics of the loaders, by rank.
         hosts: metrics of the hosts.
+        workers: metrics of the data workers.
+        cost: what it costs.
         values: what the metric definitions found, by host.
         damage: lines that could not be read.
+        now: seconds since the epoch; the end of a run that has ended.
     """
     named = by_loader(loaders)
     main = main_loader(loaders)
@@ -162,6 +194,9 @@ def judge(
         notes.append("degraded: data workers were lost while the job went on")
     if not state.finished:
         notes.append("the run is still going on: the figures are of now")
+    groups = _groups(plan, state, hosts, window)
+    found_workers = workers_reports(workers, window)
+    ranks = named[main] if main is not None else {}
     return Report(
         job_name=header.job_name,
         run_id=header.run_id,
@@ -173,14 +208,26 @@ def judge(
         status=state.status,
         cause=state.cause,
         degraded=state.degraded,
+        verdict=verdict(
+            VerdictInputs(
+                ranks=rank_times(ranks),
+                supply=supply_of(found_workers, main or ""),
+                usage=_usage(groups, hosts, window),
+                silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
+                window=window,
+            )
+        ),
         time_to_train=time_to_train(state, plan),
         training=loader_report(main, named[main]) if main is not None else None,
         loaders=tuple(
             loader_report(name, {stream: records}) for name, ranks in named.items() for stream, records in ranks.items()
         ),
-        groups=_groups(plan, state, hosts, window),
+        workers=found_workers,
+        groups=groups,
         programs=tuple(_program(program) for program in state.programs),
         values=value_reports((each.name for each in plan.metric_definitions), values),
+        cost=cost,
+        series=(*loader_series(ranks), *group_series(hosts)),
         notes=tuple(notes),
         formulas=FORMULAS,
     )
@@ -229,6 +276,25 @@ def _groups(
         group_report(name, names, {s: found for s, found in hosts.items() if s.group == name and found}, window)
         for name, names in members.items()
     )
+
+
+def _usage(
+    groups: Sequence[GroupReport], hosts: Mapping[Stream, Sequence[HostSecond]], window: Window | None
+) -> Usage | None:
+    """Returns how busy the GPUs and the busiest group's CPUs looked in the window."""
+    if window is None:
+        return None
+    uses = [
+        gpu.use
+        for records in hosts.values()
+        for second in records
+        if window.start <= second.t <= window.end
+        for gpu in second.gpus
+        if gpu.use is not None
+    ]
+    known = {group.name: group.cpu.value for group in groups if group.cpu.value is not None}
+    busiest = max(known, key=lambda name: known[name], default="")
+    return Usage(sum(uses) / len(uses) if uses else None, known.get(busiest), busiest)
 
 
 def _program(program: Program) -> ProgramReport:

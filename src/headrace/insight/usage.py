@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.insight.figures import Figure, Window, missing, spread_of
+from headrace.insight.noise import confidence_of_ratio
 from headrace.runs import GpuUse, HostSecond
 
 Hosts = Sequence[Sequence[HostSecond]]
@@ -21,7 +22,7 @@ _NO_DISK = "the disk bytes of a host's processes were not counted"
 _NO_GPU = "no GPU was measured; a host that has one says why in its agent's log"
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class UseFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What some hosts use. Rates and CPU are of the training window, the greatest memory is of the whole run.
 
     Attributes:
@@ -48,7 +49,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usage_figures(hosts: Hosts, window: Window | None, note: str = "") -> dict[str, Figure]:
-    """Returns the figures of `Usage`, by its fields. Pure.
+    """Returns the figures of `UseFigures`, by its fields. Pure.
 
     Args:
         hosts: their records.
@@ -86,7 +87,7 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
         return missing("cpu", "%", _NO_WINDOW)
     used = capacity = 0.0
     inside: list[HostSecond] = []
-    per_second: list[float] = []
+    parts: list[list[tuple[float, float]]] = []  # of each host: CPU seconds used and available, second by second
     for found in hosts:
         within = _within(found, window)
         if len(within) < 2 or within[-1].t <= within[0].t:
@@ -94,12 +95,19 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
         used += within[-1].cpu - within[0].cpu
         capacity += (within[-1].t - within[0].t) * within[-1].cores
         inside += within
-        per_second += [
-            100 * (after.cpu - before.cpu) / ((after.t - before.t) * after.cores)
-            for before, after in itertools.pairwise(within)
-            if after.t > before.t
-        ]
-    return Figure("cpu", "%", 100 * used / capacity, _span(inside), spread_of(per_second), note)
+        parts.append(
+            [
+                (after.cpu - before.cpu, (after.t - before.t) * after.cores)
+                for before, after in itertools.pairwise(within)
+                if after.t > before.t
+            ]
+        )
+    spread = spread_of([100 * busy / cores for seconds in parts for busy, cores in seconds])
+    rows = list(zip(*parts, strict=False))  # the n-th seconds of all hosts belong together
+    known = confidence_of_ratio(
+        [sum(busy for busy, _ in row) for row in rows], [sum(cores for _, cores in row) for row in rows], scale=100
+    )
+    return Figure("cpu", "%", 100 * used / capacity, _span(inside), spread, note, known)
 
 
 def _rate(

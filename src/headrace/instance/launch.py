@@ -95,6 +95,26 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     any: bool = False
 
 
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much the job may cost.
+
+    Attributes:
+        max_cost: USD.
+        per_second: USD that a second of one instance costs, by instance group.
+        region: whose prices these are.
+        basis: the prices with source and date, in words.
+    """
+
+    max_cost: float
+    per_second: dict[str, float]
+    region: str
+    basis: str
+
+    def words(self, cost: float) -> str:
+        """Returns in one sentence that a cost is too much."""
+        return f"the job has cost {cost:.6f} USD, more than max_cost, {self.max_cost:g} USD ({self.basis})"
+
+
 class GroupPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the hosts of one instance group run.
 
@@ -210,6 +230,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         start_timeout: seconds within which every host must have registered.
         max_run: seconds after which the job is stopped, all attempts together; 0 means no limit.
         stall_after: seconds without any output, metric or delivered batch after which it fails; 0 means no limit.
+        budget: what it may cost, all attempts together; None means no limit.
         encrypt: whether control and feed connections are under TLS.
         retry: whether a failed job is started again.
         python: interpreter for the user's programs; empty means the agent's own.
@@ -231,6 +252,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_timeout: float = 60.0
     max_run: float = 86400.0
     stall_after: float = 0.0
+    budget: Budget | None = None
     encrypt: bool = False
     retry: Retry = Retry()
     python: str = ""

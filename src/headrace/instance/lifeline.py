@@ -11,6 +11,7 @@ import msgspec
 OPTION = "--lifeline"  # argument of the agent: its standard input is such a pipe
 SCRATCH = "HEADRACE_SCRATCH"  # variable: directory for the temporary files of the job's programs
 SPENT = "HEADRACE_SPENT"  # variable of an agent: seconds of max_run that were used up before this attempt
+COST = "HEADRACE_COST"  # variable of an agent: USD of the budget that were used up, a blank, until when (epoch)
 RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job import places, service, values
 from headrace.job.channels import ShuffleConfig, TrainingInput
 from headrace.job.distribution import Distribution
@@ -19,6 +20,7 @@ from headrace.job.local import Engines, LocalOptions
 from headrace.job.parts import Part
 
 __all__ = [
+    "Budget",
     "Completion",
     "DataService",
     "Distribution",
@@ -85,6 +87,18 @@ class StoppingCondition(Part):
     max_pending_time: values.MaxPending | None = None
 
 
+class Budget(Part):
+    """What the job may cost, by the list prices of its instance types; it is stopped when it has cost more.
+
+    Attributes:
+        max_cost: USD, all attempts together, e.g. ``25`` or ``25.00 USD``.
+        region: whose prices are taken.
+    """
+
+    max_cost: values.Amount
+    region: values.Region = DEFAULT_REGION
+
+
 class Retry(Part):
     """What happens after a failure.
 
@@ -128,6 +142,7 @@ class JobFields(Part):
         data_service: which groups prepare batches.
         completion: which groups decide that the job has succeeded.
         stopping_condition: time limits.
+        budget: what the job may cost.
         retry: whether a failed job is started again.
         checkpoint_s3_uri: where checkpoints are kept: ``s3://`` URI, ``file://`` URI or path.
         checkpoint_local_path: folder inside the instance that is kept there.
@@ -174,6 +189,7 @@ class JobFields(Part):
     data_service: DataService = DataService()
     completion: Completion | None = None
     stopping_condition: StoppingCondition = StoppingCondition()
+    budget: Budget | None = None
     retry: Retry | None = None
     checkpoint_s3_uri: places.OutputPath | None = None
     checkpoint_local_path: places.InstanceFolder = places.CHECKPOINT_FOLDER

@@ -16,7 +16,7 @@ _LOCAL = "use engines: {local: ...}"
 _LATER: dict[str, str] = {
     "version": "leave it out",
     "engine": "choose it where the job is started: headrace run, or Job.fit(engine='local')",
-    "budget": "limit the time with stopping_condition: {max_run: seconds}",
+    "budget.on_exceed": "leave it out: the job is stopped",
     "array": "write one job file for each, or use --set",
     "placement": "",
     "instance_groups.*.image_uri": "all groups run the same image",

@@ -33,6 +33,7 @@ _BEYOND = {
     "requirements": "a container installs requirements.txt of the code",
     "data_service": "headrace's agents start it",
     "completion": "headrace's agents decide it",
+    "budget": "headrace's agents stop the job",
     "framework_version": "it chooses an image; the request names the image",
     "py_version": "it chooses an image; the request names the image",
     "code_location": "it says where the code is uploaded",

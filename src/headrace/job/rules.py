@@ -23,6 +23,7 @@ from headrace.job.reading import (
     quoted,
     worlds,
 )
+from headrace.job.rules_budget import budget
 from headrace.job.rules_channels import channels, modes
 from headrace.job.rules_distribution import distribution, one_world_a_group
 from headrace.job.values import MAX_RUN_DEFAULT
@@ -278,6 +279,7 @@ RULES: tuple[Rule, ...] = (
     data_service,
     completion,
     waiting,
+    budget,
     service,
     cpus,
     network,

@@ -26,6 +26,7 @@ _ITEM = re.compile(r"^    (\w+): (.*)$")
 
 _PLAIN: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 _INSTANCE_TYPE = get_args(values.InstanceType)[1]
+_AMOUNT = get_args(values.Amount)[1]
 _ID_SETS = (get_args(values.CpuSet)[1], get_args(values.GpuSet)[1])
 
 Schema = dict[str, object]
@@ -104,6 +105,8 @@ def _type(annotation: object, metadata: Sequence[object] = ()) -> Schema:
         return _type(arguments[0], arguments[1:])
     if _INSTANCE_TYPE in metadata:
         return {"type": "string", "enum": sorted(instance_types.KNOWN)}
+    if _AMOUNT in metadata:
+        return {"type": ["number", "string"]}  # 25, or 25.00 USD
     if any(check in metadata for check in _ID_SETS):
         return {"type": ["string", "integer"]}  # YAML reads one id as a number
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, JsonValue
 
-from headrace.catalog import instance_types
+from headrace.catalog import instance_types, prices
 from headrace.job.cpus import parse_cpu_set
 from headrace.job.findings import broken, nearest, show
 
@@ -24,10 +24,12 @@ THIS_MACHINE = ("local", "local_gpu")
 RESERVED_CHANNEL = "headrace"
 MAX_RUN_LIMIT = 28 * 24 * 3600
 MAX_RUN_DEFAULT = 24 * 3600
+MAX_COST_LIMIT = 1e9
 
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _BANDWIDTH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([kmg])bit")
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
 _PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
@@ -177,6 +179,32 @@ def _seconds(value: object) -> float:
     if not 0 < value <= MAX_RUN_LIMIT:
         raise broken(f"must be above 0 and at most {MAX_RUN_LIMIT} seconds (28 days)")
     return float(value)
+
+
+def _amount(value: object) -> float:
+    """An amount of money: a number, or a number and the one currency that prices are in."""
+    number = value
+    if isinstance(value, str):
+        words = value.split()
+        if len(words) == 2 and words[1].isalpha() and words[1] != prices.CURRENCY:
+            hint = f"the prices are in {prices.CURRENCY}: convert it, and write max_cost: 25.00 {prices.CURRENCY}"
+            raise broken(f"must be in {prices.CURRENCY}", hint=hint)
+        if len(words) in (1, 2) and _AMOUNT.fullmatch(words[0]):
+            number = float(words[0])
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise broken(f"must be an amount such as 25 or '25.00 {prices.CURRENCY}'")
+    if not 0 < number <= MAX_COST_LIMIT:
+        raise broken(f"must be above 0 and at most {MAX_COST_LIMIT:g} {prices.CURRENCY}")
+    return float(number)
+
+
+def _region(value: object) -> str:
+    text = text_of(value)
+    if text not in prices.regions():
+        near = nearest(text, prices.regions())
+        hint = f"did you mean {near!r}?" if near else "headrace prices lists them"
+        raise broken("must be a region whose prices are known", hint=hint)
+    return text
 
 
 def without_nul(text: str) -> str:
@@ -334,6 +362,8 @@ Seconds = Annotated[float, BeforeValidator(_seconds)]
 MaxWait = Annotated[int, BeforeValidator(whole(1))]
 MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds"))]
 MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
+Amount = Annotated[float, BeforeValidator(_amount)]
+Region = Annotated[str, BeforeValidator(_region)]
 StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
 CpuSet = Annotated[str, BeforeValidator(_id_set("CPU"))]
 GpuSet = Annotated[str, BeforeValidator(_id_set("GPU"))]

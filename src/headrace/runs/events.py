@@ -42,6 +42,9 @@ class SecondaryStatus(str, enum.Enum):
 MAX_RUN = "MaxRuntimeExceeded"
 """How the reason of a job begins that was stopped by max_run."""
 
+BUDGET = "BudgetExceeded"
+"""How the reason of a job begins that was stopped because its budget was used up."""
+
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a job did not succeed: the first thing that went wrong.

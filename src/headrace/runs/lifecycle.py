@@ -6,7 +6,8 @@
              at any point: Failed
 
 An instance's clock starts with the first of Downloading and Training, for all instances at once, and stops when the
-host is released or the run ends. That is what SageMaker bills, except that there all clocks stop with the run.
+host is released or the run ends. That is what SageMaker bills, except that there all clocks stop with the run. Another
+attempt needs every host again: the clock of a released one goes on with it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class HostTime:
         started: when its clock started, seconds since the epoch.
         ended: when it stopped: the host was released or the run ended; None while it runs.
         released: it stopped before the end of the run.
+        pauses: from when to when it was released in between, until the next attempt.
     """
 
     group: str
@@ -55,10 +57,17 @@ class HostTime:
     started: float
     ended: float | None = None
     released: bool = False
+    pauses: tuple[tuple[float, float], ...] = ()
 
     def seconds(self, now: float) -> float:
         """Seconds up to its end, or up to now."""
-        return max(0.0, (now if self.ended is None else self.ended) - self.started)
+        return self.within(self.started, now if self.ended is None else self.ended)
+
+    def within(self, start: float, end: float) -> float:
+        """Seconds that it ran between two moments. While it has no end, `end` must not be later than now."""
+        last = end if self.ended is None else min(end, self.ended)
+        paused = sum(max(0.0, min(last, until) - max(start, since)) for since, until in self.pauses)
+        return max(0.0, last - max(start, self.started) - paused)
 
 
 @dataclass
@@ -93,6 +102,7 @@ class Lifecycle:
             self._change(SecondaryStatus.STOPPING, event.t, event.reason)
         elif isinstance(event, AttemptStarted):
             self.attempt = event.number
+            self._hosts.update((name, _resumed(host, event.t)) for name, host in self._hosts.items())
         elif isinstance(event, InstancesStarted):
             self.instances_started = event.t
             for group, names in event.hosts.items():
@@ -117,6 +127,12 @@ class Lifecycle:
                 return
             self.transitions[-1] = replace(last, end=at)
         self.transitions.append(Transition(status, at, message=message))
+
+
+def _resumed(host: HostTime, at: float) -> HostTime:
+    if host.ended is None:
+        return host
+    return replace(host, ended=None, released=False, pauses=(*host.pauses, (host.ended, at)))
 
 
 def final_status(status: Status, cause: Cause | None) -> SecondaryStatus:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.runs.events import (
+    BUDGET,
     ArtefactsStored,
     AttemptStarted,
     Cause,
@@ -94,13 +95,21 @@ class RunState:
 
     @property
     def exit_code(self) -> int | None:
-        """0 for Completed, 130 when the user stopped it, 1 for every other end; None while it goes on."""
+        """0 for Completed, 4 when its budget was used up, 130 when the user stopped it, 1 for every other end.
+
+        None while it goes on.
+        """
         if not self.finished:
             return None
         if self.secondary_status is SecondaryStatus.COMPLETED:
             return 0
+        if self.status is Status.STOPPED and self.cause is not None and self.cause.reason.startswith(BUDGET):
+            return BUDGET_EXCEEDED
         return STOPPED_BY_USER if self.secondary_status is SecondaryStatus.STOPPED else 1
 
+
+BUDGET_EXCEEDED = 4
+"""Exit code of a run that was stopped because its budget was used up."""
 
 STOPPED_BY_USER = 130
 """Exit code of a run that was stopped on somebody's wish."""

@@ -37,6 +37,7 @@ class RunHeader(msgspec.Struct, frozen=True):
         supervisor_pid: process that answers for the run.
         supervisor_start_time: its start (`process_start_time`), because pids are used again.
         node: name of the machine where that pid is valid.
+        base_path: what relative paths of its job are relative to; empty when unknown.
     """
 
     run_id: str
@@ -48,6 +49,7 @@ class RunHeader(msgspec.Struct, frozen=True):
     supervisor_start_time: float
     node: str = ""
     version: int = 1
+    base_path: str = ""
 
 
 def process_start_time(pid: int) -> float | None:
@@ -84,7 +86,11 @@ def supervisor_alive(header: RunHeader) -> bool:
 
 
 def create_run(
-    job_name: str, engine: str = "local", runs: Path | None = None, created: float | None = None
+    job_name: str,
+    engine: str = "local",
+    runs: Path | None = None,
+    created: float | None = None,
+    base_path: str = "",
 ) -> RunPaths:
     """Makes a new run's directory (mode 0700) with its header. The calling process answers for it until `adopt`.
 
@@ -93,6 +99,7 @@ def create_run(
         engine: name of the engine.
         runs: directory of all runs; `runs_dir()` if None.
         created: seconds since the epoch; now, if None.
+        base_path: what relative paths of the job are relative to.
 
     Returns:
         The paths of the new run, whose id is ``<job name>-<UTC yyyymmdd-hhmmss>-<4 hex>``.
@@ -109,7 +116,7 @@ def create_run(
         staging = parent / f".{run_id}.{os.getpid()}"
         staging.mkdir(mode=0o700)
         try:
-            header = RunHeader(run_id, job_name, engine, now, headrace.__version__, 0, 0.0)
+            header = RunHeader(run_id, job_name, engine, now, headrace.__version__, 0, 0.0, base_path=base_path)
             _write_header(staging, _signed(header))
             staging.rename(parent / run_id)
         except OSError:

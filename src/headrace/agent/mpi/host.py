@@ -24,15 +24,15 @@ from typing import cast
 
 import psutil
 
-from headrace.agent import proxy
 from headrace.agent.hostprograms import HostPrograms
+from headrace.agent.hostranks import HostRanks
 from headrace.agent.messages import DaemonEnd, DaemonEnded, DaemonOrder, DaemonWanted, Message, Orders
 from headrace.agent.mpi import variables as names
 from headrace.agent.mpi.remote import check_daemon, daemon_name, expand, parse_daemon
-from headrace.agent.port import Caller, Port, socket_name
+from headrace.agent.port import Caller
 from headrace.agent.programs import MPIRUN, ProgramSpec, is_in_mpi_world
 from headrace.agent.running import Running
-from headrace.instance.launch import SECRET_NAME, DistributionPlan, LaunchPlan, channel_dir
+from headrace.instance.launch import DistributionPlan, LaunchPlan
 from headrace.instance.ranks import world_size
 
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
@@ -61,7 +61,7 @@ class MpiHost:
         scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
 
     Attributes:
-        stopping: whether the host is being stopped; nothing is started then.
+        ranks: the ranks of this host.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MpiHost:
         note: Callable[[str], None],
         scratch: str,
     ) -> None:
-        self.stopping = False
+        self.ranks = HostRanks(plan, host, secret, programs, self._serve, note)
         self._plan = plan
         self._me = plan.host(host)
         self._world = mpi_world(plan, host)
@@ -82,24 +82,10 @@ class MpiHost:
         self._report = report
         self._note = note
         self._scratch = scratch
-        self._name = socket_name(plan.run_id, host)
-        self._port = Port(self._name, secret, self._serve, note)
         self._wanted: dict[int, Caller] = {}
         self._number = 0
         self._started: set[tuple[str, int]] = set()
         self._launcher: dict[str, str] = {}
-        self._ranks: dict[str, Running] = {}
-        self._checks: list[asyncio.TimerHandle] = []
-
-    async def open(self) -> None:
-        """Opens the socket for proxies. Raises OSError."""
-        await self._port.open()
-
-    async def close(self) -> None:
-        """Closes it."""
-        for check in self._checks:
-            check.cancel()
-        await self._port.close()
 
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
@@ -121,8 +107,6 @@ class MpiHost:
     # --- what proxies ask for ------------------------------------------------------------------------------------
 
     def _serve(self, request: Mapping[str, object], caller: Caller) -> None:
-        if self.stopping:
-            raise ValueError(f"{self._me.name} is being stopped")
         match request:
             case {"kind": "rank", "runner": list(runner), "variables": dict(seen), "cpus": list(cpus)}:
                 self._start_rank(caller, [str(word) for word in runner], cast("dict[str, str]", seen), cpus)
@@ -134,9 +118,7 @@ class MpiHost:
     def _start_rank(self, caller: Caller, runner: list[str], seen: dict[str, str], cpus: Sequence[int]) -> None:
         rank, _ = names.rank_of(seen)
         stream = str(rank)
-        before = self._ranks.get(stream)
-        if before is not None and not before.ended.is_set():
-            raise ValueError(f"rank {rank} runs already")
+        self.ranks.check_free(stream)
         env = names.rank_variables(self._programs.variables_of(ProgramSpec(stream)), self._launcher, seen)
         ranks = world_size(self._plan, self._me.name)
         crowded = bool(self._scratch) and ranks > (os.cpu_count() or 1)
@@ -148,13 +130,9 @@ class MpiHost:
         if runner and Path(argv[0]).name.startswith("python"):
             argv = [argv[0], "-m", *runner, *argv[1:]]
         bound = sorted(set(cpus)) != sorted(os.sched_getaffinity(0))
-        try:
-            running = self._programs.launch(
-                stream, argv, env, cpus if bound else (), lambda it: self._rank_ended(it, caller)
-            )
-        except OSError as error:
-            raise ValueError(f"rank {rank} cannot be started: {error.strerror or error}") from None
-        self._ranks[stream] = running
+        running = self.ranks.launch(
+            stream, argv, env, lambda it: self._rank_ended(it, caller), cpus=cpus if bound else ()
+        )
         caller.on_signal = lambda number: self._rank_signalled(running, number)
         caller.on_gone = lambda: self._proxy_gone(running)
 
@@ -164,11 +142,11 @@ class MpiHost:
     def _rank_signalled(self, running: Running, number: int) -> None:
         if number not in END_REQUESTS:
             running.forward(number)
-        elif not self.stopping:
+        elif not self.ranks.stopping:
             asyncio.get_running_loop().call_later(ABORT_PATIENCE, self._terminate, running)
 
     def _terminate(self, running: Running) -> None:
-        if not self.stopping and not running.told:
+        if not self.ranks.stopping and not running.told:
             running.terminate()
 
     def _proxy_gone(self, running: Running) -> None:
@@ -197,7 +175,7 @@ class MpiHost:
 
         try:
             check_daemon(order.argv)
-            if self.stopping:
+            if self.ranks.stopping:
                 raise ValueError(f"{self._me.name} is being stopped")
             env = self._launcher_variables()
             env |= expand(order.variables, env)
@@ -209,13 +187,10 @@ class MpiHost:
             self._report(DaemonEnded(order.asker, order.number, exit_code=255, reason=reason))
 
     def _check_later(self, launcher: Running, more: float = 0.0) -> None:
-        seconds = self._plan.start_timeout + more
-        self._checks.append(asyncio.get_running_loop().call_later(seconds, self._check, launcher))
+        self.ranks.check_later(self._plan.start_timeout + more, self._check, launcher)
 
     def _check(self, launcher: Running) -> None:
         """Ends mpirun or a daemon that keeps the ranks from starting."""
-        if self._ranks or self.stopping or launcher.ended.is_set():
-            return
         limit = f"within {self._plan.start_timeout:g} s"
         if _is_stopped(launcher.pid):
             launcher.say(
@@ -229,14 +204,12 @@ class MpiHost:
 
     def _launcher_variables(self) -> dict[str, str]:
         beside = Path(self._plan.python_of(self._me.group) or sys.executable).parent
-        self._launcher = names.launcher_variables(
+        variables = names.launcher_variables(
             self._programs.variables_of(ProgramSpec(MPIRUN)),
             scratch=self._scratch,
             programs=str(beside) if (beside / "mpirun").exists() else "",
-        ) | {
-            proxy.AGENT_VARIABLE: self._name,
-            proxy.SECRET_VARIABLE: str(channel_dir(self._me.base_dir) / SECRET_NAME),
-        }
+        )
+        self._launcher = variables | self.ranks.proxy_variables()
         return dict(self._launcher)
 
 

@@ -25,7 +25,7 @@ from headrace.engines.local.limits_cgroup import RunGroups
 from headrace.engines.local.scratch import scratch_dir
 from headrace.errors import HeadraceError
 from headrace.instance.launch import HostPlan, LaunchPlan
-from headrace.instance.lifeline import OPTION, SCRATCH, SPENT, AgentGone, Command, StopJob, encode
+from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
 from headrace.processes.spawn import spawn
@@ -66,7 +66,7 @@ class Agents:
         paths: the run's directory.
         plan: the launch plan.
         events: the engine's event file.
-        spent: seconds of max_run that are used up already.
+        used: variables that tell the agents what is used up already of time and money.
         starter: makes the instances.
         groups: the run's control groups.
 
@@ -75,13 +75,19 @@ class Agents:
     """
 
     def __init__(
-        self, paths: RunPaths, plan: LaunchPlan, events: EventWriter, spent: float, starter: Starter, groups: RunGroups
+        self,
+        paths: RunPaths,
+        plan: LaunchPlan,
+        events: EventWriter,
+        used: dict[str, str],
+        starter: Starter,
+        groups: RunGroups,
     ) -> None:
         self.leader_ended = False
         self._paths = paths
         self._plan = plan
         self._events = events
-        self._spent = spent
+        self._used = used
         self._starter = starter
         self._groups = groups
         self._agents: dict[int, _Agent] = {}
@@ -116,7 +122,7 @@ class Agents:
 
     def _begin(self, host: HostPlan) -> _Begun:
         reading, writing = os.pipe()
-        ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), SPENT: f"{self._spent:.3f}"}
+        ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), **self._used}
         env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
         path = self._paths.engine / f"{host.name}.log"
         weight = host.cpu_weight * len(self._plan.hosts)

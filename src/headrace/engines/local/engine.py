@@ -67,7 +67,7 @@ def start(job: Job, detach: bool = False) -> Handle:
     sweep(find_places(), runs_dir().glob(f"*/{RECORD}"))  # of runs whose supervisor and caller were killed together
     sweep_leftovers()
     with _name_taken(job.job_name):
-        paths = create_run(job.job_name, "local")
+        paths = create_run(job.job_name, "local", base_path=str(job.base_path))
     try:
         prepare(job, _plan(job, paths), paths)
         return start_keeper(paths) if detach else start_supervisor(paths)

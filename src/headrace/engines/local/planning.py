@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 
+from headrace.catalog.cost import cost
+from headrace.catalog.prices import price_of
 from headrace.engines.local.isolation.layout import address_of
 from headrace.engines.local.limits import HostLimits, Machine, assign_limits
 from headrace.instance.launch import (
     NAMESPACE,
+    Budget,
     DistributionPlan,
     Elastic,
     GroupPlan,
@@ -84,10 +87,26 @@ def make_plan(
         max_run=float(job.max_run),
         stall_after=job.stall_after,
         encrypt=job.encrypt_inter_container_traffic,
+        budget=_budget(job),
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
         isolation=isolation,
         metric_definitions=tuple(MetricDefinition(each.name, each.regex) for each in job.metric_definitions),
+    )
+
+
+def _budget(job: Job) -> Budget | None:
+    if job.budget is None:
+        return None
+    region = job.budget.region
+    priced = {group.instance_group_name: price_of(group.instance_type, region) for group in job.groups}
+    prices = {name: price for name, price in priced.items() if price is not None}  # all of them: the job's rules hold
+    words = (f"{price.instance_type} {price.price:g} {price.unit}, as of {price.as_of}" for price in prices.values())
+    return Budget(
+        max_cost=job.budget.max_cost,
+        per_second={name: cost(price.price, 1.0) for name, price in prices.items()},
+        region=region,
+        basis=f"list prices of {region}: {'; '.join(dict.fromkeys(words))}",
     )
 
 

@@ -43,13 +43,14 @@ from headrace.engines.local.isolation.starting import Starter, open_starter
 from headrace.engines.local.leftovers import remove_leftovers
 from headrace.engines.local.limits_cgroup import RECORD, RunGroups, find_places
 from headrace.engines.local.scratch import remove_scratch
+from headrace.engines.local.spent import Spent
 from headrace.errors import HeadraceError
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.table import descendants, reap, send
 from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt
-from headrace.runs.events import MAX_RUN, AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 ENGINE = "engine"
 STOPPED_BY_USER = "stopped by the user"
@@ -91,7 +92,7 @@ class Supervisor:
         self._orphans_since = 0.0
         self._wishes: list[StopJob] = []
         self._broken: Cause | None = None  # what worked beside the agents and ended unasked
-        self._began = time.monotonic()
+        self._spent = Spent(self._plan, paths)
         self._instances_run = False
         self._trained = False  # agents were started: there may be something to collect
         self._selector = selectors.DefaultSelector()
@@ -136,7 +137,7 @@ class Supervisor:
 
     def _job(self) -> Outcome:
         self._part(SecondaryStatus.STARTING, "Preparing the instances for training")
-        self._began = time.monotonic()
+        self._spent = Spent(self._plan, self._paths)
         for name, status, message in BEFORE:
             outcome = self._before(name, status, message)
             if outcome is not None:
@@ -156,7 +157,7 @@ class Supervisor:
         if not is_wanted(self._paths, name):
             return None
         self._part(status, message)
-        limit = self._began + self._plan.max_run if self._plan.max_run else float("inf")
+        limit = self._spent.deadline()
         helper = self._start_helper(name)
         self._until_ended(helper, limit, lambda: bool(self._wishes))
         if self._wishes:
@@ -164,8 +165,7 @@ class Supervisor:
         if helper.exit_code == 0:
             return None
         if helper.told:
-            how = f"{MAX_RUN}: {WORK[name]} took longer than max_run, {self._plan.max_run:g} s"
-            return Status.STOPPED, Cause(how)
+            return Status.STOPPED, self._spent.cause(WORK[name])
         return Status.FAILED, helper.failure()
 
     def _attempts(self) -> Outcome:
@@ -176,7 +176,7 @@ class Supervisor:
             status, cause = self._attempt()
             if self._wishes or not is_tried_again(self._plan.retry, attempt, status, cause):
                 return status, cause
-            if self._plan.max_run and self._spent() >= self._plan.max_run:
+            if self._spent.cause("the job") is not None:
                 return status, cause
             attempt += 1
             of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
@@ -185,9 +185,6 @@ class Supervisor:
             clear(self._plan, self._paths)
             self._events.write(AttemptStarted(t=time.time(), number=attempt))
 
-    def _spent(self) -> float:
-        return time.monotonic() - self._began
-
     def _attempt(self) -> Outcome:
         """Runs the programs once."""
         if self._wishes:
@@ -195,9 +192,8 @@ class Supervisor:
         outcome = self._start_beside()
         if outcome is None:
             self._trained = True
-            agents = self._agents = Agents(
-                self._paths, self._plan, self._events, self._spent(), self._starter, self._groups
-            )
+            used = self._spent.variables()
+            agents = self._agents = Agents(self._paths, self._plan, self._events, used, self._starter, self._groups)
             agents.start()
             while agents.pids or self._orphans():
                 self._step()

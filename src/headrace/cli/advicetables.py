@@ -1,0 +1,115 @@
+"""The advice as a table. Measured and predicted stand in different tables, with a title each."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.tables import console
+from headrace.insight.advise import Advised, Candidate, Range
+
+
+def show_advised(found: Advised, *, everything: bool) -> None:
+    """Prints the advice for one run.
+
+    Args:
+        found: the advice.
+        everything: all candidates, not only those that stand out.
+    """
+    out = console()
+    out.print(Text(found.run_id, style="bold"))
+    out.print()
+    now = found.now
+    unit = f"{found.currency}/1000 samples"
+    table = _table(
+        ("measured, this run", "step", "", "data wait", unit, f"{found.currency} to train"), right=("step", "data wait")
+    )
+    table.add_row(
+        Text(now.cluster),
+        milliseconds(now.step.value),
+        _range(now.step),
+        f"{100 * now.wait:.1f} %",
+        _money(now.cost_per_1000_samples),
+        _money(now.cost_to_train),
+    )
+    out.print(table)
+    out.print()
+    shown = [one for one in found.candidates if everything or one.marks]
+    table = _table(
+        ("predicted, data hosts", "step", "", "data wait", unit, f"{found.currency} to train", "verdict", ""),
+        right=("step", "data wait"),
+    )
+    for one in shown:
+        table.add_row(*_cells(one))
+    out.print(table)
+    hidden = len(found.candidates) - len(shown)
+    if hidden:
+        out.print(Text(f"{hidden} more candidates: --all"))
+    out.print()
+    out.print(Text(found.advice, style="bold"))
+    if found.verified is not None:
+        _show_verified(found)
+    out.print()
+    error = f"{100 * now.residual:+.1f} %"
+    out.print(Text(f"model: {milliseconds(now.predicted.value)} for this run's own cluster, measured {error} of that"))
+    for text in found.assumptions:
+        out.print(Text(f"assumed: {text}"))
+    for price in found.prices:
+        known = f"{price.price} {price.unit}, {price.region}, {price.status}, {price.as_of}"
+        out.print(Text(f"price: {price.instance_type} {known}"))
+    for text in found.notes:
+        out.print(Text(f"note: {text}"))
+    out.print(Text("note: [a .. b]: measured, 10th to 90th percentile of the seconds; predicted, what follows from it"))
+
+
+def _cells(one: Candidate) -> tuple[Text, ...]:
+    per_sample, train = one.cost_per_1000_samples, one.cost_to_train
+    cells = (
+        one.title,
+        milliseconds(one.step.value),
+        _range(one.step),
+        f"{100 * one.wait:.0f} %",
+        _money(per_sample.value if per_sample else None),
+        _money(train.value if train else None),
+        one.verdict,
+        " ".join(one.marks),
+    )
+    return tuple(Text(cell) for cell in cells)
+
+
+def _show_verified(found: Advised) -> None:
+    proof = found.verified
+    assert proof is not None
+    out = console()
+    out.print()
+    table = _table(("verified", "step", "", "data wait"), right=("step", "data wait"))
+    for name, step, wait in (
+        ("predicted", proof.predicted, proof.predicted_wait),
+        ("measured", proof.measured, proof.measured_wait),
+    ):
+        table.add_row(name, milliseconds(step.value), _range(step), f"{100 * wait:.0f} %")
+    out.print(table)
+    where = "inside" if proof.inside else "outside"
+    error = f"measured {100 * proof.error:+.1f} % of the prediction, {where} its range"
+    out.print(Text(f"{proof.cluster}: {error} ({proof.run_id})"))
+
+
+def _table(columns: tuple[str, ...], right: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return table
+
+
+def milliseconds(seconds: float) -> str:
+    """Returns a time with its unit."""
+    return f"{1000 * seconds:.{1 if seconds < 0.1 else 0}f} ms"
+
+
+def _range(of: Range) -> str:
+    places = 1 if of.value < 0.1 else 0
+    return f"[{1000 * of.low:.{places}f} .. {1000 * of.high:.{places}f}]"
+
+
+def _money(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

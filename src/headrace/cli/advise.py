@@ -1,0 +1,54 @@
+"""`headrace advise`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option
+
+
+@click.command("advise", short_help="How many data hosts of which type would help, and at what price.")
+@click.argument("run")
+@click.option(
+    "--types", metavar="TYPE,...", default="", help="Instance types of data hosts to try.  [default: ml.c5.*]"
+)
+@click.option("--max-hosts", type=click.IntRange(1, 64), default=8, show_default=True, help="Data hosts at most.")
+@click.option("--region", default="us-east-1", show_default=True, help="Whose list prices are taken.")
+@click.option("--all", "everything", is_flag=True, help="Show all candidates, not only those that stand out.")
+@click.option("--verify", is_flag=True, help="Run the best candidate on this machine, and compare.")
+@output_option
+def command(run: str, types: str, max_hosts: int, region: str, everything: bool, verify: bool, output: str) -> int:
+    """Tell how many data hosts would remove the wait of RUN, a run id or a job name (its newest run).
+
+    A model (compute, workers, network: the longest decides) predicts the step of clusters that keep the hosts which
+    train and put data hosts beside them. What the run did not measure is listed under "assumed". See docs/advise.md.
+
+    --verify runs the advised cluster with the run's own code and data, each host on CPUs of its own. If this machine
+    has too few CPUs for it, the best one that fits is run.
+
+    \b
+    Examples:
+      headrace advise my-job
+      headrace advise my-job --types ml.c5.9xlarge,ml.m5.4xlarge --max-hosts 4
+      headrace advise my-job --verify
+    """
+    import msgspec
+
+    from headrace.cli.options import echo_json, open_run
+    from headrace.insight import advise
+
+    opened = open_run(run)
+    names = tuple(name.strip() for name in types.split(",") if name.strip()) or advise.DEFAULT_TYPES
+    found = advise.advised(opened, types=names, max_hosts=max_hosts, region=region)
+    if verify:
+        from headrace.cli.verifying import verify as run_candidate
+
+        proof = run_candidate(opened, found, quiet=output == "json")
+        found = msgspec.structs.replace(found, verified=proof)
+    if output == "json":
+        echo_json(found)
+    else:
+        from headrace.cli.advicetables import show_advised
+
+        show_advised(found, everything=everything)
+    return 0

@@ -1,0 +1,41 @@
+"""How many data hosts of which type remove the wait, and whether that is cheaper.
+
+`model` says how long a step takes on a cluster, `measured` what a run tells the model, `clusters` what candidates cost
+and which stand out, `wording` puts it into sentences, and `advising` reads a run and joins all.
+"""
+
+from headrace.insight.advise.advising import (
+    ADVISE_FORMULAS,
+    DEFAULT_TYPES,
+    Advised,
+    Verified,
+    advised,
+    judge_clusters,
+    verified,
+)
+from headrace.insight.advise.clusters import Candidate, Scenario
+from headrace.insight.advise.measured import GroupFacts, Measured, PlannedHosts, measure
+from headrace.insight.advise.model import Pool, Prediction, Range, Workload, predict
+from headrace.insight.advise.wording import Current
+
+__all__ = [
+    "ADVISE_FORMULAS",
+    "DEFAULT_TYPES",
+    "Advised",
+    "Candidate",
+    "Current",
+    "GroupFacts",
+    "Measured",
+    "PlannedHosts",
+    "Pool",
+    "Prediction",
+    "Range",
+    "Scenario",
+    "Verified",
+    "Workload",
+    "advised",
+    "judge_clusters",
+    "measure",
+    "predict",
+    "verified",
+]

@@ -1,0 +1,297 @@
+"""`advise`: how many data hosts of which type remove the wait, and whether that is cheaper. Pure, but for `advised`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.catalog.cost import cost
+from headrace.catalog.instance_types import shape
+from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
+from headrace.errors import UsageError
+from headrace.insight.advise.clusters import (
+    Candidate,
+    Scenario,
+    candidates,
+    cheapest,
+    current_price,
+    fastest,
+    frontier,
+    knee,
+    own_pools,
+)
+from headrace.insight.advise.measured import Measured, PlannedHosts, measure, not_enough
+from headrace.insight.advise.model import Range, predict
+from headrace.insight.advise.wording import Current, assumed, decide, notes_of
+from headrace.insight.figures import Window
+from headrace.insight.reporting import PlannedGroup, PlannedJob, time_to_train
+from headrace.runs import HostSecond, LoaderSecond, Run, WorkerSecond
+
+DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarge", "ml.c5.18xlarge")
+"""Data hosts that are tried when nobody names types: the seeds' family."""
+
+ADVISE_FORMULAS: dict[str, str] = {
+    "step": (
+        "predicted: max(compute, making, wire); making: least t with sum over data hosts of min(workers / wall, cores "
+        "/ cpu) * t + min(workers * t / wall, (cores * t - trainer_cpu) / cpu) of every host that trains >= samples of "
+        "a step; wire: the same with every host limited to bandwidth / bytes of a sample"
+    ),
+    "compute": "(sum(step) - sum(wait)) / steps of the rank with the least, training window",
+    "cpu": "CPU seconds of the data workers / samples, training window",
+    "wall": "busy seconds of the data workers / samples, less what they queued for a core where all cores were busy",
+    "trainer_cpu": "(CPU of a host that trains - CPU of its data workers) a second * step",
+    "wait": "predicted: 1 - compute / step",
+    "range": (
+        "the same with the 10th, or the 90th, percentile of the per-second values of everything measured, widened by "
+        "what the model misses on the run's own cluster"
+    ),
+    "residual": "measured step / predicted step of the run's own cluster - 1",
+    "cost_per_1000_samples": "price_per_hour * step / 3600 * 1000 / samples of a step",
+    "time_to_train": "predicted: steps * predicted step + (measured time to train - steps * measured step)",
+    "cost_to_train": "price_per_hour * time_to_train / 3600",
+    "knee": "least step * cost_per_1000_samples of the frontier",
+}
+"""How every figure of the advice is computed, by its name."""
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A candidate that was run. Prediction and measurement stand apart.
+
+    Attributes:
+        run_id: the run that proves it.
+        cluster: the candidate in words.
+        predicted: step, seconds.
+        measured: step, seconds, with the 10th and 90th percentile of its per-second values.
+        predicted_wait, measured_wait: shares of the step, 0 to 1.
+        error: measured / predicted - 1.
+        inside: the measured step lies in the predicted range.
+    """
+
+    run_id: str
+    cluster: str
+    predicted: Range
+    measured: Range
+    predicted_wait: float
+    measured_wait: float
+    error: float
+    inside: bool
+
+
+class Advised(msgspec.Struct, frozen=True):
+    """The advice for one run.
+
+    Attributes:
+        run_id: which run.
+        advice: one sentence, or two.
+        add: whether hosts should be added or the number of them changed.
+        now: the run as it was.
+        best: the advised cluster; None when nothing should be added.
+        fastest, cheapest, knee: those candidates; None where prices do not tell.
+        candidates: all of them, predicted.
+        measured: what the model started from.
+        region, currency: of the prices.
+        prices: those used.
+        window: where the run was measured.
+        assumptions: what was not measured, in sentences.
+        notes: what else to know.
+        formulas: how every figure is computed.
+        verified: the candidate that was run; None when none was.
+    """
+
+    run_id: str
+    advice: str
+    add: bool
+    now: Current
+    best: Candidate | None
+    fastest: Candidate | None
+    cheapest: Candidate | None
+    knee: Candidate | None
+    candidates: tuple[Candidate, ...]
+    measured: Measured
+    region: str
+    currency: str
+    prices: tuple[Price, ...]
+    window: Window
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+    formulas: dict[str, str]
+    verified: Verified | None = None
+
+
+class _Feed(msgspec.Struct, frozen=True):
+    workers_per_host: int | str = "auto"
+
+
+class _DataService(msgspec.Struct, frozen=True):
+    feed: _Feed | None = None
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """The part of job.json that advice needs."""
+
+    data_service: _DataService = _DataService()
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """The part of plan.json that advice needs."""
+
+    groups: tuple[PlannedHosts, ...] = ()
+    completion_groups: tuple[str, ...] = ()
+
+
+def advised(
+    run: Run,
+    *,
+    types: Sequence[str] = DEFAULT_TYPES,
+    max_hosts: int = 8,
+    region: str = DEFAULT_REGION,
+) -> Advised:
+    """Reads a run and advises on its cluster.
+
+    Args:
+        run: the run; it may still be going on.
+        types: instance types of data hosts to try.
+        max_hosts: of each type, at most.
+        region: of the prices.
+
+    Raises:
+        UsageError: an unknown type, or a run that does not tell what the model needs.
+    """
+    unknown = [name for name in types if shape(name) is None]
+    if unknown:
+        raise UsageError(
+            f"the shape of {', '.join(unknown)} is not known",
+            hint="name types as SageMaker does, e.g. --types ml.c5.4xlarge,ml.c5.9xlarge",
+        )
+    plan, job = _read(run)
+    measured = measured_of(run)
+    names = dict.fromkeys([*(group.instance_type for group in measured.groups), *types])
+    prices = [price for name in names if (price := price_of(name, region)) is not None]
+    groups = tuple(PlannedGroup(group.name, group.hosts) for group in plan.groups)
+    trained = time_to_train(run.state(), PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
+    feed = job.data_service.feed
+    return judge_clusters(
+        run.id,
+        measured,
+        prices,
+        types=types,
+        max_hosts=max_hosts,
+        region=region,
+        workers=feed.workers_per_host if feed is not None and isinstance(feed.workers_per_host, int) else None,
+        time_to_train=trained,
+    )
+
+
+def measured_of(run: Run) -> Measured:
+    """Reads from a run what the model needs. Raises UsageError when it does not tell."""
+    plan, _ = _read(run)
+    metrics = run.metrics()
+    return measure(
+        plan.groups,
+        {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()},
+        {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()},
+        {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()},
+    )
+
+
+def verified(candidate: Candidate, run: Run) -> Verified:
+    """Compares a candidate's prediction with the run that it was given. Raises UsageError when that tells nothing."""
+    found = measured_of(run)
+    return Verified(
+        run_id=run.id,
+        cluster=candidate.title,
+        predicted=candidate.step,
+        measured=found.step,
+        predicted_wait=candidate.wait,
+        measured_wait=found.wait,
+        error=found.step.value / candidate.step.value - 1,
+        inside=candidate.step.low <= found.step.value <= candidate.step.high,
+    )
+
+
+def _read(run: Run) -> tuple[_Plan, _Job]:
+    root = run.paths.root
+    try:
+        plan = msgspec.json.decode((root / "plan.json").read_bytes(), type=_Plan)
+        return plan, msgspec.json.decode((root / "job.json").read_bytes(), type=_Job)
+    except (OSError, msgspec.DecodeError) as error:
+        raise not_enough(f"its plan cannot be read: {error}") from error
+
+
+def judge_clusters(
+    run_id: str,
+    measured: Measured,
+    prices: Sequence[Price],
+    *,
+    types: Sequence[str],
+    max_hosts: int,
+    region: str,
+    workers: int | None = None,
+    time_to_train: float | None = None,
+) -> Advised:
+    """Advises on a cluster, from values alone.
+
+    Args:
+        run_id: which run.
+        measured: what it tells.
+        prices: those that are known.
+        types: instance types of data hosts to try; their shapes are known.
+        max_hosts: of each type, at most.
+        region: of the prices.
+        workers: data workers on a data host; None for one a core.
+        time_to_train: of the run, seconds; None when it has not completed.
+    """
+    by_type = {price.instance_type: price.price for price in prices}
+    own = predict(measured.workload, own_pools(measured)).step
+    residual = measured.step.value / own.value - 1
+    other = None if time_to_train is None else time_to_train - measured.steps * measured.step.value
+    scenario = Scenario(measured, by_type, workers, residual, other)
+    found = candidates(scenario, types, max_hosts)
+    price = current_price(scenario)
+    step = measured.step.value
+    now = Current(
+        cluster=" + ".join(f"{group.hosts} x {group.instance_type}" for group in measured.groups),
+        step=measured.step,
+        wait=measured.wait,
+        predicted=own,
+        residual=residual,
+        price_per_hour=price,
+        cost_per_1000_samples=None if price is None else cost(price, step * 1000 / measured.workload.rows),
+        time_to_train=time_to_train,
+        cost_to_train=None if price is None or time_to_train is None else cost(price, time_to_train),
+    )
+    best, advice = decide(now, measured, found)
+    extremes = {"fastest": fastest(found), "cheapest": cheapest(found), "knee": knee(found), "advised": best}
+    edge = frontier(found)
+    marked = {
+        _key(one): tuple(
+            (["frontier"] if one in edge else []) + [name for name, chosen in extremes.items() if chosen is one]
+        )
+        for one in found
+    }
+    shown = {key: msgspec.structs.replace(one, marks=marked[key]) for one in found for key in [_key(one)]}
+    picked = {name: None if one is None else shown[_key(one)] for name, one in extremes.items()}
+    return Advised(
+        run_id=run_id,
+        advice=advice,
+        add=best is not None,
+        now=now,
+        best=picked["advised"],
+        fastest=picked["fastest"],
+        cheapest=picked["cheapest"],
+        knee=picked["knee"],
+        candidates=tuple(shown.values()),
+        measured=measured,
+        region=region,
+        currency=CURRENCY,
+        prices=tuple(prices),
+        window=measured.window,
+        assumptions=(*measured.assumptions, *assumed(measured, types)),
+        notes=notes_of(measured, by_type, types, region, residual),
+        formulas=ADVISE_FORMULAS,
+    )
+
+
+def _key(one: Candidate) -> tuple[str, int]:
+    return one.instance_type, one.data_hosts

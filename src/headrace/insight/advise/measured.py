@@ -1,0 +1,360 @@
+"""What a run tells the model: the cost of a step and of a sample, from its metrics. Pure.
+
+Only what was measured in the training window (warm-up left out) is used. What a run cannot tell is assumed, and every
+assumption is a sentence in `Measured.assumptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from headrace.errors import UsageError
+from headrace.insight.advise.model import Range, Workload, around, exactly
+from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
+from headrace.insight.loaders import by_loader, main_loader, window_of
+from headrace.insight.workers import workers_report
+from headrace.runs import HostSecond, LoaderSecond, Stream, WorkerSecond
+
+SATURATED = 0.9
+"""From this share on all cores of a host count as busy: what waits there may be waiting for a core."""
+
+NICE_SHARE = 1024 / (1024 + 110)
+"""What a rank keeps of a core on which a data worker of niceness 10 computes too: the kernel's weights of 0 and 10."""
+
+Second = TypeVar("Second", HostSecond, WorkerSecond)
+
+
+class GroupFacts(msgspec.Struct, frozen=True):
+    """One instance group, as the plan and the metrics have it.
+
+    Attributes:
+        name: of the group.
+        instance_type: e.g. ``ml.c5.xlarge``.
+        hosts: how many.
+        trains: its hosts run the ranks.
+        executors: data workers a host, as planned; 0 without a feed server.
+        cores: CPUs that each host may use.
+        busy: share of them that was busy, 0 to 1; None if it was not measured.
+        cpu, wall: seconds of a sample in its workers; None when they made nothing.
+    """
+
+    name: str
+    instance_type: str
+    hosts: int
+    trains: bool
+    executors: int
+    cores: int
+    busy: float | None = None
+    cpu: Range | None = None
+    wall: Range | None = None
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What the run says, and what has to be assumed.
+
+    Attributes:
+        workload: what a step costs.
+        step: the measured step, seconds, with the 10th and 90th percentile of its per-second values.
+        wait: share of it that ranks waited, 0 to 1.
+        steps, samples: of the whole run.
+        window: where this was measured.
+        groups: the cluster.
+        workers_told: whether data workers have told what they did; else `assumptions` say what was assumed of them.
+        assumptions: sentences.
+    """
+
+    workload: Workload
+    step: Range
+    wait: float
+    steps: int
+    samples: int
+    window: Window
+    groups: tuple[GroupFacts, ...]
+    workers_told: bool
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def trainer(self) -> GroupFacts:
+        """The group whose hosts train."""
+        return next(group for group in self.groups if group.trains)
+
+    @property
+    def helpers(self) -> tuple[GroupFacts, ...]:
+        """The groups that only make samples."""
+        return tuple(group for group in self.groups if not group.trains)
+
+
+def not_enough(what: str) -> UsageError:
+    """Returns the error of a run that does not tell what the model needs."""
+    return UsageError(
+        f"the run cannot be advised: {what}",
+        hint="train for at least 5 seconds with headrace.feed.DataLoader, or wrap the loader in headrace.track",
+    )
+
+
+class PlannedHosts(msgspec.Struct, frozen=True):
+    """A group in plan.json, as far as it is needed here."""
+
+    name: str
+    instance_type: str
+    hosts: tuple[str, ...]
+    entry_point: bool = True
+    processes_per_host: int = 0
+    feed_executors: int = 0
+
+
+def measure(
+    plan: Sequence[PlannedHosts],
+    loaders: Mapping[Stream, Sequence[LoaderSecond]],
+    workers: Mapping[Stream, Sequence[WorkerSecond]],
+    hosts: Mapping[Stream, Sequence[HostSecond]],
+) -> Measured:
+    """Reads what the model needs from a run's metrics.
+
+    Args:
+        plan: the groups of the run.
+        loaders: metrics of the loaders, by rank.
+        workers: metrics of the data workers, by feed server or rank.
+        hosts: metrics of the hosts.
+
+    Raises:
+        UsageError: something that cannot be assumed was not measured.
+    """
+    main = main_loader(loaders)
+    ranks = by_loader(loaders)[main] if main is not None else {}
+    window = window_of(ranks)
+    if main is None or window is None:
+        raise not_enough("no loader wrote metrics for longer than the first second, which is left out as warm-up")
+    training = sorted({stream.group for stream in ranks})
+    if len(training) > 1:
+        raise not_enough(
+            f"ranks train in several groups ({', '.join(training)}): only one kind of trainer can be advised"
+        )
+    planned = {group.name: group for group in plan}
+    own = planned.get(training[0])
+    if own is None:
+        raise not_enough(f"plan.json does not name the group {training[0]!r}, whose ranks train")
+    steps = _Steps(ranks)
+    told = {s: _inside(found, window) for s, found in workers.items()}
+    told = {s: [w for w in found if w.loader in ("", main)] for s, found in told.items()}
+    spent = {s: _spent(found, window) for s, found in hosts.items()}
+    trainer_hosts = {stream.host for stream in ranks}
+    lone = [s for s in spent if s.group == own.name and s.host in trainer_hosts and spent[s] is not None]
+    if not lone:
+        raise not_enough(f"the hosts of {own.name} wrote no CPU metrics in the training window")
+    per_host = len(ranks) / len(trainer_hosts)
+    assumptions: list[str] = []
+    costs = _Costs(told, spent, trainer_hosts, steps, per_host, window)
+    makers = [group for group in plan if group.name == own.name or group.feed_executors]
+    if costs.told:
+        compute, trainer = costs.compute(steps.compute, assumptions), costs.trainer_cpu
+        found = {group.name: costs.of(group.name) for group in makers}
+    else:
+        if any(group.feed_executors for group in makers if group.name != own.name):
+            raise not_enough("its data workers wrote no metrics in the training window")
+        cpu, trainer = _foreign(steps, costs.host_cpu, per_host, len(trainer_hosts), assumptions)
+        compute = steps.compute
+        found = {group.name: (cpu, cpu) for group in makers}
+    return Measured(
+        workload=Workload(steps.rows, compute, trainer, steps.bytes / steps.kept_samples or None),
+        step=steps.step,
+        wait=steps.wait,
+        steps=steps.total,
+        samples=steps.samples,
+        window=window,
+        groups=tuple(
+            _facts(group, hosts, spent, group.name == own.name, costs.executors_of(group), *found[group.name])
+            for group in makers
+        ),
+        workers_told=costs.told,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _foreign(steps: _Steps, host_cpu: float, ranks: float, hosts: int, assumptions: list[str]) -> tuple[Range, Range]:
+    """Returns the CPU seconds of a sample, and the CPU of the ranks a step and host, when no data worker told it.
+
+    Args:
+        steps: the steps.
+        host_cpu: CPU seconds a step of each host that trains.
+        ranks: on each of them.
+        hosts: how many train.
+        assumptions: gets a sentence.
+    """
+    rows = steps.rows / hosts
+    alone = ranks * steps.compute.value
+    if host_cpu <= 0:
+        raise not_enough("the hosts that train used no CPU time that could be measured")
+    if host_cpu > alone:
+        assumptions.append(
+            "the loader does not tell its workers from the ranks: each rank is taken to keep one core busy while it "
+            "computes, and the rest of the host's CPU time to go into samples; the range counts all of it as samples"
+        )
+        return around((host_cpu - alone) / rows, host_cpu / rows), Range(alone, alone, 0.0)
+    assumptions.append(
+        "the loader does not tell its workers from the ranks: all CPU time of the host is taken to go into samples, "
+        "because it is less than one core for each computing rank"
+    )
+    return exactly(host_cpu / rows), exactly(0.0)
+
+
+class _Steps:
+    """Sums over the steps of all ranks, warm-up left out. Seconds a step."""
+
+    def __init__(self, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> None:
+        kept = {s: [one for one in found[WARM_UP_RECORDS:] if one.steps and one.step > 0] for s, found in ranks.items()}
+        if not all(kept.values()):
+            raise not_enough("a rank trained for no longer than the first second, which is left out as warm-up")
+        pool = [one for found in kept.values() for one in found]
+        count = sum(one.steps for one in pool)
+        self.kept_samples = sum(one.samples for one in pool)
+        self.bytes = sum(one.bytes for one in pool)
+        self.rows = sum(sum(o.samples for o in found) / sum(o.steps for o in found) for found in kept.values())
+        self.step = _spread(sum(one.step for one in pool) / count, [one.step / one.steps for one in pool])
+        self.wait = sum(one.wait for one in pool) / sum(one.step for one in pool)
+        # A rank that waits in a collective for another one's batch counts that as compute: the least is the true one.
+        least = min(kept.values(), key=_working)
+        self.compute = _spread(_working(least), [(one.step - one.wait) / one.steps for one in least])
+        whole = [one for found in ranks.values() for one in found]
+        self.total = max(sum(one.steps for one in found) for found in ranks.values())
+        self.samples = sum(one.samples for one in whole)
+
+
+def _working(found: Sequence[LoaderSecond]) -> float:
+    return sum(one.step - one.wait for one in found) / sum(one.steps for one in found)
+
+
+def _spread(value: float, values: Sequence[float]) -> Range:
+    return around(value, percentile(values, 10), percentile(values, 90)) if values else exactly(value)
+
+
+def _inside(found: Sequence[Second], window: Window) -> list[Second]:
+    return [one for one in found if window.start < one.t <= window.end]
+
+
+class _Spent(msgspec.Struct, frozen=True):
+    """CPU seconds a second of a host in the window, and its cores."""
+
+    rate: float
+    cores: int
+
+
+def _spent(found: Sequence[HostSecond], window: Window) -> _Spent | None:
+    within = [one for one in found if window.start <= one.t <= window.end]
+    if len(within) < 2 or within[-1].t <= within[0].t:
+        return None
+    return _Spent((within[-1].cpu - within[0].cpu) / (within[-1].t - within[0].t), within[-1].cores)
+
+
+class _Costs:
+    """What samples and steps cost when the data workers have told it."""
+
+    def __init__(
+        self,
+        told: Mapping[Stream, Sequence[WorkerSecond]],
+        spent: Mapping[Stream, _Spent | None],
+        trainer_hosts: set[str],
+        steps: _Steps,
+        ranks_per_host: float,
+        window: Window,
+    ) -> None:
+        self._window = window
+        self._told = told
+        self._ranks = ranks_per_host
+        self._by_host = {stream.host: one for stream, one in spent.items() if one is not None}
+        self._trainer_hosts = {host for host in trainer_hosts if host in self._by_host}
+        left = [self._others(host) for host in sorted(self._trainer_hosts)]
+        rate = sum(left) / len(left)
+        self.trainer_cpu = _spread(rate * steps.step.value, [one * steps.step.value for one in left])
+        totals = [self._by_host[host].rate for host in sorted(self._trainer_hosts)]
+        self.host_cpu = sum(totals) / len(totals) * steps.step.value
+        self.told = any(one.samples for found in told.values() for one in found)
+
+    def executors_of(self, group: PlannedHosts) -> int:
+        """Returns the data workers a host: as they told it, else as planned."""
+        return max(group.feed_executors, *(self._executors(host) for host in group.hosts))
+
+    def _executor_rate(self, host: str) -> float:
+        """Returns the CPU seconds a second of all data workers of a host."""
+        mine = [found for stream, found in self._told.items() if stream.host == host]
+        return sum(sum(w.cpu for w in found) / total for found in mine if (total := sum(w.seconds for w in found)))
+
+    def _others(self, host: str) -> float:
+        return max(0.0, self._by_host[host].rate - self._executor_rate(host))
+
+    def _executors(self, host: str) -> int:
+        return sum(found[-1].executors for s, found in self._told.items() if s.host == host and found)
+
+    @property
+    def _saturated(self) -> bool:
+        return any(one.rate >= SATURATED * one.cores for h, one in self._by_host.items() if h in self._trainer_hosts)
+
+    def compute(self, measured: Range, assumptions: list[str]) -> Range:
+        """Returns the compute time of a step without data workers on the same cores."""
+        crowded = any(
+            self._executors(host) + self._ranks > self._by_host[host].cores for host in sorted(self._trainer_hosts)
+        )
+        if not (self._saturated and crowded):
+            return measured
+        least = NICE_SHARE * measured.value
+        alone = min(measured.value, max(least, self.trainer_cpu.value / self._ranks))
+        assumptions.append(
+            "data workers competed for the cores of the ranks: compute without them is the CPU time of a rank a step, "
+            f"at least {100 * NICE_SHARE:.0f} % of what was measured (the workers' niceness is 10)"
+        )
+        return Range(min(NICE_SHARE * measured.low, alone), alone, measured.high)
+
+    def of(self, group: str) -> tuple[Range | None, Range | None]:
+        """Returns CPU and wall seconds of a sample in a group's workers; None when they made nothing."""
+        mine = {stream: found for stream, found in self._told.items() if stream.group == group}
+        made = [one for found in mine.values() for one in found if one.samples]
+        report = workers_report(group, "", mine, self._window)
+        if not made or report.supply.value is None or report.cpu.value is None:
+            return None, None
+        value, produce = report.cpu.value / 1000, 1 / report.supply.value
+        cpu = _spread(value, [one.cpu / one.samples for one in made])
+        spread = _spread(produce, [one.produce / one.samples for one in made])
+        queued = self._queueing(sorted({stream.host for stream in mine}), value)
+        wall = value + max(0.0, produce - max(value, queued))
+        return cpu, Range(max(cpu.low, min(spread.low, wall)), max(value, wall), max(cpu.high, wall, spread.high))
+
+    def _queueing(self, hosts: Sequence[str], cpu: float) -> float:
+        """Returns what a sample takes of an executor that competes for a core, on hosts whose cores are all busy."""
+        longest = 0.0
+        for host in hosts:
+            found = self._by_host.get(host)
+            if found is None or found.rate < SATURATED * found.cores:
+                continue
+            others = self._others(host) if host in self._trainer_hosts else 0.0
+            left = max(found.cores - others, 1e-9)
+            longest = max(longest, cpu * self._executors(host) / left)
+        return longest
+
+
+def _facts(
+    group: PlannedHosts,
+    hosts: Mapping[Stream, Sequence[HostSecond]],
+    spent: Mapping[Stream, _Spent | None],
+    trains: bool,
+    executors: int,
+    cpu: Range | None,
+    wall: Range | None,
+) -> GroupFacts:
+    cores = [found[-1].cores for stream, found in hosts.items() if stream.group == group.name and found]
+    if not cores:
+        raise not_enough(f"the hosts of {group.name} wrote no metrics: how many cores they have is not known")
+    busy = [one for stream, one in spent.items() if stream.group == group.name and one is not None]
+    return GroupFacts(
+        name=group.name,
+        instance_type=group.instance_type,
+        hosts=len(group.hosts),
+        trains=trains,
+        executors=executors,
+        cores=min(cores),
+        busy=sum(one.rate for one in busy) / sum(one.cores for one in busy) if busy else None,
+        cpu=cpu,
+        wall=wall,
+    )

@@ -1,0 +1,113 @@
+"""The noise of the steps: how far a figure may be from its true mean, and whether two figures differ beyond it. Pure.
+
+The values of neighbouring seconds resemble each other (caches, other programs on the machine, long and short batches),
+so `n` of them hold less than `n` independent values, and a test that ignores this calls chance a difference. The
+method, of which nothing is random:
+
+    1  a figure is a ratio of sums, R = sum(over) / sum(under); its deviation in second i is d_i = over_i - R * under_i
+    2  more than MOST_VALUES seconds are averaged to MOST_VALUES blocks of neighbours, so a slow drift counts as noise
+    3  r = (n * r1 + 1) / (n - 3), the lag-1 autocorrelation r1 of d with its small-sample bias (Kendall 1954) taken
+       off, cut to 0 .. 0.95
+    4  n_eff = n * (1 - r) / (1 + r) independent values, those of a first-order autoregressive series
+    5  error = sqrt(sum(d^2) / (n - n / n_eff) / n_eff) / mean(under), with n_eff - 1 degrees of freedom
+    6  range = R -+ t95(n_eff - 1) * error
+    7  two figures differ if |a - b| > t95(v) * sqrt(error_a^2 + error_b^2), with Welch's degrees of freedom v
+
+It knows the noise inside a run. How much two runs of the same job differ as a whole (another machine, other neighbours,
+a cold cache) only repeats can tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from headrace.insight.figures import Confidence
+
+LEVEL = 95
+"""% confidence of ranges and of differences."""
+
+LEAST_VALUES = 8
+"""Seconds below which nothing is said: the autocorrelation of fewer values is anybody's guess."""
+
+MOST_VALUES = 40
+"""Blocks to which longer series are averaged."""
+
+_MOST_CORRELATED = 0.95
+_LEAST_INDEPENDENT = 1.5
+
+# Student's t, 97.5th percentile, for 1 to 30 degrees of freedom: Abramowitz and Stegun, table 26.10.
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_NORMAL = 1.960
+
+
+def t95(freedom: float) -> float:
+    """Returns how many standard errors hold 95 %, two-sided; between the table's rows linear in 1 / freedom.
+
+    >>> t95(10), round(t95(1e9), 3)
+    (2.228, 1.96)
+    """
+    last = len(_T95)
+    if freedom <= 1:
+        return _T95[0]
+    if freedom >= last:
+        return _NORMAL + (_T95[-1] - _NORMAL) * last / freedom
+    below = int(freedom)
+    part = (1 / below - 1 / freedom) / (1 / below - 1 / (below + 1))
+    return _T95[below - 1] + (_T95[below] - _T95[below - 1]) * part
+
+
+def confidence_of_ratio(over: Sequence[float], under: Sequence[float], *, scale: float = 1.0) -> Confidence | None:
+    """Returns the confidence range of scale * sum(over) / sum(under).
+
+    Args:
+        over, under: per-second values in the order of time, e.g. seconds waited and seconds of steps.
+        scale: e.g. 100 for %.
+
+    Returns:
+        The range; None with fewer than LEAST_VALUES seconds, or when `under` sums to nothing.
+    """
+    count, total = len(over), sum(under)
+    if count < LEAST_VALUES or total <= 0:
+        return None
+    value = sum(over) / total
+    found = _blocks([a - value * b for a, b in zip(over, under, strict=True)])
+    independent = _independent(found)
+    squares = math.fsum(d * d for d in found)
+    error = math.sqrt(squares / (len(found) - len(found) / independent) / independent) / (total / count)
+    reach = t95(independent - 1) * error
+    return Confidence(scale * (value - reach), scale * (value + reach), scale * error, independent - 1)
+
+
+def _blocks(values: list[float]) -> list[float]:
+    """Averages neighbours to at most MOST_VALUES values."""
+    count = len(values)
+    if count <= MOST_VALUES:
+        return values
+    edges = [count * index // MOST_VALUES for index in range(MOST_VALUES + 1)]
+    return [math.fsum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+
+
+def _independent(deviations: list[float]) -> float:
+    """Returns how many independent values these are worth."""
+    count = len(deviations)
+    squares = math.fsum(d * d for d in deviations)
+    if squares == 0:
+        return float(count)
+    found = math.fsum(a * b for a, b in itertools.pairwise(deviations)) / squares
+    correlated = min(max((count * found + 1) / (count - 3), 0.0), _MOST_CORRELATED)
+    return max(count * (1 - correlated) / (1 + correlated), _LEAST_INDEPENDENT)
+
+
+def differ(a: float, known_a: Confidence, b: float, known_b: Confidence) -> bool:
+    """Returns whether two independent figures differ beyond their noise, with 95 % confidence."""
+    first, second = known_a.error**2, known_b.error**2
+    both = first + second
+    if both == 0:
+        return a != b
+    freedom = both**2 / (first**2 / known_a.freedom + second**2 / known_b.freedom)
+    return abs(a - b) > t95(freedom) * math.sqrt(both)

@@ -1,0 +1,410 @@
+"""What limits a job: its input, its network, its own computing, one rank, nothing, or a standstill. Pure.
+
+The signals are waits, on both sides of the data's way. A trainer that waits in `next()` lacks batches; data workers
+that have no room or no work have batches to spare; between them is a link that is busy or is not. How busy a GPU or a
+CPU looks is a weak witness (NVML counts a period in which any kernel ran at all), so it is used only where no wait was
+measured, and the verdict is then said to be `inferred`.
+
+The rules, tried in this order; the constants below are their thresholds:
+
+    1  no step for STALL_SECONDS and STALL_STEPS of the longest step, or ended by stall_after     stalled
+    2  fewer than LEAST_RECORDS records of the loader:  by GPU and CPU use (inferred), else        unknown
+    3  one rank (or the ranks of one host) waits SKEW_GAP more than the others, which do not wait  skewed
+    4  data wait >= NOT_BOUND, link >= LINK_BUSY and busier than the data workers                  network-bound
+    5  data wait >= NOT_BOUND                                                                      input-bound
+    6  no wait, one rank computes STRAGGLER times as long as the median of the others              skewed
+    7  no wait, and the data workers have less than SPARE to spare                                 balanced
+    8  no wait                                                                                     compute-bound
+
+More wait with all else equal never moves a job from input-bound or network-bound to compute-bound or balanced.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from headrace.insight.figures import Confidence, Figure, Window, missing
+from headrace.insight.noise import confidence_of_ratio
+from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
+
+NOT_BOUND = 5.0
+"""% of the step time: below this a job is not input-bound. TensorFlow Profiler's lower band, which users know."""
+
+HIGHLY_BOUND = 20.0
+"""% of the step time: from here on a job is highly input-bound. TensorFlow Profiler's upper band."""
+
+SKEW_GAP = 5.0
+"""Points by which one rank must wait more than the others: the width of the band in which those do not wait."""
+
+STRAGGLER = 1.2
+"""One rank's compute time / the median of the others': the loss that counts as high for waits counts as high here."""
+
+LINK_BUSY = 50.0
+"""% of the time in which a feed server's connections were sending: a link idle for most of the time limits nothing."""
+
+SPARE = 20.0
+"""% of executor time without work or without room: a fifth to spare outlasts the step-to-step noise of a supply."""
+
+GPU_LOW = 70.0
+"""% GPU use below which a GPU is under-used: SageMaker Debugger's LowGPUUtilization."""
+
+GPU_BUSY = CPU_BUSY = 90.0
+"""% use from which a GPU or a CPU counts as saturated: SageMaker Debugger's CPUBottleneck."""
+
+STALL_SECONDS = 60.0
+"""Seconds without a step below which nothing is called a standstill: saving a checkpoint takes as long."""
+
+STALL_STEPS = 10.0
+"""Steps (the longest so far) that must have had time to end before a job is called stalled."""
+
+LEAST_RECORDS = 3
+"""Records (of about one second) after the warm-up below which waits are no measurement."""
+
+
+class VerdictName(str, Enum):
+    """The verdicts."""
+
+    INPUT_BOUND = "input-bound"
+    NETWORK_BOUND = "network-bound"
+    COMPUTE_BOUND = "compute-bound"
+    BALANCED = "balanced"
+    SKEWED = "skewed"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What limits a job.
+
+    Attributes:
+        name: the verdict.
+        sentence: what was seen, in one sentence with its numbers.
+        next: what to do about it.
+        band: ``not``, ``moderately`` or ``highly`` input-bound; empty where no waits are known.
+        rank: ``group/host[rank]`` (or ``group/host``) that is skewed, or the quietest of a standstill; else empty.
+        inferred: it rests on how busy devices looked, not on waits.
+        evidence: the figures that decided, each with its window and, where the steps allow one, its confidence range.
+        window: where they were measured.
+        formula: the rule that applied, with its thresholds.
+        notes: what else to know, e.g. that the confidence range crosses a threshold.
+    """
+
+    name: VerdictName
+    sentence: str
+    next: str
+    band: str = ""
+    rank: str = ""
+    inferred: bool = False
+    evidence: tuple[Figure, ...] = ()
+    window: Window | None = None
+    formula: str = ""
+    notes: tuple[str, ...] = ()
+
+
+NEXT: dict[VerdictName, str] = {
+    VerdictName.INPUT_BOUND: "make batches faster: more data workers or data hosts; `headrace advise` says how many",
+    VerdictName.NETWORK_BOUND: (
+        "send fewer bytes (uint8 instead of float32, augment on the trainer) or use instances with a faster network; "
+        "more data workers do not help"
+    ),
+    VerdictName.COMPUTE_BOUND: "do not add CPU hosts: make the step faster, or use fewer or cheaper data hosts",
+    VerdictName.BALANCED: "nothing to gain from data workers alone: a faster step would need more of them",
+    VerdictName.SKEWED: "look at that rank's host, shard and data: the others are waiting for it",
+    VerdictName.STALLED: (
+        "look at the quietest program's log and stack; `completion: {stall_after: 600}` ends such a job by itself"
+    ),
+    VerdictName.UNKNOWN: "wrap the training loader in headrace.track, or use headrace.feed.DataLoader; run longer",
+}
+"""What to do about each verdict."""
+
+
+def verdict(found: VerdictInputs) -> Verdict:
+    """Decides what limits a job; the module's docstring has the rules.
+
+    >>> verdict(VerdictInputs(usage=Usage(gpu=45.0, cpu=99.0, cpu_of="dnn_group"))).name.value
+    'input-bound'
+    """
+    if found.silence is not None and (halt := _stalled(found.silence, found.window)) is not None:
+        return halt
+    ranks = [rank for rank in found.ranks if sum(rank.step) > 0]
+    if sum(len(rank.step) for rank in ranks) < LEAST_RECORDS:
+        return _inferred(found.usage, found.window)
+    facts = _Facts(ranks, found.supply, found.window)
+    return _apart(facts) or _waiting(facts) or _straggler(facts) or _not_waiting(facts)
+
+
+def band_of(wait: float) -> str:
+    """Returns TensorFlow Profiler's band of a data wait in %: ``not``, ``moderately`` or ``highly`` input-bound."""
+    if wait < NOT_BOUND:
+        return "not"
+    return "moderately" if wait < HIGHLY_BOUND else "highly"
+
+
+def share(part: Sequence[float], whole: Sequence[float]) -> float:
+    """Returns 100 * sum(part) / sum(whole)."""
+    return 100 * sum(part) / sum(whole)
+
+
+class _Facts:
+    """The figures of a job with waits.
+
+    Args:
+        ranks: at least one, each with a step time.
+        supply: what the data workers did.
+        window: where.
+    """
+
+    def __init__(self, ranks: list[RankTimes], supply: Supply | None, window: Window | None) -> None:
+        self.ranks, self.supply, self.window = ranks, supply, window
+        step = [value for rank in ranks for value in rank.step]
+        wait = [value for rank in ranks for value in rank.wait]
+        self.wait = Figure("data_wait", "%", share(wait, step), window, confidence=_confidence(ranks))
+        self.h2d = self._share("h2d")
+        self.compute = self._share("compute")
+
+    @property
+    def wait_share(self) -> float:
+        assert self.wait.value is not None
+        return self.wait.value
+
+    def _share(self, name: str) -> Figure:
+        parts: list[tuple[float, ...]] = [getattr(rank, name) for rank in self.ranks]
+        if not all(parts):
+            return missing(name, "%", "not measured")
+        part = [value for values in parts for value in values]
+        return Figure(name, "%", share(part, [value for rank in self.ranks for value in rank.step]), self.window)
+
+    def evidence(self, *more: Figure) -> tuple[Figure, ...]:
+        """Returns the figures that were measured, the data wait first."""
+        figures = [self.wait, *more, *(one for one in (self.h2d, self.compute) if one.value is not None)]
+        if self.supply is not None:
+            names = {"produce": self.supply.produce, "blocked": self.supply.blocked, "idle": self.supply.idle}
+            figures += [Figure(name, "%", value, self.window) for name, value in names.items()]
+            if self.supply.link is not None:
+                figures.append(Figure("link", "%", self.supply.link, self.window))
+        return tuple(figures)
+
+    def waits(self) -> str:
+        """Returns the data wait in words."""
+        known = self.wait.confidence
+        return f"{self.wait_share:.1f} %" + (f" (95 %: {known.low:.1f} .. {known.high:.1f})" if known else "")
+
+    def notes(self) -> list[str]:
+        """Returns what is worth knowing whatever the verdict."""
+        known, notes = self.wait.confidence, []
+        if known is None:
+            notes.append("too few seconds for a confidence range of the data wait")
+        else:
+            notes += [
+                f"the data wait's range crosses {limit:g} %: a longer run may change the verdict"
+                for limit in (NOT_BOUND, HIGHLY_BOUND)
+                if known.low < limit <= known.high
+            ]
+        if self.h2d.value is not None and self.h2d.value >= NOT_BOUND:
+            notes.append(
+                f"copies to the device take {self.h2d.value:.1f} % of the step: pinned memory and a copy of the next "
+                "batch while this one is worked on hide them"
+            )
+        return notes
+
+
+def _confidence(ranks: Sequence[RankTimes]) -> Confidence | None:
+    """Ranks move in step, so their n-th records belong together and count as one value."""
+    length = min(len(rank.step) for rank in ranks)
+    wait = [sum(rank.wait[n] for rank in ranks) for n in range(length)]
+    return confidence_of_ratio(wait, [sum(rank.step[n] for rank in ranks) for n in range(length)], scale=100)
+
+
+def _stalled(silence: Silence, window: Window | None) -> Verdict | None:
+    limit = max(STALL_SECONDS, STALL_STEPS * silence.longest_step)
+    if not silence.cause and (silence.seconds is None or silence.seconds < limit):
+        return None
+    if silence.seconds is None:
+        evidence, seen = missing("silence", "s", "no step was ever seen"), "no step was ever seen"
+    else:
+        evidence = Figure("silence", "s", silence.seconds, window)
+        seen = f"no step has ended for {silence.seconds:.0f} s; the longest so far took {silence.longest_step:.2f} s"
+    where = f"; the quietest rank is {silence.rank}" if silence.rank else ""
+    return Verdict(
+        VerdictName.STALLED,
+        f"stalled: {seen}{where}",
+        NEXT[VerdictName.STALLED],
+        rank=silence.rank,
+        evidence=(evidence,),
+        window=window,
+        formula=(
+            "the run was ended by stall_after"
+            if silence.cause
+            else f"silence >= max({STALL_SECONDS:g} s, {STALL_STEPS:g} * longest step) = {limit:.0f} s"
+        ),
+        notes=(silence.cause,) if silence.cause else ("saving or testing without a measured loader looks the same",),
+    )
+
+
+def _apart(facts: _Facts) -> Verdict | None:
+    """One rank waits, or the ranks of one host do, and the others do not."""
+    if facts.wait_share == 0:
+        return None
+    for level in ("place", "host"):
+        parts: dict[str, list[RankTimes]] = {}
+        for rank in facts.ranks:
+            parts.setdefault(getattr(rank, level), []).append(rank)
+        if len(parts) < 2:
+            continue
+        waits = {place: _wait_of(ranks) for place, ranks in parts.items()}
+        worst = max(waits, key=lambda place: waits[place])
+        rest = _wait_of([rank for place, ranks in parts.items() if place != worst for rank in ranks])
+        if waits[worst] >= NOT_BOUND > rest and waits[worst] - rest >= SKEW_GAP:
+            return Verdict(
+                VerdictName.SKEWED,
+                f"skewed: {worst} waits {waits[worst]:.1f} % of its step time for batches, the others {rest:.1f} %",
+                NEXT[VerdictName.SKEWED],
+                band=band_of(waits[worst]),
+                rank=worst,
+                evidence=facts.evidence(
+                    Figure("data_wait_of_worst", "%", waits[worst], facts.window, note=worst),
+                    Figure("data_wait_of_others", "%", rest, facts.window),
+                ),
+                window=facts.window,
+                formula=(
+                    f"data_wait of {worst} >= {NOT_BOUND:g} %, of the others < {NOT_BOUND:g} %, "
+                    f"difference >= {SKEW_GAP:g} points"
+                ),
+                notes=tuple(facts.notes()),
+            )
+    return None
+
+
+def _wait_of(ranks: Sequence[RankTimes]) -> float:
+    return share([value for rank in ranks for value in rank.wait], [value for rank in ranks for value in rank.step])
+
+
+def _waiting(facts: _Facts) -> Verdict | None:
+    """The trainer waits: which stage of the data's way is the busiest?"""
+    if facts.wait_share < NOT_BOUND:
+        return None
+    band, supply, notes = band_of(facts.wait_share), facts.supply, facts.notes()
+    formula = f"data_wait >= {HIGHLY_BOUND if band == 'highly' else NOT_BOUND:g} % ({band} input-bound)"
+    waits = f"the ranks wait {facts.waits()} of their step time for batches"
+    if supply is not None and supply.link is not None and supply.link >= LINK_BUSY and supply.link > supply.produce:
+        name = VerdictName.NETWORK_BOUND
+        sentence = f"{waits}; the link is busy {supply.link:.0f} % of the time, the data workers {supply.produce:.0f} %"
+        formula += f", link >= {LINK_BUSY:g} % and link > produce"
+    else:
+        name = VerdictName.INPUT_BOUND
+        sentence = waits
+        if supply is None:
+            notes.append("what the data workers did was not measured: disk and network are not told from CPU")
+        else:
+            sentence += f"; the data workers make samples {supply.produce:.0f} % of the time"
+            if supply.produce < LINK_BUSY:
+                notes.append(
+                    f"the data workers are busy only {supply.produce:.0f} % of the time and no link is: the requests "
+                    "come too late; raise prefetch_factor"
+                )
+            if supply.link is not None:
+                formula += f", not (link >= {LINK_BUSY:g} % and link > produce)"
+    return Verdict(
+        name,
+        f"{name.value}: {sentence}",
+        NEXT[name],
+        band=band,
+        evidence=facts.evidence(),
+        window=facts.window,
+        formula=formula,
+        notes=tuple(notes),
+    )
+
+
+def _straggler(facts: _Facts) -> Verdict | None:
+    """Nobody waits for batches; one rank needs longer for a step."""
+    times = {rank.place: taken for rank in facts.ranks if (taken := rank.compute_time) is not None}
+    if len(times) < 2:
+        return None
+    worst = max(times, key=lambda place: times[place])
+    rest = statistics.median(taken for place, taken in times.items() if place != worst)
+    if not 0 < rest * STRAGGLER <= times[worst]:
+        return None
+    return Verdict(
+        VerdictName.SKEWED,
+        f"skewed: {worst} computes {1000 * times[worst]:.1f} ms a step, the median of the others {1000 * rest:.1f} ms",
+        NEXT[VerdictName.SKEWED],
+        band=band_of(facts.wait_share),
+        rank=worst,
+        evidence=facts.evidence(
+            Figure("compute_of_worst", "ms", 1000 * times[worst], facts.window, note=worst),
+            Figure("compute_of_others", "ms", 1000 * rest, facts.window),
+        ),
+        window=facts.window,
+        formula=f"data_wait < {NOT_BOUND:g} %, compute of {worst} >= {STRAGGLER:g} * the median of the others",
+        notes=tuple(facts.notes()),
+    )
+
+
+def _not_waiting(facts: _Facts) -> Verdict:
+    supply, notes = facts.supply, facts.notes()
+    formula = f"data_wait < {NOT_BOUND:g} %"
+    sentence = f"the ranks wait only {facts.waits()} of their step time for batches"
+    name = VerdictName.COMPUTE_BOUND
+    if supply is None:
+        notes.append("what the data workers did was not measured: how much they have to spare is unknown")
+    else:
+        sentence += f"; the data workers have {supply.spare:.0f} % of their time to spare"
+        if supply.spare < SPARE:
+            name = VerdictName.BALANCED
+        formula += f", blocked + idle {'<' if name is VerdictName.BALANCED else '>='} {SPARE:g} %"
+    if facts.compute.value is not None and facts.compute.value < 100 - HIGHLY_BOUND:
+        notes.append(
+            f"the device works only {facts.compute.value:.0f} % of the step: the rest is the loop's own, in Python, "
+            "copies or waiting for other ranks"
+        )
+    return Verdict(
+        name,
+        f"{name.value}: {sentence}",
+        NEXT[name],
+        band="not",
+        evidence=facts.evidence(),
+        window=facts.window,
+        formula=formula,
+        notes=tuple(notes),
+    )
+
+
+def _inferred(usage: Usage | None, window: Window | None) -> Verdict:
+    """Decides by how busy devices looked."""
+    if usage is None or usage.gpu is None or usage.cpu is None:
+        return Verdict(
+            VerdictName.UNKNOWN,
+            f"unknown: fewer than {LEAST_RECORDS} seconds of loader metrics after the warm-up",
+            NEXT[VerdictName.UNKNOWN],
+            window=window,
+            formula=f"fewer than {LEAST_RECORDS} records of the main loader; no GPU use and CPU use to infer from",
+        )
+    of = f" of {usage.cpu_of}" if usage.cpu_of else ""
+    seen = f"GPU use is {usage.gpu:.0f} %, CPU use{of} {usage.cpu:.0f} %"
+    if usage.gpu < GPU_LOW and usage.cpu >= CPU_BUSY:
+        name, why = VerdictName.INPUT_BOUND, "the GPUs are under-used while the CPUs are saturated"
+        formula = f"gpu < {GPU_LOW:g} % and cpu >= {CPU_BUSY:g} %"
+    elif usage.gpu < GPU_LOW:
+        name, why = VerdictName.UNKNOWN, "neither is saturated, and what the job waits for does not show in either"
+        formula = f"gpu < {GPU_LOW:g} % and cpu < {CPU_BUSY:g} %"
+    elif usage.gpu >= GPU_BUSY and usage.cpu < CPU_BUSY:
+        name, why = VerdictName.COMPUTE_BOUND, "the GPUs are saturated and the CPUs are not"
+        formula = f"gpu >= {GPU_BUSY:g} % and cpu < {CPU_BUSY:g} %"
+    else:
+        name, why = VerdictName.BALANCED, "the GPUs are well used, and the CPUs have no more to spare than they"
+        formula = f"gpu >= {GPU_LOW:g} %, not (gpu >= {GPU_BUSY:g} % and cpu < {CPU_BUSY:g} %)"
+    return Verdict(
+        name,
+        f"{name.value} (inferred): {seen}: {why}",
+        NEXT[name],
+        inferred=True,
+        evidence=(Figure("gpu", "%", usage.gpu, window), Figure("cpu", "%", usage.cpu, window, note=usage.cpu_of)),
+        window=window,
+        formula=formula,
+        notes=("no waits were measured: how busy a GPU or a CPU looks is a weak witness",),
+    )

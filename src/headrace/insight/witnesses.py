@@ -1,0 +1,183 @@
+"""What a verdict rests on: the waits of ranks and data workers, how busy devices looked, and how long nothing moved.
+
+The values have no opinion; `headrace.insight.verdict` has. The functions take them out of a run's records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window
+from headrace.insight.workers import WorkersReport
+from headrace.runs import Cause, LoaderSecond, Program, Status, Stream
+
+STALL_CAUSE = "stalled:"
+"""How the reason of a run begins that `stall_after` has ended."""
+
+
+class RankTimes(msgspec.Struct, frozen=True):
+    """Where one rank's time went: its loader's records without the warm-up, one value a record, seconds.
+
+    Attributes:
+        place: ``group/host[rank]``.
+        host: ``group/host``.
+        steps: steps that ended in each record.
+        step, wait: how long they lasted, and how much of it was spent in `next()`.
+        h2d, compute: host-to-device copies and device time of each record; empty where nobody measured them.
+    """
+
+    place: str
+    host: str
+    steps: tuple[float, ...]
+    step: tuple[float, ...]
+    wait: tuple[float, ...]
+    h2d: tuple[float, ...] = ()
+    compute: tuple[float, ...] = ()
+
+    @property
+    def compute_time(self) -> float | None:
+        """Seconds a step: device time where it was measured, else what wait and h2d leave; None without steps."""
+        total = sum(self.steps)
+        if not total:
+            return None
+        known = sum(self.compute) if self.compute else sum(self.step) - sum(self.wait) - sum(self.h2d)
+        return known / total
+
+
+class Supply(msgspec.Struct, frozen=True):
+    """What the data workers did in the window, % of their executors' time.
+
+    Attributes:
+        produce: made samples.
+        blocked: had work, but no room for the result.
+        idle: had no work.
+        link: % of the time in which their connections were sending; None for workers on the trainer's own host.
+    """
+
+    produce: float
+    blocked: float
+    idle: float
+    link: float | None = None
+
+    @property
+    def spare(self) -> float:
+        """% of executor time that was not needed."""
+        return self.blocked + self.idle
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """How busy devices looked; used only where no waits are known.
+
+    Attributes:
+        gpu: mean use of the GPUs, %; None without one.
+        cpu: use of the busiest group's own cores, %; None if unknown.
+        cpu_of: that group.
+    """
+
+    gpu: float | None
+    cpu: float | None
+    cpu_of: str = ""
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """How long no step has ended, of a run that goes on or that `stall_after` has ended.
+
+    Attributes:
+        seconds: since the last step; None if no step was ever seen.
+        longest_step: seconds.
+        cause: why the run was ended as stalled, empty if it was not.
+        rank: the quietest rank.
+    """
+
+    seconds: float | None
+    longest_step: float = 0.0
+    cause: str = ""
+    rank: str = ""
+
+
+class VerdictInputs(msgspec.Struct, frozen=True):
+    """All that a verdict rests on.
+
+    Attributes:
+        ranks: times of the main loader's ranks, warm-up excluded.
+        supply: what its data workers did, all together; None if unknown.
+        usage: how busy GPUs and CPUs were.
+        silence: None for a run that has ended by itself.
+        window: where all this was measured.
+    """
+
+    ranks: tuple[RankTimes, ...] = ()
+    supply: Supply | None = None
+    usage: Usage | None = None
+    silence: Silence | None = None
+    window: Window | None = None
+
+
+def rank_times(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[RankTimes, ...]:
+    """Returns the times of one loader's ranks without their warm-up."""
+    return tuple(_times(stream, records[WARM_UP_RECORDS:]) for stream, records in ranks.items())
+
+
+def _times(stream: Stream, records: Sequence[LoaderSecond]) -> RankTimes:
+    h2d = [second.h2d for second in records if second.h2d is not None]
+    compute = [second.compute for second in records if second.compute is not None]
+    return RankTimes(
+        place=str(stream),
+        host=f"{stream.group}/{stream.host}",
+        steps=tuple(second.steps for second in records),
+        step=tuple(second.step for second in records),
+        wait=tuple(second.wait for second in records),
+        h2d=tuple(h2d) if len(h2d) == len(records) else (),
+        compute=tuple(compute) if len(compute) == len(records) else (),
+    )
+
+
+def supply_of(workers: Sequence[WorkersReport], loader: str) -> Supply | None:
+    """Returns what the data workers of a loader did, each group by its executors; None when they told nothing.
+
+    Args:
+        workers: the data workers of every group.
+        loader: name of the loader whose local workers count; feed servers always do.
+    """
+    told = [one for one in workers if one.loader in ("", loader) and one.produce.value is not None]
+    if not told:
+        return None
+    produce, blocked, idle = (
+        _mean([(one.executors, getattr(one, name)) for one in told]) or 0.0 for name in ("produce", "blocked", "idle")
+    )
+    return Supply(produce, blocked, idle, _mean([(one.executors, one.link) for one in told]))
+
+
+def _mean(figures: Sequence[tuple[int, Figure]]) -> float | None:
+    """Returns the mean of the figures that have a value, weighted; None when none has."""
+    known = [(max(1, weight), figure.value) for weight, figure in figures if figure.value is not None]
+    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known) if known else None
+
+
+def silence_of(
+    status: Status,
+    cause: Cause | None,
+    programs: Sequence[Program],
+    loaders: Mapping[Stream, Sequence[LoaderSecond]],
+    now: float,
+) -> Silence | None:
+    """Returns how long a run has been without a step; None for one that has ended by itself or that nears its end.
+
+    Args:
+        status, cause: of the run.
+        programs: those of the completion groups.
+        loaders: metrics of every loader: a step of any of them is a sign of life.
+        now: seconds since the epoch; the end of a run that has ended.
+    """
+    records = {stream: found for stream, found in loaders.items() if found}
+    last = {stream: found[-1].t for stream, found in records.items()}
+    longest = max((second.step_max for found in records.values() for second in found), default=0.0)
+    seconds = max(0.0, now - max(last.values())) if last else None
+    if cause is not None and cause.reason.startswith(STALL_CAUSE):
+        place = str(Stream(cause.group, cause.host, str(cause.stream))) if cause.host else ""
+        return Silence(seconds, longest, cause.reason, place)
+    if status is not Status.IN_PROGRESS or not any(program.ended is None for program in programs):
+        return None
+    return Silence(seconds, longest, rank=str(min(last, key=lambda stream: last[stream])) if last else "")
