@@ -22,21 +22,21 @@ from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.table import Process, descendants, look
 from headrace.runs import HostSecond, MetricWriter
 
-TREE = """
+TREE = r"""
 import os, sys, threading, time
 for _ in range({threads}):
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 for _ in range({children}):
     if os.fork() == 0:
         os.setsid()
-        print("up", flush=True)
+        os.write(1, b"up\n")
         time.sleep(600)
         os._exit(0)
-print("up", flush=True)
+os.write(1, b"up\n")
 for line in sys.stdin:
     if line.strip() == "fork":
         if os.fork() == 0:
-            print("up", flush=True)
+            os.write(1, b"up\n")
             time.sleep(600)
     else:
         break
