@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -21,6 +20,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
+from headrace.runs.words import ended
 
 AGENT = "agent"  # its notes are for `headrace logs`
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
@@ -137,16 +137,6 @@ def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
             yield f"warning: {stored.name}: {stored.clash_count - CLASHES} more files differ between hosts"
         if stored.left_out:
             yield f"warning: {stored.name}: left out, no files: {', '.join(stored.left_out[:CLASHES])}"
-
-
-def ended(exit_code: int | None, number: int | None) -> str:
-    """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
-    if number is None:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _place(group: str, host: str, stream: str) -> str:
