@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_runs import DATA, DNN, make_run, plan
-from page_server import Ui
+from made_runs import DATA, DNN, START, make_run, plan
+from page_server import COMMAND, Ui
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 import leaks
@@ -51,12 +53,12 @@ def made(home: Path) -> RunPaths:
     runs = home / "runs"
     for index in range(3):
         make_run(runs, f"old-{index}", seconds=8, data_hosts=index % 2, status=Status.STOPPED, created=1.7e9 + index)
-    make_run(runs, "failing", seconds=20, status=Status.FAILED, faults=False)
-    make_run(runs, "homogeneous", seconds=60, data_hosts=0, starved=True)
+    make_run(runs, "failing", seconds=20, status=Status.FAILED, faults=False, created=START - 500)
+    make_run(runs, "homogeneous", seconds=60, data_hosts=0, starved=True, created=START - 300)
     paths = make_run(runs, "heterogeneous", seconds=120)
     with LogWriter(paths.log(Stream(DNN, "algo-3", "0"))) as log:
-        log.write_line("e", HOSTILE.encode(), 1_795_201_200.0 + 140)
-        log.write_line("e", b"y" * 50_000, 1_795_201_200.0 + 140.5)
+        log.write_line("e", HOSTILE.encode(), START + 140)
+        log.write_line("e", b"y" * 50_000, START + 140.5)
     return paths
 
 
@@ -123,7 +125,9 @@ POINTS = """(chart) => {
   const canvas = document.querySelector(`[data-chart="${chart}"] canvas`);
   if (!canvas) return 0;
   const { width, height } = canvas;
-  const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const pixels = copy.getImageData(0, 0, width, height).data;
   let ink = 0;
   for (let at = 3; at < pixels.length; at += 4) if (pixels[at] > 120) ink += 1;
   return ink;
@@ -155,7 +159,7 @@ def test_the_list_shows_all_runs_and_filters_them(tab: Tab) -> None:
     page.get_by_role("searchbox").fill("nothing like it")
     expect(page.locator("#empty")).to_have_text("No run matches.")
     page.get_by_role("searchbox").fill("")
-    page.get_by_label("All").check(force=True)
+    page.get_by_role("radio", name="All").check(force=True)
     page.get_by_role("checkbox", name=re.compile("Choose heterogeneous")).check()
     page.get_by_role("checkbox", name=re.compile("Choose homogeneous")).check()
     page.get_by_role("link", name="Compare 2 runs").click()
@@ -238,7 +242,7 @@ def test_a_point_of_a_chart_leads_to_its_log_lines(page: Page) -> None:
     hit = page.locator(".log-line.hit").first
     expect(hit).to_be_in_viewport()
     middle = page.evaluate("() => document.querySelector('.log-line.hit').record.t")
-    begin, end = 1_795_201_200.0, 1_795_201_200.0 + 9 + 120 + 4
+    begin, end = START, START + 9 + 120 + 4
     assert abs(middle - (begin + end) / 2) < 4
     expect(page.locator("#logs .source code")).to_contain_text("--since 2026-11-20T19:01:0")
     page.locator(".fault").first.click()  # the lane's fault leads there, too
@@ -465,7 +469,7 @@ def test_a_run_that_goes_on_is_followed_live(tab: Tab, home: Path) -> None:
         page = tab.open("/runs/live")
         expect(page.locator(".badge").first).to_have_text("Starting")
         expect(page.locator("#live")).to_have_text("live")
-        page.get_by_label("follow").check()
+        expect(page.get_by_label("follow")).to_be_checked()
         events.write(HostRegistered(t=now + 0.1, **where))
         events.write(JobStarted(t=now + 0.1))
         events.write(ProgramStarted(t=now + 0.2, stream="0", pid=2, **where))
@@ -480,3 +484,61 @@ def test_a_run_that_goes_on_is_followed_live(tab: Tab, home: Path) -> None:
         expect(page.locator(".badge").first).to_have_text("Completed")
         expect(page.locator("#live")).to_have_text("ended")
         expect(page.locator(".figure", has_text="Steps")).to_contain_text("80")
+
+
+JOB = """\
+job_name: real
+source_dir: code
+entry_point: train.py
+instance_groups:
+  - {name: dnn, type: ml.m5.large, count: 1}
+engines:
+  local:
+    isolation: none
+    ports: {control: CONTROL, feed: FEED, master: MASTER}
+"""
+SCRIPT = """\
+import pathlib, time
+print("training begins", flush=True)
+go = pathlib.Path("GO")
+deadline = time.monotonic() + 60
+while not go.exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
+print("training ends", flush=True)
+"""
+
+
+def test_a_real_job_is_seen_from_its_start_to_its_end(tab: Tab, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(SCRIPT.replace("GO", str(tmp_path / "go")))
+    ports = iter(free_ports(3))
+    (tmp_path / "job.yaml").write_text(re.sub("CONTROL|FEED|MASTER", lambda _: str(next(ports)), JOB))
+    page = tab.open("/")
+    expect(page.locator("#live")).to_have_text("live")
+    command = [*COMMAND, "run", "--quiet", str(tmp_path / "job.yaml")]
+    job = subprocess.Popen(command, env=tab.ui.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        row = page.locator("tr", has=page.get_by_role("link", name="real", exact=True))
+        expect(row).to_contain_text("Training", timeout=30_000)
+        row.get_by_role("link", name="real", exact=True).click()
+        expect(page.locator(".log-line", has_text="training begins")).to_be_visible()
+        expect(page.get_by_label("follow")).to_be_checked()
+        (tmp_path / "go").touch()
+        expect(page.locator(".log-line", has_text="training ends")).to_be_visible()
+        expect(page.locator(".badge").first).to_have_text("Completed", timeout=30_000)
+        assert job.wait(30) == 0
+        expect(page.locator("#events")).to_contain_text("rank 0 ended with exit code 0")
+        expect(page.locator("#tables")).to_contain_text("dnn/algo-1[0]")
+    finally:
+        (tmp_path / "go").touch()
+        job.wait(60)
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    found = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return found
