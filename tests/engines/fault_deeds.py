@@ -7,6 +7,7 @@ A moment is what the run's files say, never a time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -153,6 +154,20 @@ def at(moment: Deed, number: signal.Signals, victim: Victim) -> Deed:
         pid = victim(play)
         play.strike()
         os.kill(pid, number)
+
+    return deed
+
+
+def at_last(before: Deed, moment: Deed, number: signal.Signals, victim: Victim) -> Deed:
+    """As `at`, at a moment when the victim, which is there after `before`, may just have ended by itself."""
+
+    def deed(play: Play) -> None:
+        before(play)
+        pid = victim(play)
+        moment(play)
+        play.strike()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     return deed
 

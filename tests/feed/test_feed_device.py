@@ -282,7 +282,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[Late]:
     accelerator = Late()
     monkeypatch.setattr(loader_module, "find_device", lambda asked: torch.device("cuda") if asked else None)
     monkeypatch.setattr(loader_module, "find_pinning", lambda device, pin: None)
-    monkeypatch.setattr(loader_module, "open_device", lambda device: accelerator)
+    monkeypatch.setattr(loader_module, "open_device", lambda device, **_: accelerator)
     yield accelerator
     assert accelerator.started == accelerator.finished
 

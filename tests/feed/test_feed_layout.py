@@ -58,9 +58,9 @@ KINDS = [
 ]  # fmt: skip
 
 
-def by_rows(samples: list[Any], cuts: list[int]) -> Any:
+def by_rows(samples: list[Any], cuts: list[int], collate: Any = default_collate) -> Any:
     """Writes a batch in parts, each by a writer of its own, in reverse order."""
-    layout = learn(samples[0])
+    layout = learn(samples[0], collate)
     block = np.full(layout.size(len(samples)), 0xAB, np.uint8)
     edges = [0, *cuts, len(samples)]
     for first, last in reversed(list(itertools.pairwise(edges))):
@@ -84,7 +84,7 @@ def test_rows_that_are_written_one_by_one_make_torch_s_batch(kind: str, rows: in
 @pytest.mark.parametrize("value", ["text", b"bytes", [], {}, {"a": "text"}, [1, "x"]])
 def test_samples_that_torch_does_not_stack_throughout_are_left_to_torch(value: Any) -> None:
     with pytest.raises(Uneven):
-        learn(value)
+        learn(value, default_collate)
 
 
 @pytest.mark.parametrize("value", [None, object(), np.array(["x"]), {"a": None}])
@@ -92,7 +92,7 @@ def test_samples_that_torch_refuses_are_refused_in_torch_s_words(value: Any) -> 
     with pytest.raises(TypeError) as expected:
         default_collate([value])
     with pytest.raises(Uneven):
-        learn(value)
+        learn(value, default_collate)
     with pytest.raises(TypeError) as got:
         next(iter(DataLoader([value], num_workers=1)))
     assert str(expected.value) in str(got.value)
@@ -115,7 +115,7 @@ def test_samples_that_torch_refuses_are_refused_in_torch_s_words(value: Any) -> 
     ],
 )
 def test_a_sample_unlike_the_first_is_uneven(first: Any, second: Any) -> None:
-    layout = learn(first)
+    layout = learn(first, default_collate)
     writer = RowWriter(first, layout, np.zeros(layout.size(2), np.uint8), 2, 0)
     writer.write(first)
 
@@ -131,11 +131,15 @@ def test_rows_of_another_layout_than_the_batch_s_are_uneven() -> None:
     built = Built([torch.ones(3)], default_collate, True)
     block = np.zeros(64, np.uint8)
     with pytest.raises(Uneven):
-        make_rows(built, Slice(0, 0, 0, [0], [0]), learn(torch.ones(2)), lambda _: RowBlock(block, 2, 0))
+        make_rows(
+            built, Slice(0, 0, 0, [0], [0]), learn(torch.ones(2), default_collate), lambda _: RowBlock(block, 2, 0)
+        )
 
 
 def test_the_regions_of_all_parts_cover_every_row_of_every_table_once() -> None:
-    layout = learn({"x": torch.ones(5, dtype=torch.uint8), "y": torch.ones(3, dtype=torch.float64), "z": 1})
+    layout = learn(
+        {"x": torch.ones(5, dtype=torch.uint8), "y": torch.ones(3, dtype=torch.float64), "z": 1}, default_collate
+    )
     touched = np.zeros(layout.size(10), int)
     for first, last in ((0, 3), (3, 4), (4, 10)):
         for offset, length in layout.regions(10, first, last):
@@ -188,7 +192,7 @@ def test_the_rows_of_a_slice_do_not_depend_on_how_the_batch_is_cut() -> None:
             for first, last in itertools.pairwise(edges):
                 part = Slice(1, 3, 100, range(first, last), keys[first:last])
                 place = RowBlock(block, 4, first)
-                make_rows(built, part, learn(torch.rand(2)), lambda _, place=place: place)
+                make_rows(built, part, learn(torch.rand(2), default_collate), lambda _, place=place: place)
             blocks.append(block.tobytes())
     assert len(set(blocks)) == 1
 

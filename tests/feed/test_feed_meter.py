@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import headrace
 from headrace.feed import DataLoader, meter, pulse, track
 from headrace.feed.meter import StepMeter
 from headrace.feed.pulse import ASK_AFTER, GONE_AFTER, Pulse
-from headrace.runs.metrics import LoaderSecond
+from headrace.runs.metrics import LoaderSecond, Metric
 
 
 class Clock:
@@ -41,7 +42,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def lines(path: Path) -> list[LoaderSecond]:
-    return [msgspec.json.decode(line, type=LoaderSecond) for line in path.read_bytes().splitlines()]
+    found = [msgspec.json.decode(line, type=Metric) for line in path.read_bytes().splitlines()]
+    return [line for line in found if isinstance(line, LoaderSecond)]
 
 
 def one_pass(step_meter: StepMeter, clock: Clock, epoch: int, steps: list[tuple[float, float]], *, end: bool) -> None:
@@ -96,6 +98,165 @@ def test_the_step_of_a_loop_that_was_broken_off_is_not_counted_to_the_next_epoch
     ]
 
 
+class Device:
+    """A device that does its work when the test says so; a mark's time is that at which it was passed."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self.there = True
+
+    def mark(self) -> Mark | None:
+        if not self.there:
+            return None
+        self.marks.append(Mark())
+        return self.marks[-1]
+
+    def reach(self, *times: float) -> None:
+        """Passes the marks that follow."""
+        waiting = [mark for mark in self.marks if mark.passed is None]
+        for mark, at in zip(waiting, times, strict=False):
+            mark.passed = at
+
+
+class Mark:
+    passed: float | None = None
+
+    def query(self) -> bool:
+        return self.passed is not None
+
+    def elapsed_time(self, end: Mark) -> float:
+        assert self.passed is not None
+        assert end.passed is not None, "it would have to be waited for"
+        return 1000 * (end.passed - self.passed)
+
+
+def steps_on(device: Device, step_meter: StepMeter, clock: Clock, count: int, *, copies: bool = False) -> None:
+    for _ in range(count):
+        step_meter.waiting()
+        if copies:
+            begin, end = device.mark(), device.mark()
+            assert begin is not None
+            assert end is not None
+            step_meter.copied(begin, end)
+        clock.now += 0.1
+        step_meter.got(8, 100, 0)
+        clock.now += 0.4
+    step_meter.pause()
+
+
+def test_compute_is_the_device_s_time_and_its_line_waits_for_the_device(clock: Clock, tmp_path: Path) -> None:
+    path, device = tmp_path / "metrics", Device()
+    step_meter = StepMeter("train", str(path), device.mark)
+    steps_on(device, step_meter, clock, 2)
+    step_meter.ended()
+    device.reach(1.0, 1.25, 2.0)  # the batch of the second step is there, its work is not done
+    steps_on(device, step_meter, clock, 1)
+    assert not path.exists()
+    device.reach(2.5)
+    steps_on(device, step_meter, clock, 1)
+    [line] = lines(path)
+    assert (line.steps, line.compute) == (2, pytest.approx(0.75))
+    assert line.h2d is None
+    assert line.t < clock.time() - 0.5  # when its window ended, not when it was written
+
+
+def test_the_copies_of_a_step_are_those_of_its_batch(clock: Clock, tmp_path: Path) -> None:
+    path, device = tmp_path / "metrics", Device()
+    step_meter = StepMeter("train", str(path), device.mark)
+    steps_on(device, step_meter, clock, 2, copies=True)
+    # begin and end of the copy, batch handed over, end of the step
+    device.reach(0.0, 0.1, 0.2, 0.5, 0.5, 0.7, 0.7, 1.0)
+    step_meter.close()
+    [line] = lines(path)
+    assert (line.h2d, line.compute) == (pytest.approx(0.3), pytest.approx(0.6))
+
+
+def test_what_the_device_has_not_done_at_the_end_is_not_waited_for_and_not_guessed(
+    clock: Clock, tmp_path: Path
+) -> None:
+    path, device = tmp_path / "metrics", Device()
+    step_meter = StepMeter("train", str(path), device.mark)
+    steps_on(device, step_meter, clock, 2)
+    device.reach(1.0, 1.25, 2.0)
+    step_meter.ended()
+    assert not path.exists()
+    del step_meter  # as at the end of the process
+    [line] = lines(path)
+    assert (line.steps, line.compute) == (2, None)
+
+
+def test_a_line_with_a_step_that_could_not_be_measured_has_no_compute(clock: Clock, tmp_path: Path) -> None:
+    path, device = tmp_path / "metrics", Device()
+    device.there = False  # CUDA is not in use yet, or a graph is captured
+    step_meter = StepMeter("train", str(path), device.mark)
+    steps_on(device, step_meter, clock, 1)
+    device.there = True
+    steps_on(device, step_meter, clock, 1)
+    device.reach(1.0, 1.5)
+    step_meter.close()
+    [line] = lines(path)
+    assert (line.steps, line.compute) == (2, None)
+
+
+def test_what_a_loop_left_without_an_end_is_written_when_it_is_gone(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    step_meter = StepMeter("train", str(path))
+    one_pass(step_meter, clock, 0, [(0.1, 0.1), (0.1, 0.1)], end=False)
+    clock.now += 1000  # the program saves its model
+    assert not path.exists()
+    del step_meter
+    [line] = lines(path)
+    assert (line.steps, line.t) == (1, pytest.approx(1e9 + 100.2))
+
+
+def test_a_copied_loader_measures_for_itself(tmp_path: Path) -> None:
+    step_meter = StepMeter("train", str(tmp_path / "metrics"))
+    step_meter.waiting()
+    step_meter.got(1, 1, 0)
+    step_meter.waiting()
+    copied = pickle.loads(pickle.dumps(step_meter))
+    assert (copied.totals.steps, copied.file.path) == (0, step_meter.file.path)
+
+
+def test_outside_a_job_no_event_is_recorded() -> None:
+    device = Device()
+    step_meter = StepMeter("train", "", device.mark)
+    for _ in range(3):
+        step_meter.waiting()
+        assert not step_meter.counts_queue
+        step_meter.got(1, 1, 0)
+    assert not device.marks
+
+
+def test_the_queue_is_a_mean_over_the_steps_that_counted_it(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    step_meter = StepMeter("train", str(path))
+    for ready in (4, 2, 0):
+        step_meter.waiting()
+        assert step_meter.counts_queue
+        step_meter.queued(ready)
+        step_meter.got(1, 1, 0)
+        clock.now += 0.004
+        step_meter.waiting()
+        assert not step_meter.counts_queue  # too soon
+        step_meter.got(1, 1, 0)
+        clock.now += 0.02
+    step_meter.waiting()
+    step_meter.ended()
+    [line] = lines(path)
+    assert (line.steps, line.queue) == (6, 2.0)
+
+
+def test_a_step_that_was_paused_ends_there(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    step_meter = StepMeter("train", str(path))
+    steps_on(Device(), step_meter, clock, 2)
+    clock.now += 1000  # validation
+    step_meter.ended()
+    [line] = lines(path)
+    assert (line.steps, line.step) == (2, pytest.approx(1.0))
+
+
 def test_outside_a_job_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     list(track([1, 2, 3]))
@@ -140,6 +301,7 @@ def test_a_loader_measures_itself_and_its_lines_are_the_run_s_metric(
     assert stats["bytes"] == sum(line.bytes for line in written) > 0
     assert 0 < stats["wait_seconds"] <= stats["step_seconds"]
     assert 0 < stats["stall_fraction"] <= 1
+    assert all(line.queue is not None and line.compute is line.h2d is None for line in written)
     assert (stats["worker_cpu_seconds"] > 0) is (workers > 0)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 from feed_servers import open_descriptors
+from torch.utils.data import default_collate
 
 from headrace.errors import PipelineError, WorkerError, WorkersLost
 from headrace.feed import messages
@@ -22,7 +23,7 @@ from headrace.feed.slab import Slab
 from headrace.feed.supply import Supply, Worker
 from headrace.feed.wire import Channel
 
-LAYOUT = learn(torch.tensor(0.0))
+LAYOUT = learn(torch.tensor(0.0), default_collate)
 ENCODED = msgspec.msgpack.encode(LAYOUT)
 ROWS = 4
 

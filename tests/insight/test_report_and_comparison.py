@@ -262,7 +262,7 @@ def test_a_comparison_gives_every_figure_its_ratio_to_the_first_run(tmp_path: Pa
     assert rows["samples_per_second", ""][1] == (approx(200), approx(2.4))
     assert rows["data_wait", ""][1] == (approx(25), approx(0.5))
     assert rows["cpu", "dnn"][1] == (approx(50), 1.0)
-    assert list(rows)[-2:] == [("cpu", "dnn"), ("cpu", "data")]
+    assert [key for key in rows if key[1]] == [("cpu", "dnn"), ("cpu", "data")]
     assert found.rows[1].cells[0].figure.spread is not None
     assert any("different numbers of samples" in note for note in found.notes)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Comparison) == found

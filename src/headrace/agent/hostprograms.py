@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from headrace.agent.memory import MemoryKills
 from headrace.agent.messages import Exited, Message, clip_lines
-from headrace.agent.programs import FEED, ProgramSpec
+from headrace.agent.programs import ProgramSpec, is_service
 from headrace.agent.running import Reaper, Running
 from headrace.agent.variables import HostVariables
 from headrace.instance import write_failure
@@ -36,7 +37,7 @@ class HostPrograms:
 
     Attributes:
         running: the last program of each stream, also when it has ended.
-        on_end: called after each program but the feed server was reported.
+        on_end: called after each program but those of the data service was reported.
     """
 
     def __init__(
@@ -84,9 +85,7 @@ class HostPrograms:
 
     def variables_of(self, spec: ProgramSpec) -> dict[str, str]:
         """Variables of a program."""
-        metrics = self._paths.metrics(self._stream(spec.stream))
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        return self._variables.of_program(spec, metrics)
+        return self._variables.of_program(spec, self._metrics(spec.stream))
 
     def launch(
         self,
@@ -116,9 +115,11 @@ class HostPrograms:
         self._reaper.watch(running, ended)
         return running
 
-    def launch_feed(self, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
-        """Starts the feed server, which reports itself. Raises OSError."""
-        running = self._launch(FEED, argv, self._variables.of_feed(), fds=(status_fd,))
+    def launch_service(self, stream: str, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
+        """Starts a server of the data service in the group's Python; it reports itself. Raises OSError."""
+        argv = [self._variables.python, *argv]
+        env = self._variables.of_service(stream, self._metrics(stream))
+        running = self._launch(stream, argv, env, fds=(status_fd,))
 
         def ended() -> None:
             self._record_exit(running)
@@ -128,8 +129,8 @@ class HostPrograms:
         return running
 
     def entry_running(self) -> list[Running]:
-        """Programs that run, without the feed server."""
-        return [each for each in self.running.values() if each.stream != FEED and not each.ended.is_set()]
+        """Programs that run, without the data service."""
+        return [each for each in self.running.values() if not is_service(each.stream) and not each.ended.is_set()]
 
     def write_failure(self, text: str) -> None:
         """Writes output/failure, unless the user's program has written one."""
@@ -196,6 +197,12 @@ class HostPrograms:
             how = running.reason or name_of_exit(running.exit_code, running.signal)
             self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *end.last_lines]))
         self._tell(end)
+
+    def _metrics(self, name: str) -> Path:
+        """Returns the metric file of a program, in a directory that is there."""
+        path = self._paths.metrics(self._stream(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def _stream(self, name: str) -> Stream:
         return Stream(self._me.group, self._me.name, name)

@@ -135,4 +135,5 @@ def last_day(as_of: str) -> date:
     if len(parts) == 1:
         return date(parts[0], 12, 31)
     year, month = parts
-    return date(year + month // 12, month % 12 + 1, 1) - timedelta(days=1)
+    next_month = date(year, month, 28) + timedelta(days=4)
+    return next_month - timedelta(days=next_month.day)

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.options import output_option
+from headrace.cli.options import document_options
 
 
-@click.command("compare", short_help="Two or more runs side by side.")
+@click.command("compare", short_help="Two or more runs side by side; as text, JSON, Markdown or HTML with charts.")
 @click.argument("runs", metavar="RUN_A RUN_B...", nargs=-1, required=True)
-@output_option
-def command(runs: tuple[str, ...], output: str) -> None:
-    """Compare runs: step time, samples/s, data wait %, CPU % per group, time to train.
+@document_options
+def command(runs: tuple[str, ...], output: str, file: str | None) -> None:
+    """Compare runs: time to train, step time, samples/s, data wait, CPU per group, and what they cost.
 
-    Beside each figure stand the spread of its per-second values (10th to 90th percentile) and the ratio to the first
-    run.
+    Beside each figure stand the spread of its per-second values (10th to 90th percentile), the ratio to the first
+    run, and whether that is more than the noise of the steps.
 
     \b
     Examples:
       headrace compare homogeneous heterogeneous
       headrace compare RUN_A RUN_B RUN_C --output json
+      headrace compare RUN_A RUN_B --output html --file compare.html
     """
     from headrace import insight
-    from headrace.cli.options import echo_json, open_run
+    from headrace.cli.options import deliver, open_run
+    from headrace.cli.reporttables import show_comparison
+    from headrace.insight.render import comparison_markdown, comparison_page
 
     found = insight.compare([insight.report(open_run(run)) for run in runs])
-    if output == "json":
-        echo_json(found)
-    else:
-        from headrace.cli.tables import show_comparison
-
-        show_comparison(found)
+    deliver(found, output, file, text=show_comparison, markdown=comparison_markdown, html=comparison_page)

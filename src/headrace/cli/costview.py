@@ -8,9 +8,10 @@ from rich.text import Text
 
 from headrace.catalog.prices import Price
 from headrace.cli.columns import columns, notes, row
-from headrace.cli.tables import console, number
+from headrace.cli.tables import console
 from headrace.insight import CostReport, Figure, Projection
 from headrace.insight.billing import amount, money
+from headrace.insight.render.words import number
 
 _OF_CLOCKS = ("cost", "billable_seconds", "cost_platform")
 _FORMULAS = {

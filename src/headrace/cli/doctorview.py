@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.tables import console, number, spread
+from headrace.cli.tables import console
 from headrace.insight.advice import Advice
 from headrace.insight.figures import Figure
+from headrace.insight.render.words import number, spread
 from headrace.insight.trial import RankReport, TrialReport, advice_lines
 
 STOPPED = 75

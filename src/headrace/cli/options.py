@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from headrace.runs import Run
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
 
 def output_option(command: F) -> F:
@@ -21,6 +27,18 @@ def output_option(command: F) -> F:
         default="text",
         help="json: one document on standard output and nothing else.",
     )(command)
+
+
+def document_options(command: F) -> F:
+    """Adds ``--output text|json|markdown|html`` and ``--file``, for commands that make a document."""
+    where = click.option("--file", metavar="FILE", help="Write it to FILE instead of standard output.")
+    how = click.option(
+        "--output",
+        type=click.Choice(["text", "json", "markdown", "html"]),
+        default="text",
+        help="json: one document; html: one page with charts that needs nothing else.",
+    )
+    return how(where(command))
 
 
 def set_option(command: F) -> F:
@@ -49,9 +67,61 @@ def _region(context: click.Context, option: click.Parameter, value: str | None) 
 
 def echo_json(value: object) -> None:
     """Writes one JSON document to standard output."""
+    click.echo(json_document(value))
+
+
+def json_document(value: object) -> str:
+    """Returns one JSON document."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
+def deliver(
+    value: T,
+    output: str,
+    file: str | None,
+    *,
+    text: Callable[[T, Console], None],
+    markdown: Callable[[T], str],
+    html: Callable[[T], str],
+) -> None:
+    """Writes a document to standard output, or to a file that is whole or not there.
+
+    Args:
+        value: what is shown.
+        output, file: what the options say.
+        text, markdown, html: how it is shown.
+
+    Raises:
+        UsageError: if the file cannot be written.
+    """
+    if output == "text":
+        from headrace.cli.tables import console
+
+        held = io.StringIO()
+        text(value, console(None if file is None else held))
+        document = held.getvalue()
+    else:
+        document = json_document(value) + "\n" if output == "json" else (html if output == "html" else markdown)(value)
+    if file is not None:
+        _write(document, Path(file))
+    else:
+        click.echo(document, nl=False)
+
+
+def _write(document: str, path: Path) -> None:
+    from headrace.errors import UsageError
+
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(document, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(
+            f"--file {path} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
+        ) from error
 
 
 def open_run(name_or_id: str) -> Run:

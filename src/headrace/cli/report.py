@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.options import output_option
+from headrace.cli.options import document_options
 
 
-@click.command("report", short_help="Figures of a run: steps, samples/s, data wait, CPU, how it ended.")
+@click.command("report", short_help="What limits a run, its figures and what it costs; as text, JSON, Markdown, HTML.")
 @click.argument("run")
-@output_option
-def command(run: str, output: str) -> None:
-    """Show the figures of RUN, a run id or a job name (its newest run).
+@document_options
+def command(run: str, output: str, file: str | None) -> None:
+    """Show what limits RUN, a run id or a job name (its newest run), and its figures.
 
     Each figure has its unit, its window and its formula; the JSON output holds all three. The first second of every
     loader is left out as warm-up.
@@ -20,14 +20,12 @@ def command(run: str, output: str) -> None:
     Examples:
       headrace report my-job
       headrace report my-job --output json
+      headrace report my-job --output html --file my-job.html
     """
     from headrace import insight
-    from headrace.cli.options import echo_json, open_run
+    from headrace.cli.options import deliver, open_run
+    from headrace.cli.reporttables import show_report
+    from headrace.insight.render import report_markdown, report_page
 
     found = insight.report(open_run(run))
-    if output == "json":
-        echo_json(found)
-    else:
-        from headrace.cli.tables import show_report
-
-        show_report(found)
+    deliver(found, output, file, text=show_report, markdown=report_markdown, html=report_page)

@@ -22,6 +22,8 @@ How the modules hang together, from what is asked to who does it:
     receiver                                        takes remote batches into slabs
     wire, messages, auth                            what they speak
     stream, tls                                     what carries it: plain sockets, or TLS between hosts
+    meter, gputime, tracking                        what a training loop's time goes to
+    workmeter, worktime, linkuse                    what the executors' time goes to
     inquiry, tally, prometheus, measure             how servers and loaders are doing
 """
 
@@ -37,18 +39,30 @@ _EXPORTS = {
     "PurityWarning": "headrace.feed.policy",
     "Skipped": "headrace.feed.policy",
     "channel": "headrace.feed.naming",
+    "stack_arrays": "headrace.feed.collate",
     "pipeline": "headrace.feed.naming",
-    "track": "headrace.feed.meter",
+    "track": "headrace.feed.tracking",
 }
 
-__all__ = ["DataLoader", "Pipeline", "PurityReport", "PurityWarning", "Skipped", "channel", "pipeline", "track"]
+__all__ = [
+    "DataLoader",
+    "Pipeline",
+    "PurityReport",
+    "PurityWarning",
+    "Skipped",
+    "channel",
+    "pipeline",
+    "stack_arrays",
+    "track",
+]
 
 if TYPE_CHECKING:
+    from headrace.feed.collate import stack_arrays
     from headrace.feed.loader import DataLoader
-    from headrace.feed.meter import track
     from headrace.feed.naming import Pipeline, channel, pipeline
     from headrace.feed.policy import PurityWarning, Skipped
     from headrace.feed.purity import PurityReport
+    from headrace.feed.tracking import track
 
 
 def __getattr__(name: str) -> object:

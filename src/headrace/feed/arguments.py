@@ -45,10 +45,10 @@ def check_arguments(
         ValueError: arguments that exclude each other, or out of range.
         TypeError: not a map-style dataset.
     """
-    from torch.utils.data import IterableDataset
-
+    torch_data = sys.modules.get("torch.utils.data")  # without it nobody has such a dataset
+    iterable = torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
     indexed = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
-    if not isinstance(dataset, Pipeline) and (isinstance(dataset, IterableDataset) or not indexed):
+    if not isinstance(dataset, Pipeline) and (iterable or not indexed):
         raise TypeError(
             "headrace.feed.DataLoader takes map-style datasets (__getitem__ and __len__), "
             f"got a {type(dataset).__name__}; keep torch.utils.data.DataLoader for iterable ones"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.errors import PositionError
 from headrace.feed.iteration import Progress
 from headrace.feed.plan import EpochPlan
 from headrace.feed.position import Position
@@ -79,6 +80,29 @@ class Bookmark:
         self.epoch = loaded.epoch if loaded is not None else 0
         self.loaded, self._progress, self._order = loaded, None, None
         self.loads += 1
+
+    def position_after(self, loader: Position, batches: int) -> Position:
+        """Returns where the loader was after so many batches of the latest pass.
+
+        Args:
+            loader: as for `position`.
+            batches: of the pass, not counting those before the position that it took up.
+
+        Raises:
+            PositionError: there is no such place, or a sampler decides the order.
+        """
+        progress, order = self._progress, self._order
+        if progress is None or not isinstance(order, EpochPlan):
+            raise PositionError(
+                f"the place behind {batches} batches is not known: no pass in headrace's own order has begun"
+            )
+        step = order.first_step + batches
+        if not order.first_step <= step <= progress.step:
+            taken = progress.step - order.first_step
+            raise PositionError(f"batches must lie in [0, {taken}], as many as the pass has returned, got {batches}")
+        if step == order.end_step:
+            return msgspec.structs.replace(loader, epoch=progress.epoch + 1)
+        return msgspec.structs.replace(loader, epoch=progress.epoch, step=step, samples=order.consumed(step))
 
     def position(self, loader: Position, source: Source | None) -> Position:
         """Returns where the loader is.

@@ -1,9 +1,14 @@
-"""torch's own collate functions, as a worker of headrace uses them."""
+"""How samples become a batch: torch's own collate functions, and NumPy's counterpart for those who have no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
+
+_NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 def standard_collate(*, batched: bool) -> Callable[[Any], Any]:
@@ -11,6 +16,36 @@ def standard_collate(*, batched: bool) -> Callable[[Any], Any]:
     from torch.utils.data import default_collate, default_convert
 
     return default_collate if batched else default_convert
+
+
+def stack_arrays(samples: list[Any]) -> Any:
+    """Makes a batch of NumPy arrays of a list of samples; what `collate_fn=` takes where batches are not for torch.
+
+    Arrays and numbers are stacked along a new first axis. Mappings become a dict of such batches, lists, tuples and
+    namedtuples one of their own type. Everything else, as strings, becomes the list of the samples' values.
+
+    Args:
+        samples: all of the same structure.
+
+    Raises:
+        ValueError: arrays of different shapes, or samples of different structures.
+    """
+    first = samples[0]
+    if isinstance(first, _NUMBERS):
+        return np.stack([np.asarray(sample) for sample in samples])
+    if isinstance(first, Mapping):
+        return {key: stack_arrays([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, (list, tuple)):
+        parts = [stack_arrays(list(column)) for column in zip(*samples, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return list(samples)
+
+
+def stacks_rows(collate: Callable[[Any], Any], *, batched: bool) -> bool:
+    """Says whether rows of the batches that a function makes may be written one by one: torch's, and NumPy's."""
+    if collate is stack_arrays:
+        return True
+    return "torch.utils.data" in sys.modules and collate is standard_collate(batched=batched)
 
 
 def stack_in_ordinary_memory() -> None:

@@ -28,7 +28,7 @@ class Built:
     Attributes:
         dataset: map-style: `__getitem__`, and `__len__` unless the user gives a sampler.
         collate: makes a batch of a list of samples; for `batch_size=None` converts one sample.
-        default_collate: whether `collate` is torch's own, so that rows may be written one by one.
+        default_collate: whether `collate` is torch's own or `stack_arrays`, so that rows may be written one by one.
         batched: False for `batch_size=None`.
         seed: seed of local workers, to which each adds its number.
         seeds: sets the generators, those that this pipeline draws from.
@@ -147,7 +147,7 @@ def make_rows(built: Built, part: Slice, expected: Layout | None, block_of: Call
     layout = expected
     for sample in samples_of(built, part):
         if writer is None:
-            own = built.layouts.of(sample)
+            own = built.layouts.of(sample, built.collate)
             if expected is not None and own is not expected and own != expected:
                 raise Uneven
             layout = own

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.feed import messages
+from headrace.feed.metricfile import METRICS_VARIABLE
 from headrace.feed.wire import Channel
 from headrace.feed.zygote import THREAD_VARIABLES
 
@@ -75,6 +76,7 @@ class Crew:
             for root in self._roots:
                 command += ["--code", str(root)]
             environment = dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")
+            environment.pop(METRICS_VARIABLE, None)  # the server's, not that of a loader in the user's dataset
             process = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
@@ -106,6 +108,10 @@ class Crew:
         member = Member(number, Channel(ours), capability=capability, restarts=restarts)
         self.members[number] = member
         return member
+
+    def pids(self) -> list[int]:
+        """Returns the process ids of the executors that run."""
+        return [member.pid for member in self.members.values() if member.pid and not member.dead]
 
     def by_pid(self, pid: int) -> Member | None:
         """Returns the executor of a process id."""

@@ -20,6 +20,7 @@ import msgspec
 
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.feed import messages
+from headrace.feed.agreement import Plans
 from headrace.feed.crew import DEPTH, Crew, Member, exit_reason
 from headrace.feed.frames import Frame
 from headrace.feed.restarts import RestartBudget
@@ -27,6 +28,7 @@ from headrace.feed.slab import Slab
 from headrace.feed.staging import Staging, check_ask, staged
 from headrace.feed.tally import Tally
 from headrace.feed.wire import ConnectionClosed
+from headrace.feed.workmeter import WorkMeter
 
 if TYPE_CHECKING:
     from headrace.feed.server import Client
@@ -69,11 +71,14 @@ class Desk:
         crew: the executors.
         tell: called with status events: ready, executor_lost.
         memory: limit of the staging slabs, bytes.
+        work: measures the executors.
     """
 
-    def __init__(self, crew: Crew, tell: Callable[..., None], memory: int) -> None:
+    def __init__(self, crew: Crew, tell: Callable[..., None], memory: int, work: WorkMeter) -> None:
         self._crew = crew
         self._tell = tell
+        self._work = work
+        self._unsent = 0  # results on their way out, which the network has not taken yet
         self._staging = Staging(memory, lambda number: self._forget_slab(-number))
         self._numbers = 0
         self._queue: list[tuple[int, int, int, Task]] = []
@@ -81,7 +86,7 @@ class Desk:
         self._known: dict[int, _Known] = {}
         self._waiting: dict[int, list[tuple[Client, int]]] = {}
         self._pipelines: dict[tuple[Client, int], int] = {}
-        self._plans: dict[tuple[Client, str], str] = {}
+        self._plans = Plans()
         self._client_slabs: dict[tuple[Client, int], int] = {}
         self._slabs: dict[int, Slab] = {}
         self._restarts = RestartBudget()
@@ -107,7 +112,7 @@ class Desk:
 
     def open(self, client: Client, message: messages.Open) -> None:
         """Opens a pipeline for a client on one executor; the others open it when they are first given a slice of it."""
-        conflict = self._plan_conflict(client, message)
+        conflict = self._plans.conflict(client, message)
         if conflict:
             error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
             client.send(messages.OpenFailed(message.pipeline, error))
@@ -129,21 +134,6 @@ class Desk:
         alive = self._alive(message.capability)
         if len(waiting) == 1 and alive:  # otherwise it is introduced to the executor that is on its way
             self._introduce(min(alive, key=lambda member: len(member.tasks)), number)
-
-    def _plan_conflict(self, client: Client, message: messages.Open) -> str:
-        if not message.plan:
-            return ""
-        for (other, loader), plan in self._plans.items():
-            if loader != message.loader or plan == message.plan or other.hello is None or client.hello is None:
-                continue
-            if other.hello.rank != client.hello.rank:  # the same rank may have made another loader of this name
-                ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
-                return (
-                    f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
-                    "drop_last, global batch and world size must be equal on all ranks"
-                )
-        self._plans[client, message.loader] = message.plan
-        return ""
 
     def ask(self, client: Client, ask: messages.Ask) -> None:
         """Queues a slice."""
@@ -206,7 +196,7 @@ class Desk:
             if owner is client:
                 self.drop(client, number)
         self._pipelines = {key: number for key, number in self._pipelines.items() if key[0] is not client}
-        self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}
+        self._plans.forget(client)
         self._queue = [item for item in self._queue if item[3].client is not client]
         heapq.heapify(self._queue)
 
@@ -248,6 +238,7 @@ class Desk:
         if len(member.tasks) > 1:
             member.tasks[1].begun = time.monotonic()
         member.hung = ""
+        self._work.answered(member.number, message)
         answer = msgspec.structs.replace(message, request=task.ask.request)
         if isinstance(answer, messages.Done):
             member.slices += 1
@@ -277,7 +268,13 @@ class Desk:
         payload = self._staging.payload(number, task.ask, task.pipeline, answer)
         answer = msgspec.structs.replace(answer, slab=0, fresh=False, size=sum(part.nbytes for part in payload))
         request = task.ask.request
-        task.client.send(answer, payload=payload, sent=lambda: self._staging.release(number), key=request)
+
+        def sent() -> None:
+            self._unsent -= 1
+            self._staging.release(number)
+
+        self._unsent += 1
+        task.client.send(answer, payload=payload, sent=sent, key=request)
 
     def _unstage(self, task: Task) -> None:
         if task.staging:
@@ -294,6 +291,11 @@ class Desk:
 
     def dispatch(self) -> None:
         """Gives queued slices to executors that have room."""
+        short = self._give_out()
+        self._work.hold(self._unsent + (len(self._queue) if short else 0))
+
+    def _give_out(self) -> bool:
+        """Does so. Returns whether it ended for want of memory."""
         while self._queue:
             _, _, _, task = self._queue[0]
             capability = self._known[task.pipeline].message.capability
@@ -302,10 +304,11 @@ class Desk:
             free = [member for member in alive if len(member.tasks) < DEPTH]
             fit = others if avoid >= 0 and others else free  # a check by the one who made it would tell nothing
             if not fit:
-                return
+                return False
             if not self._prepare(min(fit, key=lambda candidate: len(candidate.tasks)), task):
-                return  # the staging memory is used up; it comes back when the clients have read
+                return True  # the staging memory is used up; it comes back when the clients have read
             heapq.heappop(self._queue)
+        return False
 
     def end_stuck(self) -> None:
         """Ends executors that have worked on a slice for longer than its deadline: their stacks go to the log first."""
@@ -342,6 +345,7 @@ class Desk:
         if not member.tasks:
             task.begun = time.monotonic()
         member.tasks.append(task)
+        self._work.asked(member.number, ask)
         self._give(member, msgspec.structs.replace(ask, request=task.request, pipeline=task.pipeline, slab=slab))
         return True
 
@@ -383,6 +387,7 @@ class Desk:
 
     def _replace(self, member: Member, reason: str) -> None:
         self._crew.discard(member)
+        self._work.lost(member.number)
         allowed = self._restarts.spend(time.monotonic())
         self._tell(event="executor_lost", pid=member.pid, reason=reason, replaced=allowed)
         for place, task in enumerate(member.tasks):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import copy
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,6 +58,7 @@ class _Started(NamedTuple):
     outcome: tuple[Any, int] | Exception | None
     step: int
     mark: Mark | None = None
+    begun: Mark | None = None
 
 
 class DeviceBatches:
@@ -68,19 +69,34 @@ class DeviceBatches:
         fetched: how far those are.
         progress: how far the user is; kept here.
         accelerator: where the batches go.
+        copied: called with the places before and behind the copy of a batch that is handed over; None where nobody
+            wants to know.
     """
 
-    def __init__(self, batches: Batches, fetched: Progress, progress: Progress, accelerator: Accelerator) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        fetched: Progress,
+        progress: Progress,
+        accelerator: Accelerator,
+        copied: Callable[[Any, Any], None] | None = None,
+    ) -> None:
         self._batches = batches
         self._fetched = fetched
         self._progress = progress
         self._accelerator = accelerator
+        self._copied = copied
         self._ahead: _Started | None = None
         self._held: collections.deque[tuple[Mark, Any]] = collections.deque()  # batches whose copies may be under way
 
     def ready(self) -> bool:
         """Whether `fetch` would return at once."""
         return self._ahead is not None or self._batches.ready()
+
+    def queued(self) -> int:
+        """The batch that is being copied, and those behind it."""
+        ahead = self._ahead is not None and isinstance(self._ahead.outcome, tuple)
+        return int(ahead) + self._batches.queued()
 
     def fetch(self) -> tuple[Any, int] | None:
         """Returns the next batch, on the device, and starts to copy the one behind it if that is there."""
@@ -97,6 +113,8 @@ class DeviceBatches:
             return None
         data, rows = started.outcome
         assert started.mark is not None
+        if self._copied is not None:
+            self._copied(started.begun, started.mark)
         self._accelerator.wait(started.mark)
         data = _mapped(data, self._accelerator.land)
         self._ahead = self._start_ready()
@@ -117,12 +135,13 @@ class DeviceBatches:
             return _Started(error, self._fetched.step)
         if item is None:
             return _Started(None, self._fetched.step)
+        begun = None if self._copied is None else self._accelerator.mark()
         try:
             data = _mapped(item[0], self._accelerator.start)
         finally:  # also when the device has no memory for the second of its tensors
             mark = self._accelerator.mark()
             self._held.append((mark, item[0]))
-        return _Started((data, item[1]), self._fetched.step, mark)
+        return _Started((data, item[1]), self._fetched.step, mark, begun)
 
     def end(self, *, complete: bool) -> None:
         """Waits for the copies under way, a moment, and lets go of the batches."""
@@ -158,12 +177,14 @@ class StreamDevice:
 
     Args:
         device: with its index.
+        timed: whether the time between two marks can be read.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, timed: bool = False) -> None:
         import torch
 
         self._device = device
+        self._timed = timed
         self._module: Any = getattr(torch, device.type)
         self._side = self._module.Stream(device)
 
@@ -176,7 +197,7 @@ class StreamDevice:
 
     def mark(self) -> Mark:
         """Records an event on the side stream."""
-        event: Mark = self._side.record_event()
+        event: Mark = self._side.record_event(self._module.Event(enable_timing=True) if self._timed else None)
         return event
 
     def wait(self, mark: Mark) -> None:
@@ -293,19 +314,26 @@ def find_pinning(device: torch.device | None, *, pin: bool) -> CudaPinning | Non
         device: where its batches go; None for the host.
         pin: whether the user asks for page-locked batches, to copy them himself.
     """
-    import torch
-
     if device is not None:
         return CudaPinning(fenced=False) if device.type == "cuda" else None
-    return CudaPinning(fenced=True) if pin and torch.cuda.is_available() else None
+    if not pin:
+        return None
+    import torch
+
+    return CudaPinning(fenced=True) if torch.cuda.is_available() else None
 
 
-def open_device(device: torch.device) -> Accelerator:
-    """Returns a device to copy to; one without an index is the current one of its kind."""
+def open_device(device: torch.device, *, timed: bool = False) -> Accelerator:
+    """Returns a device to copy to; one without an index is the current one of its kind.
+
+    Args:
+        device: which.
+        timed: whether the time between two of its marks can be read: with CUDA.
+    """
     import torch
 
     module: Any = getattr(torch, device.type, None)
     if not all(hasattr(module, name) for name in ("Stream", "current_stream", "stream")):
         return PlainDevice(device)
     index = module.current_device() if device.index is None else device.index
-    return StreamDevice(torch.device(device.type, index))
+    return StreamDevice(torch.device(device.type, index), timed=timed)

@@ -116,11 +116,10 @@ class Exchange:
     def _ask(self, now: float) -> None:
         self._sharding.judge(now)
         for asked, ask in self._prober.asks(now):
-            asked.link.post(ask, asked.route)
-        while True:
-            chosen = self.schedule.next_part()
-            if chosen is None or not self._ask_one(*chosen, now):
-                break
+            self._supply.ask(asked, ask)
+        while (chosen := self.schedule.next_part()) is not None and self._ask_one(*chosen, now):
+            pass
+        self._supply.held(short=chosen is not None)
         late = self.schedule.late_part(now)
         if late is not None:
             self._ask_one(*late, now)
@@ -165,7 +164,7 @@ class Exchange:
             self._assembly.shelf.lend(slab, request)
         self._stats.slices += 1
         self._stats.hedges += again
-        worker.link.post(ask, worker.route)
+        self._supply.ask(worker, ask)
         return True
 
     def _may_check(self, worker: Worker) -> bool:
@@ -182,7 +181,7 @@ class Exchange:
             b"" if check.ask.whole else check.done.layout, messages.SUM, avoid, self._policy.slice_timeout,
         )  # fmt: skip
         self._verifier.asked(request, Check(ask, check.done, check.source, check.at, check.kind))
-        worker.link.post(ask, worker.route)
+        self._supply.ask(worker, ask)
 
     def _offer(self, worker: Worker, number: int) -> None:
         for dropped in self._assembly.shelf.take_dropped():

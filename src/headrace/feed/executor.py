@@ -22,7 +22,7 @@ import msgspec
 
 from headrace.errors import PipelineError
 from headrace.feed import messages
-from headrace.feed.collate import stack_in_ordinary_memory, standard_collate
+from headrace.feed.collate import stack_in_ordinary_memory, stacks_rows, standard_collate
 from headrace.feed.compute import Built
 from headrace.feed.fingerprint import numerics
 from headrace.feed.frames import Frame
@@ -150,7 +150,8 @@ class Executor:
 
     def _assemble(self, dataset: Any, message: messages.Open) -> Built:
         if message.collate:
-            return Built(dataset, load_function(message.collate, self._roots), False, message.batched)
+            collate = load_function(message.collate, self._roots)
+            return Built(dataset, collate, stacks_rows(collate, batched=message.batched), message.batched)
         return Built(dataset, standard_collate(batched=message.batched), True, message.batched)
 
     def _introduce(self, dataset: Any, seed: int) -> None:

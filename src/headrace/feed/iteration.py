@@ -44,6 +44,9 @@ class Batches(Protocol):
     def ready(self) -> bool:
         """Says whether `fetch` would return or raise without a wait."""
 
+    def queued(self) -> int:
+        """Returns how many batches are there."""
+
     def end(self, *, complete: bool) -> None:
         """The pass is over; `complete` if it was not broken off. May be called twice."""
 
@@ -110,6 +113,10 @@ class InlineBatches:
         """To load a batch is to wait for it."""
         return False
 
+    def queued(self) -> int:
+        """None is made before it is asked for."""
+        return 0
+
     def end(self, *, complete: bool) -> None:
         """Nothing is held."""
 
@@ -163,6 +170,11 @@ class ServedBatches:
         session, progress = self._session, self._progress
         return session is None or progress.step == self._end_step or session.ready(progress.epoch, progress.step)
 
+    def queued(self) -> int:
+        """Asks the session."""
+        session = self._session
+        return 0 if session is None or session.closed else session.count_ready()
+
     def end(self, *, complete: bool) -> None:
         """Gives the session back."""
         session, self._session = self._session, None
@@ -209,6 +221,8 @@ class Iteration(Iterator[Any]):
         self._untouched = None
         self._meter.waiting()
         try:
+            if self._meter.counts_queue:
+                self._meter.queued(self._batches.queued())
             item = self._batches.fetch()
         except Exception:
             raise  # the user's own: the pass goes on; after an error of the feed the session is closed and says so

@@ -1,18 +1,18 @@
 """Batches whose rows can be written one by one: the layout of a stacked batch.
 
-torch's `default_collate` stacks equal tensors, arrays and numbers along a new first axis. For such samples a batch is
-a set of tables, one a leaf, and any run of rows can be written by any worker straight into its place. The layout is
-learned from one collated sample and is the same on every worker; it places the tables of n rows one after the other,
-aligned.
+torch's `default_collate`, and `stack_arrays`, stack equal tensors, arrays and numbers along a new first axis. For such
+samples a batch is a set of tables, one a leaf, and any run of rows can be written by any worker straight into its
+place. The layout is learned from one collated sample and is the same on every worker; it places the tables of n rows
+one after the other, aligned.
 
 Samples that differ from the first in type, dtype or shape, and samples with leaves that do not stack (strings), have
-no layout: `Uneven`. Then the whole batch is collated at once, by torch, with torch's own result or torch's own error.
+no layout: `Uneven`. Then the whole batch is collated at once, with the collate function's own result or error.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,18 +31,28 @@ class Uneven(Exception):
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
-    """One leaf of a stacked batch: torch dtype name, shape of a row, bytes of a row."""
+    """One leaf of a stacked batch: dtype (torch's name, or NumPy's as in `<f4`), shape of a row, bytes of a row."""
 
     dtype: str
     row_shape: tuple[int, ...]
     row_bytes: int
+
+    def rows(self, raw: NDArray[np.uint8], count: int) -> Any:
+        """Returns bytes as a tensor or array of `count` rows, a view of them."""
+        shape = (count, *self.row_shape)
+        if self.dtype[0] in "<>|=":
+            return raw.view(self.dtype).reshape(shape)
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        return torch.from_numpy(raw).view(dtype).reshape(shape) if raw.size else torch.empty(shape, dtype=dtype)
 
 
 class Layout(msgspec.Struct, frozen=True, array_like=True):
     """Layout of a stacked batch.
 
     Attributes:
-        tree: description of the batch as in `tree`, where a leaf is ["t", k], k an index into `tables`.
+        tree: description of the batch as in `tree`, where a leaf is ["t", k] or ["a", k], k an index into `tables`.
         tables: the leaves.
     """
 
@@ -79,9 +89,9 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
 
     def _fill(self, node: Any, offsets: Sequence[int], rows: int) -> Node:
         kind = node[0]
-        if kind == "t":
+        if kind in ("t", "a"):
             table = self.tables[node[1]]
-            return ["t", table.dtype, [rows, *table.row_shape], offsets[node[1]]]
+            return [kind, table.dtype, [rows, *table.row_shape], offsets[node[1]]]
         children = [self._fill(child, offsets, rows) for child in node[-1]]
         return [*node[:-1], children]
 
@@ -111,19 +121,17 @@ def decode_layout(data: bytes) -> Layout:
     return layout
 
 
-def learn(sample: Any) -> Layout:
-    """Learns the layout of batches made of samples like this one, from torch's own `default_collate`.
+def learn(sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
+    """Learns the layout of batches made of samples like this one, from the collate function itself.
 
     Raises:
-        Uneven: batches of such samples are not stacked tensors throughout.
+        Uneven: batches of such samples are not stacked tensors or arrays throughout.
     """
-    from torch.utils.data import default_collate
-
     tables: list[Table] = []
     try:
-        collated = default_collate([sample])
+        collated = collate([sample])
     except (TypeError, ValueError, RuntimeError):
-        raise Uneven from None  # torch's own words, for the whole batch
+        raise Uneven from None  # its own words, for the whole batch
     tree = _node(collated, tables)
     if not tables:
         raise Uneven
@@ -137,10 +145,17 @@ def _node(value: Any, tables: list[Table]) -> Node:
         shape = tuple(value.shape[1:])
         tables.append(Table(str(value.dtype).removeprefix("torch."), shape, value[0].numel() * value.element_size()))
         return ["t", len(tables) - 1]
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0 or value.shape[0] != 1 or value.dtype.kind not in "biufc":
+            raise Uneven
+        tables.append(Table(value.dtype.str, value.shape[1:], value[0].nbytes))
+        return ["a", len(tables) - 1]
     if type(value) is dict and all(isinstance(key, (str, int)) for key in value):
         return ["d", [["v", key] for key in value], [_node(item, tables) for item in value.values()]]
     if type(value) is list:
         return ["l", [_node(item, tables) for item in value]]
+    if type(value) is tuple:
+        return ["u", [_node(item, tables) for item in value]]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         return ["n", name, list(value._fields), [_node(item, tables) for item in value]]
@@ -159,13 +174,13 @@ class LayoutCache:
     def __init__(self) -> None:
         self._known: dict[Any, Layout] = {}
 
-    def of(self, sample: Any) -> Layout:
-        """Returns the layout of batches of such samples. Raises Uneven."""
+    def of(self, sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
+        """Returns the layout of batches that `collate` makes of such samples. Raises Uneven."""
         signature = _signature(sample)
         if signature not in self._known:
             if len(self._known) >= 64:
                 self._known.clear()
-            self._known[signature] = learn(sample)
+            self._known[signature] = learn(sample, collate)
         return self._known[signature]
 
 
@@ -181,19 +196,14 @@ class RowWriter:
     """
 
     def __init__(self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int) -> None:
-        import torch
-
         self._template = sample
         self._samples: list[Any] = []
         self._written = first
         self._most = max(1, _STACK_BYTES // max(1, layout.row_bytes))
-        self._targets = []
-        for table, offset in zip(layout.tables, layout.offsets(rows), strict=True):
-            raw: NDArray[np.uint8] = block[offset : offset + table.row_bytes * rows]
-            shape = (rows, *table.row_shape)
-            dtype = getattr(torch, table.dtype)
-            view = torch.from_numpy(raw).view(dtype).reshape(shape) if raw.size else torch.empty(shape, dtype=dtype)
-            self._targets.append(view)
+        self._targets = [
+            table.rows(block[offset : offset + table.row_bytes * rows], rows)
+            for table, offset in zip(layout.tables, layout.offsets(rows), strict=True)
+        ]
 
     def write(self, sample: Any) -> None:
         """Takes the next sample. Raises Uneven if it, or one before it, differs from the first one."""
@@ -213,16 +223,22 @@ class RowWriter:
             for target, column in zip(self._targets, columns, strict=True):
                 _stack(column, target[first:last])
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise Uneven from None  # torch's own result, or torch's own words, for the whole batch
+            raise Uneven from None  # the collate function's own result, or its own words, for the whole batch
         self._samples.clear()
         self._written = last
 
 
 def _stack(column: list[Any], target: Any) -> None:
-    """Writes equal leaves as the rows of a tensor."""
+    """Writes equal leaves as the rows of a tensor or array."""
+    leaf = column[0]
+    if isinstance(target, np.ndarray):
+        if isinstance(leaf, np.ndarray):
+            np.stack(column, out=target)
+        else:
+            target[:] = column
+        return
     import torch
 
-    leaf = column[0]
     if isinstance(leaf, torch.Tensor):
         if any(tensor.requires_grad for tensor in column):
             column = [tensor.detach() for tensor in column]

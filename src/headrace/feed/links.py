@@ -120,6 +120,11 @@ class ExecutorLink(Link):
     starting: threading.Thread | None = None
     failure: Exception | None = None
 
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 while it is being started."""
+        return 0 if self.starting is not None and self.starting.is_alive() else self.process.pid or 0
+
     def settle(self) -> None:
         """Waits until the process has been started, or could not be."""
         if self.starting is not None:

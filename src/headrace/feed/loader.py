@@ -17,7 +17,7 @@ import msgspec
 from headrace.errors import PipelineError
 from headrace.feed import messages, naming
 from headrace.feed.arguments import Shard, as_context, check_arguments, check_own, find_shard, make_policy, warn_of_pass
-from headrace.feed.collate import standard_collate
+from headrace.feed.collate import stack_arrays, stacks_rows, standard_collate
 from headrace.feed.compute import Built
 from headrace.feed.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.habits import TorchHabits, close_all, pinned
@@ -57,7 +57,8 @@ class DataLoader(TorchHabits):
         shuffle: whether every epoch has another order.
         sampler, batch_sampler: as in torch; they run in the trainer.
         num_workers: local worker processes when there are no remote workers; 0 loads in this process.
-        collate_fn: makes a batch of a list of samples; by default torch's `default_collate`.
+        collate_fn: makes a batch of a list of samples; by default torch's `default_collate`. `feed.stack_arrays` makes
+            NumPy arrays, and needs no torch.
         pin_memory: whether batches lie in page-locked memory (with CUDA).
         drop_last: whether an incomplete last batch is left out.
         timeout: seconds to wait for a batch before RuntimeError; 0 for `stall_timeout`.
@@ -224,7 +225,9 @@ class DataLoader(TorchHabits):
         else:
             batches = self._serve(plans, fetched, end_step)
         if self.device is not None:
-            batches = DeviceBatches(batches, fetched, progress, open_device(self.device))
+            timed = self.device.type == "cuda" and bool(self._meter.file)
+            accelerator = open_device(self.device, timed=timed)
+            batches = DeviceBatches(batches, fetched, progress, accelerator, self._meter.copied if timed else None)
         prepare = pinned if self.pin_memory and self.device is None else None
         untouched = self._planner.bookmark.untouched
         return Iteration(batches, self._meter, progress, prepare, self.__len__, lambda: untouched(progress))
@@ -238,13 +241,20 @@ class DataLoader(TorchHabits):
         """
         self._planner.bookmark.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Returns the position in the latest pass, or the beginning of the next: numbers and strings, under 1 KB.
 
         Batches that `next()` has returned are consumed; those on their way are not. A torch sampler with a state or a
         generator of its own adds that.
+
+        Args:
+            batches: how many of the latest pass count as consumed, where something reads ahead of the training; by
+                default all that `next()` has returned. With headrace's own order only.
+
+        Raises:
+            PositionError: `next()` has not returned as many, or the order is a sampler's.
         """
-        return self._planner.state(source_of(self._sampler, self._batch_sampler))
+        return self._planner.state(source_of(self._sampler, self._batch_sampler), batches)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
@@ -331,7 +341,7 @@ class DataLoader(TorchHabits):
 
     @property
     def _standard(self) -> bool:
-        return self.collate_fn is standard_collate(batched=self._batched)
+        return stacks_rows(self.collate_fn, batched=self._batched)
 
     def _local(self) -> Built:
         if self._built is None:
@@ -344,7 +354,8 @@ class DataLoader(TorchHabits):
     def _make_opening(self) -> messages.Open:
         if self._places is None:
             return messages.Open(1, "", {}, "", "", self._batched, self.name)
-        collate = "" if self._standard else naming.function_name(self.collate_fn, "collate_fn")
+        standard = self._standard and self.collate_fn is not stack_arrays
+        collate = "" if standard else naming.function_name(self.collate_fn, "collate_fn")
         init = naming.function_name(self.worker_init_fn, "worker_init_fn") if self.worker_init_fn else ""
         named, plan = self.dataset, self._fingerprint()
         return messages.Open(1, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
@@ -364,7 +375,8 @@ class DataLoader(TorchHabits):
             shard = self._shard or Shard(0, 1)
             return RemoteSupply(self._places, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
         given = {1: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
-        return LocalSupply(self.num_workers, self.multiprocessing_context, given, self.worker_init_fn)
+        context, metrics = self.multiprocessing_context, self._meter.file
+        return LocalSupply(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
 
     def _started(self) -> Session:
         """Returns the session that waits for the next pass; makes one if there is none."""

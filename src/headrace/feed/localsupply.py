@@ -12,8 +12,11 @@ from multiprocessing.context import BaseContext
 from headrace.errors import WorkersLost
 from headrace.feed.compute import Built
 from headrace.feed.links import ExecutorLink, Link, start_executor, start_method
+from headrace.feed.messages import Ask
+from headrace.feed.metricfile import MetricFile
 from headrace.feed.restarts import RestartBudget
-from headrace.feed.supply import Supply, Worker
+from headrace.feed.supply import Arrival, Supply, Worker
+from headrace.feed.workmeter import WorkMeter
 
 STACK_SECONDS = 0.5  # to write a stack
 # The first batch is made by the first worker. To fork a large process takes a while, and to pickle a large dataset
@@ -31,6 +34,8 @@ class LocalSupply(Supply):
         context: start method, as torch's `multiprocessing_context`.
         given: pipelines as objects.
         init: `worker_init_fn`.
+        metrics: where a line a second goes.
+        loader: name of the loader in these lines.
     """
 
     def __init__(
@@ -39,8 +44,11 @@ class LocalSupply(Supply):
         context: str | BaseContext | None,
         given: dict[int, Built],
         init: Callable[[int], None] | None,
+        metrics: MetricFile | None = None,
+        loader: str = "",
     ) -> None:
         super().__init__()
+        self._work = WorkMeter(metrics, loader, executors, self._pids) if metrics else None
         self._size = executors
         self._context = context
         self._given = given
@@ -52,6 +60,33 @@ class LocalSupply(Supply):
         self._forked = start_method(context) == "fork"
         self._begun = self._opened = self._fork_seconds = 0.0
         self._stuck: dict[int, tuple[str, float]] = {}  # those that are being ended: why, and since when
+
+    def _pids(self) -> list[int]:
+        links = (worker.link for worker in self._workers.values())
+        return [link.pid for link in links if isinstance(link, ExecutorLink) and link.pid]
+
+    def ask(self, worker: Worker, ask: Ask) -> None:
+        """See Supply."""
+        if self._work is not None:
+            self._work.asked(worker.number, ask)
+        super().ask(worker, ask)
+
+    def held(self, *, short: bool) -> None:
+        """Whether slices wait for memory: then every executor that has nothing to do is blocked."""
+        if self._work is not None:
+            self._work.hold(self._size if short else 0)
+
+    def exchange(self, pause: float) -> list[Arrival]:
+        """See Supply."""
+        arrivals = super().exchange(pause)
+        if self._work is not None:
+            for arrival in arrivals:
+                worker = self.worker_of(arrival.link, 0)
+                for frame in arrival.frames:
+                    if worker is not None:
+                        self._work.answered(worker.number, frame.message)
+            self._work.tick(self._size)
+        return arrivals
 
     def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
         """Has executors that hang write their stacks to their log, and kills them a moment later."""
@@ -115,6 +150,8 @@ class LocalSupply(Supply):
         self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
         link.close()
         del self._workers[worker.number]
+        if self._work is not None:
+            self._work.lost(worker.number)
         if not self._restarts.spend(now):
             raise WorkersLost(f"{self._restarts.describe('worker processes')}; the last one {self._last}")
         self._missing.append(link.number)
@@ -127,6 +164,8 @@ class LocalSupply(Supply):
     def close(self) -> None:
         """Ends the executors. In a forked child of the owner nothing is touched."""
         if os.getpid() == self._owner:
+            if self._work is not None:
+                self._work.flush()
             for worker in self._workers.values():
                 worker.link.close()
         self._workers.clear()

@@ -7,6 +7,7 @@ just when its DataLoader would draw them, so that the trainer's generators stand
 from __future__ import annotations
 
 import itertools
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -62,8 +63,10 @@ class LoaderSeeds:
         return self.drawn if self.given is None and self._once else self.given
 
     def _draw(self) -> int:
-        import torch
-
+        try:
+            import torch
+        except ModuleNotFoundError:  # arrays need none; then Python's generator is the one that the user may seed
+            return random.getrandbits(63)
         return int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
 
 
@@ -180,10 +183,13 @@ class Planner:
             first.end_step,
         )
 
-    def state(self, source: Source | None) -> dict[str, Any]:
-        """Returns where the trainer is."""
+    def state(self, source: Source | None, batches: int | None = None) -> dict[str, Any]:
+        """Returns where the trainer is, or was after so many batches of the latest pass."""
         seed = self._seeds.of_next_epoch() if source is not None else self.seed
-        return self.bookmark.position(self._beginning(seed, own=source is None), source).to_state()
+        beginning = self._beginning(seed, own=source is None)
+        if batches is not None:
+            return self.bookmark.position_after(beginning, batches).to_state()
+        return self.bookmark.position(beginning, source).to_state()
 
     def load(self, state: Mapping[str, Any], source: Source | None) -> None:
         """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""

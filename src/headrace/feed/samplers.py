@@ -84,10 +84,10 @@ def source_of(sampler: Iterable[Any] | None, batch_sampler: Iterable[list[Any]] 
 
     It looks into torch's own BatchSampler, so that the sampler in it can be asked for its state.
     """
-    from torch.utils.data import BatchSampler
-
     if batch_sampler is None:
         return Source(sampler, 0, False, False) if sampler is not None else None
+    from torch.utils.data import BatchSampler
+
     if type(batch_sampler) is BatchSampler:
         return Source(batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last, True)
     return Source(batch_sampler, 0, False, True)

@@ -8,6 +8,8 @@ On `--status-fd` it writes one JSON object a line:
     {"event": "ready", "executors": 2}
     {"event": "executor_lost", "pid": 123, "reason": "killed by SIGKILL", "replaced": true}
 
+Inside a job (HEADRACE_METRICS names a file) it appends a line a second to that file: the run's `worker` metric.
+
 SIGTERM ends it with exit code 0. The agent starts it in this form; `headrace feed serve` is the same program with the
 defaults that people want.
 """
@@ -27,6 +29,7 @@ from pathlib import Path
 from headrace.errors import FeedError, HeadraceError
 from headrace.feed.crew import Crew
 from headrace.feed.messages import Status
+from headrace.feed.metricfile import MetricFile
 from headrace.feed.places import read_secret, split_address
 from headrace.feed.server import FeedServer
 from headrace.feed.tls import ServerTls, server_tls
@@ -115,7 +118,9 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
         ip, port = listeners[0].getsockname()[:2]
         watch = _metrics(options.metrics, stack) if options.metrics else None
         crew = stack.enter_context(closing(Crew(options.executors, options.code, options.nice)))
-        server = FeedServer(listeners, secret, crew, options.host, options.status_fd, options.memory, watch, tls)
+        server = FeedServer(
+            listeners, secret, crew, options.host, options.status_fd, options.memory, watch, tls, MetricFile()
+        )
         try:
             server.run(ready=None if ready is None else lambda: ready(ip, port))
         except ConnectionClosed as error:

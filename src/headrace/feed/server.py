@@ -28,11 +28,13 @@ from headrace.feed.crew import Crew, Member
 from headrace.feed.desk import Desk
 from headrace.feed.fingerprint import numerics
 from headrace.feed.frames import Frame
+from headrace.feed.metricfile import MetricFile
 from headrace.feed.serverlog import ServerLog
 from headrace.feed.slab import Slab
 from headrace.feed.standing import ClientStatus, ExecutorStatus
 from headrace.feed.tls import ServerTls
 from headrace.feed.wire import Channel, ConnectionClosed, configure_tcp
+from headrace.feed.workmeter import WorkMeter
 
 MAX_PENDING = 64
 WATCH_SECONDS = 1.0
@@ -98,6 +100,7 @@ class FeedServer:
         memory: limit of the staging slabs, bytes.
         watch: called once a second with what the server is doing, or None.
         tls: for the connections over TCP, or None.
+        metrics: where a line a second goes.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class FeedServer:
         memory: int = 1 << 30,
         watch: Callable[[messages.Status], None] | None = None,
         tls: ServerTls | None = None,
+        metrics: MetricFile | None = None,
     ) -> None:
         self._selector = selectors.DefaultSelector()
         self._secret = secret
@@ -121,7 +125,8 @@ class FeedServer:
         self._watch, self._watch_due = watch, 0.0
         self._tls = tls
         self._ready: Callable[[], None] | None = None
-        self._desk = Desk(crew, self._tell, memory)
+        self._work = WorkMeter(metrics or MetricFile(""), "", crew.size, crew.pids)
+        self._desk = Desk(crew, self._tell, memory, self._work)
         self._registered: dict[int, Channel] = {}
         self._clients: list[Client] = []
         for listener in listeners:
@@ -142,6 +147,7 @@ class FeedServer:
                 self._serve(key.data, events)
             self._expire()
             self._desk.end_stuck()
+            self._work.tick(len(self._crew.members))
             if self._watch is not None and time.monotonic() >= self._watch_due:
                 self._watch_due = time.monotonic() + WATCH_SECONDS
                 self._watch(self.status())
@@ -152,6 +158,7 @@ class FeedServer:
         """Registers with the selector what should be listened to, and for what."""
         for client in [client for client in self._clients if client.closed]:
             self._clients.remove(client)
+            self._work.links.end(client.channel)
             self._desk.client_gone(client)
         owners: dict[Channel, object] = {client.channel: client for client in self._clients}
         owners |= {member.channel: member for member in self._crew.members.values() if not member.dead}
@@ -313,4 +320,6 @@ class FeedServer:
         client.hello = message
         client.name = f"{message.client} ({client.name})"
         client.channel.trust()
+        if not client.local:
+            self._work.links.begin(client.channel)
         client.send(auth.welcome(secret, client.challenge, message, self._host, self._crew.size))

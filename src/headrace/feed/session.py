@@ -137,6 +137,11 @@ class Session:
         self._step_or_close(0.0)
         return self._ready(epoch, step)
 
+    def count_ready(self) -> int:
+        """Looks what has come, and returns how many batches are ready. Raises as `wait_for`."""
+        self._step_or_close(0.0)
+        return self.queued
+
     def _ready(self, epoch: int, step: int) -> bool:
         head = self._schedule.bundles[epoch, step]  # it may have been replaced by bundles of single batches
         return head.complete or head.failed

@@ -52,6 +52,10 @@ class Stream(abc.ABC):
         """Returns, and clears, the socket's pending error number."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
+    def tcp_info(self, size: int) -> bytes:
+        """Returns what the kernel tells of a TCP connection; nothing when it is closed."""
+        return b"" if self.fileno() < 0 else self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+
     def close(self) -> None:
         """Closes the socket."""
         self._socket.close()

@@ -128,6 +128,13 @@ class Supply(abc.ABC):
             arrivals.append(Arrival(link, frames, broken))
         return arrivals
 
+    def ask(self, worker: Worker, ask: messages.Ask) -> None:
+        """Asks a worker for a slice."""
+        worker.link.post(ask, worker.route)
+
+    def held(self, *, short: bool) -> None:  # noqa: B027 - of interest only where workers are measured
+        """Whether there are slices that nobody is asked for because there is no memory for them."""
+
     @property
     def patience(self) -> float:
         """Seconds after which `maintain` should be called again."""

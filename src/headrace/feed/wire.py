@@ -105,7 +105,7 @@ class Channel:
         self._filled = 0
         self._frame: Frame | None = None
         self._payload: ChunkReader | None = None
-        self.bytes_received = 0
+        self.bytes_received = self.bytes_sent = 0
         self._frames_received = 0
 
     def fileno(self) -> int:
@@ -139,6 +139,10 @@ class Channel:
     def wants_write(self) -> bool:
         """Whether something waits for the socket to take it."""
         return self._stream.wants_write or (self._stream.ready and bool(self._outgoing))
+
+    def tcp_info(self, size: int) -> bytes:
+        """Returns the first `size` bytes of the kernel's TCP_INFO; empty when the connection is closed."""
+        return self._stream.tcp_info(size)
 
     def check_connected(self) -> None:
         """Raises ConnectionClosed if the connection that was begun could not be made."""
@@ -244,6 +248,7 @@ class Channel:
             parts.extend(outgoing.payload.cut())
         outgoing.begun = True
         count = self._stream.send(list(itertools.islice(parts, _IOV_MAX)), outgoing.descriptors)
+        self.bytes_sent += count
         for descriptor in outgoing.descriptors:
             os.close(descriptor)
         outgoing.descriptors.clear()

@@ -1,4 +1,4 @@
-"""Two or more runs side by side: every figure with its spread and its ratio to the first run."""
+"""Two or more runs side by side: every figure, its spread, its ratio to the first run, and whether that is noise."""
 
 from __future__ import annotations
 
@@ -7,18 +7,34 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.errors import UsageError
+from headrace.insight.costs import CostReport
 from headrace.insight.figures import FORMULAS, Figure, missing
+from headrace.insight.noise import LEAST_VALUES, as_noisy, differ
 from headrace.insight.reporting import Report
+from headrace.insight.series import Series
+from headrace.insight.verdict import Verdict
 from headrace.runs import Status
+
+_NO_METRICS = "no loader metrics"
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
-    """One column: which run."""
+    """One column: which run, and what limited it.
+
+    Attributes:
+        run_id, job_name, status, degraded: which run.
+        verdict: what limits it.
+        started: when its programs were told to start, seconds since the epoch; None if they were not.
+        series: its figures over time.
+    """
 
     run_id: str
     job_name: str
     status: Status
     degraded: bool
+    verdict: Verdict
+    started: float | None
+    series: tuple[Series, ...]
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -27,10 +43,13 @@ class Cell(msgspec.Struct, frozen=True):
     Attributes:
         figure: the figure.
         ratio: its value / that of the first run; None when one of them is missing or the first is 0.
+        differs: whether it differs from the first run's beyond the noise of the steps, with 95 % confidence; None where
+            that is not known, and in the first run.
     """
 
     figure: Figure
     ratio: float | None
+    differs: bool | None = None
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -54,12 +73,14 @@ class Comparison(msgspec.Struct, frozen=True):
 
     Attributes:
         runs: the columns; the first is what the others are compared with.
+        summary: what changed, one sentence a run and figure.
         rows: the figures.
         notes: what a reader must know before he believes the ratios.
         formulas: how every figure is computed.
     """
 
     runs: tuple[ComparedRun, ...]
+    summary: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     formulas: dict[str, str]
@@ -77,40 +98,113 @@ def compare(reports: Sequence[Report]) -> Comparison:
             hint="for example `headrace compare homogeneous heterogeneous`",
         )
     names = list(dict.fromkeys(group.name for report in reports for group in report.groups))
-    rows = [
+    rows = (
         _row("time_to_train", [report.time_to_train for report in reports]),
         _row("step_time", [_training(report, "step_time", "ms") for report in reports]),
         _row("samples_per_second", [_training(report, "samples_per_second", "1/s") for report in reports]),
         _row("data_wait", [_training(report, "data_wait", "%") for report in reports]),
-        *(_row("cpu", [_cpu(report, name) for report in reports], group=name) for name in names),
-    ]
+        *(_row("cpu", [_of_group(report, name, "cpu", "%") for report in reports], group=name) for name in names),
+        _row("cost_per_hour", [_money(report, "per_hour") for report in reports]),
+        _row("cost_per_1000_samples", [_noisy_money(report, "per_1000_samples") for report in reports]),
+        _row("cost_per_step", [_noisy_money(report, "per_step") for report in reports]),
+        _row("cost", [_money(report, "total") for report in reports]),
+    )
     return Comparison(
-        runs=tuple(ComparedRun(r.run_id, r.job_name, r.status, r.degraded) for r in reports),
-        rows=tuple(rows),
+        runs=tuple(
+            ComparedRun(r.run_id, r.job_name, r.status, r.degraded, r.verdict, r.started, r.series) for r in reports
+        ),
+        summary=tuple(_summary(reports, {row.name: row for row in rows if not row.group})),
+        rows=rows,
         notes=tuple(_notes(reports)),
-        formulas={**FORMULAS, "ratio": "value / value of the first run"},
+        formulas={
+            **FORMULAS,
+            "ratio": "value / value of the first run",
+            "differs": (
+                "|a - b| > t95(v) * sqrt(error_a^2 + error_b^2), with the standard errors of `confidence` and Welch's "
+                "degrees of freedom v; the errors of costs are those of the step time or of samples/s"
+            ),
+        },
     )
 
 
 def _training(report: Report, name: str, unit: str) -> Figure:
     if report.training is None:
-        return missing(name, unit, "no loader metrics")
+        return missing(name, unit, _NO_METRICS)
     figure = getattr(report.training, name)
     assert isinstance(figure, Figure)
     return figure
 
 
-def _cpu(report: Report, group: str) -> Figure:
+def _of_group(report: Report, group: str, name: str, unit: str) -> Figure:
     for found in report.groups:
         if found.name == group:
-            return found.cpu
-    return missing("cpu", "%", "no such group in this run")
+            figure = getattr(found, name)
+            assert isinstance(figure, Figure)
+            return figure
+    return missing(name, unit, "no such group in this run")
+
+
+_MONEY = {
+    "per_hour": ("cost_per_hour", "USD/hour", ""),
+    "per_1000_samples": ("cost_per_1000_samples", "USD", "samples_per_second"),
+    "per_step": ("cost_per_step", "USD", "step_time"),
+    "total": ("cost", "USD", ""),
+}
+"""Field of a CostReport: name of its figure, unit, and the figure of the training that brings the noise."""
+
+
+def _money(report: Report, field: str) -> Figure:
+    if report.cost is None:
+        return missing(*_MONEY[field][:2], "plan.json, which names the instance types, cannot be read")
+    figure = getattr(report.cost, field)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def _noisy_money(report: Report, field: str) -> Figure:
+    """Returns a cost with the noise of the figure that it follows from."""
+    figure = _money(report, field)
+    source = _training(report, _MONEY[field][2], "")
+    if figure.value is None or source.value is None:
+        return figure
+    known = as_noisy(figure.value, source.value, source.confidence)
+    return msgspec.structs.replace(figure, confidence=known)
 
 
 def _row(name: str, figures: list[Figure], group: str = "") -> Row:
-    first = figures[0].value
-    cells = [Cell(figure, figure.value / first if first and figure.value is not None else None) for figure in figures]
-    return Row(name, group, figures[0].unit, tuple(cells))
+    first = figures[0]
+    cells = [Cell(first, 1.0 if first.value else None)]
+    for figure in figures[1:]:
+        ratio = figure.value / first.value if first.value and figure.value is not None else None
+        cells.append(Cell(figure, ratio, _differs(first, figure)))
+    return Row(name, group, first.unit, tuple(cells))
+
+
+def _differs(first: Figure, other: Figure) -> bool | None:
+    if first.value is None or other.value is None or first.confidence is None or other.confidence is None:
+        return None
+    return differ(first.value, first.confidence, other.value, other.confidence)
+
+
+def _summary(reports: Sequence[Report], rows: dict[str, Row]) -> list[str]:
+    found = []
+    for index, report in enumerate(reports[1:], start=1):
+        for name, what in (("step_time", "a step"), ("cost_per_1000_samples", "1,000 samples")):
+            cell = rows[name].cells[index]
+            if cell.ratio is None or cell.ratio <= 0:
+                continue
+            less = cell.ratio < 1
+            if name == "step_time":
+                how = f"{1 / cell.ratio:.2f} times as fast" if less else f"{cell.ratio:.2f} times as long"
+            else:
+                how = f"{100 * abs(1 - cell.ratio):.1f} % {'cheaper' if less else 'dearer'}"
+            words = {
+                True: f"{how}, beyond the noise of the steps",
+                False: "no difference beyond the noise of the steps",
+                None: f"{how}; whether that is noise is not known with fewer than {LEAST_VALUES} seconds",
+            }[cell.differs]
+            found.append(f"{report.run_id} against {reports[0].run_id}, {what}: {words}")
+    return found
 
 
 def _notes(reports: Sequence[Report]) -> list[str]:
@@ -133,4 +227,19 @@ def _notes(reports: Sequence[Report]) -> list[str]:
                 if r.training and r.training.samples.value is not None
             )
         )
+    notes += dict.fromkeys(note for report in reports if report.cost for note in _prices(report.cost))
+    notes.append(
+        "beyond noise: more than the noise of the seconds inside each run explains, with 95 % confidence; how much "
+        "runs of the same job differ as a whole only repeats can tell"
+    )
     return notes
+
+
+def _prices(cost: CostReport) -> list[str]:
+    """Returns where the prices come from."""
+    return [
+        f"price of {price.instance_type} in {price.region}: {price.price:g} {price.unit}, {price.term}, "
+        f"{price.status}, as of {price.as_of}, source: {price.source}"
+        for group in cost.groups
+        if (price := group.price) is not None
+    ]

@@ -34,6 +34,9 @@ LEAST_VALUES = 8
 MOST_VALUES = 40
 """Blocks to which longer series are averaged."""
 
+_SAME = 1e-9
+"""Relative difference that sums of floating-point numbers show by themselves."""
+
 _MOST_CORRELATED = 0.95
 _LEAST_INDEPENDENT = 1.5
 
@@ -80,7 +83,8 @@ def confidence_of_ratio(over: Sequence[float], under: Sequence[float], *, scale:
     squares = math.fsum(d * d for d in found)
     error = math.sqrt(squares / (len(found) - len(found) / independent) / independent) / (total / count)
     reach = t95(independent - 1) * error
-    return Confidence(scale * (value - reach), scale * (value + reach), scale * error, independent - 1)
+    low = max(0.0, value - reach) if min(over) >= 0 else value - reach
+    return Confidence(scale * low, scale * (value + reach), scale * error, independent - 1)
 
 
 def _blocks(values: list[float]) -> list[float]:
@@ -103,11 +107,28 @@ def _independent(deviations: list[float]) -> float:
     return max(count * (1 - correlated) / (1 + correlated), _LEAST_INDEPENDENT)
 
 
+def as_noisy(value: float, source: float, known: Confidence | None) -> Confidence | None:
+    """Returns the confidence range of a figure that is a constant times another one, or a constant divided by it.
+
+    Args:
+        value: the figure.
+        source: the figure that it follows from, e.g. the step time of a step's cost.
+        known: the range of `source`.
+    """
+    if known is None or source == 0:
+        return None
+    error = abs(value / source) * known.error
+    reach = t95(known.freedom) * error
+    return Confidence(value - reach, value + reach, error, known.freedom)
+
+
 def differ(a: float, known_a: Confidence, b: float, known_b: Confidence) -> bool:
     """Returns whether two independent figures differ beyond their noise, with 95 % confidence."""
     first, second = known_a.error**2, known_b.error**2
     both = first + second
+    if abs(a - b) <= _SAME * max(abs(a), abs(b)):
+        return False
     if both == 0:
-        return a != b
+        return True
     freedom = both**2 / (first**2 / known_a.freedom + second**2 / known_b.freedom)
     return abs(a - b) > t95(freedom) * math.sqrt(both)

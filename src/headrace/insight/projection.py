@@ -142,7 +142,7 @@ def _budget_time(per_hour: Figure, max_cost: float | None) -> Figure:
 def _compared(budget_time: Figure, max_cost: float | None, max_run: float) -> list[str]:
     if max_cost is None or budget_time.value is None:
         return []
-    budget = f"the budget, {amount(max_cost)} {CURRENCY}, lasts {budget_time.value:.0f} s while all instances run"
+    budget = f"the budget, {amount(max_cost)} {CURRENCY}, lasts {budget_time.value:.1f} s while all instances run"
     if max_run and budget_time.value >= max_run:
         return [f"{budget}: the job is stopped by max_run, {max_run:g} s, before that"]
     limit = f"max_run, {max_run:g} s, would allow more" if max_run else "there is no time limit"

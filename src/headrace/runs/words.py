@@ -24,6 +24,7 @@ from headrace.runs.events import (
     ProgramStarted,
     RequirementsInstalled,
     RunFinished,
+    ServerReady,
     StatusChanged,
 )
 
@@ -75,6 +76,7 @@ def _short(
     | HostLost
     | HostReleased
     | FeedReady
+    | ServerReady
     | CheckpointsRestored
     | RequirementsInstalled
     | JobStarted
@@ -96,6 +98,8 @@ def _short(
         return "released: its programs are done"
     if isinstance(event, FeedReady):
         return f"feed server ready with {event.executors} executors"
+    if isinstance(event, ServerReady):
+        return f"{event.stream} ready with TensorFlow {event.version}"
     if isinstance(event, CheckpointsRestored):
         return f"{event.files} checkpoint files restored from {event.uri}"
     if isinstance(event, RequirementsInstalled):

@@ -1,0 +1,135 @@
+"""headrace's feed as a `tf.data.Dataset`: exactly once, in order and resumable, for training with TensorFlow.
+
+A pass of the data set is a pass of a `headrace.feed.DataLoader` whose batches are NumPy arrays; torch is not needed.
+Their memory is handed to TensorFlow as it is: tensors are views of the slabs (`from_generator` copies only what is not
+aligned to 64 bytes, and the feed aligns everything), and a slab is used again when the last tensor over it is gone.
+
+TensorFlow may read ahead of the training (`prefetch`, a distribution strategy). So the place to go on from is not where
+the loader is: `FeedDataset.state_dict` is told how many batches were trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from headrace.errors import FeedError
+from headrace.feed import DataLoader, Pipeline, stack_arrays
+
+
+class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
+    """Batches of a loader as a data set. Every pass over it is an epoch; made by `feed`.
+
+    Attributes:
+        loader: where they come from: its `stats()`, `set_epoch()` and `skipped`.
+    """
+
+    def __init__(self, loader: DataLoader, *, skips: bool) -> None:
+        self.loader = loader
+        self._opened: tuple[Iterator[Any], Any] | None = self._open()
+        if self._opened is None:
+            raise FeedError("the feed has no batch to learn the shapes of", hint="is the dataset empty?")
+        fixed = loader.drop_last and not skips
+        rows = loader.batch_size if fixed else None
+        signature = tf.nest.map_structure(lambda leaf: _spec(leaf, rows), self._opened[1])
+        self._source = tf.data.Dataset.from_generator(self._batches, output_signature=signature)
+        super().__init__(tf.data.experimental.to_variant(self._source))
+
+    @property
+    def element_spec(self) -> Any:
+        """Structure, shapes and dtypes of a batch. The rows are fixed with `drop_last=True`."""
+        return self._source.element_spec
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [self._source]
+
+    def __len__(self) -> int:
+        """Returns the number of batches of a whole epoch."""
+        return len(self.loader)
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Returns a position, as `DataLoader.state_dict` does.
+
+        Args:
+            batches: how many of the latest pass were trained on; by default all that TensorFlow has taken, which may be
+                more.
+
+        Raises:
+            PositionError: TensorFlow has not taken as many.
+        """
+        return self.loader.state_dict(batches)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
+        self._opened = None
+        self.loader.load_state_dict(dict(state))
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._opened = None
+        self.loader.close()
+
+    def _open(self) -> tuple[Iterator[Any], Any] | None:
+        """Begins a pass and waits for its first batch; None at the end of the epoch."""
+        batches = iter(self.loader)
+        for batch in batches:
+            return batches, batch
+        return None
+
+    def _batches(self) -> Iterator[Any]:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            yield opened[1]
+            yield from opened[0]
+        else:
+            yield from self.loader
+
+
+def _spec(leaf: object, rows: int | None) -> tf.TensorSpec:
+    """Returns shape and dtype of a part of a batch. Raises FeedError when TensorFlow has no such dtype."""
+    if not isinstance(leaf, np.ndarray):
+        raise FeedError(
+            f"a batch holds a {type(leaf).__name__}, which is no tensor",
+            hint="samples for TensorFlow are NumPy arrays and numbers, nested in dict, list or tuple",
+        )
+    return tf.TensorSpec((rows, *leaf.shape[1:]), tf.as_dtype(leaf.dtype))
+
+
+def feed(
+    dataset: Any, batch_size: int, *, state: Mapping[str, Any] | None = None, seed: int | None = 0, **options: Any
+) -> FeedDataset:
+    """Makes a `tf.data.Dataset` of headrace's own feed.
+
+    The first batch is loaded at once, because TensorFlow asks for shapes and dtypes before the training.
+
+    Args:
+        dataset: a call of a function marked with `headrace.feed.pipeline`, or a map-style dataset. Samples are NumPy
+            arrays and numbers, nested in dict, list or tuple.
+        batch_size: rows of a batch, per rank.
+        state: where to begin: what `FeedDataset.state_dict` returned.
+        seed: of order and random numbers.
+        **options: as of `headrace.feed.DataLoader`: `shuffle`, `drop_last` (rows are static then), `num_workers`,
+            `rank` and `world_size`, `workers`, ...
+
+    Raises:
+        FeedError: a batch that TensorFlow cannot take, or an option that it has no use for.
+        PositionError: `state` does not fit.
+
+    Example:
+        images = headrace.tensorflow.feed(train_set(), 64, shuffle=True, drop_last=True)
+        model.fit(images, epochs=3)
+    """
+    for name in ("device", "pin_memory", "generator"):
+        if options.get(name):
+            raise FeedError(f"{name} is for torch", hint="TensorFlow places batches itself")
+    options.setdefault("collate_fn", stack_arrays)
+    if options.get("num_workers"):  # a fork of a process that has TensorFlow's threads may hang
+        options.setdefault("multiprocessing_context", "forkserver")
+        options.setdefault("persistent_workers", not isinstance(dataset, Pipeline))
+    loader = DataLoader(dataset, batch_size, seed=seed, **options)
+    if state:
+        loader.load_state_dict(dict(state))
+    return FeedDataset(loader, skips=options.get("on_error") == "skip")

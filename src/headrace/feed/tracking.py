@@ -1,0 +1,95 @@
+"""`headrace.track`: measures a loader that is not headrace's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from headrace.errors import FeedError
+from headrace.feed.meter import StepMeter
+from headrace.feed.tree import bytes_of, rows_of
+
+T = TypeVar("T")
+
+
+def extent(batch: Any) -> tuple[int, int]:
+    """Returns the rows and the payload bytes of a batch of tensors or arrays, of TensorFlow's too; 0 where it has none.
+
+    The rows are those of its first tensor; what a distribution strategy has divided among replicas is added up. Strings
+    of TensorFlow have no bytes here: to know their length would be to read them.
+    """
+    rows, size = rows_of(batch), bytes_of(batch)
+    tensorflow = sys.modules.get("tensorflow")
+    if rows or size or tensorflow is None:
+        return rows, size
+    flat = tensorflow.nest.flatten
+    replicas = next((getattr(leaf, "values", (leaf,)) for leaf in flat(batch)), ())
+    rows = sum(int(tensor.shape[0]) for tensor in replicas if tensorflow.is_tensor(tensor) and tensor.shape.rank)
+    tensors = [leaf for leaf in flat(batch, expand_composites=True) if tensorflow.is_tensor(leaf)]
+    return rows, sum(leaf.dtype.size * leaf.shape.num_elements() for leaf in tensors if leaf.dtype.name != "string")
+
+
+def measured(iterator: Iterator[T], meter: StepMeter, epoch: int) -> Iterator[T]:
+    """Goes through one pass over a loader, and measures it.
+
+    Args:
+        iterator: of the loader.
+        meter: measures it.
+        epoch: number of the pass.
+    """
+    meter.begin()
+    while True:
+        meter.waiting()
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            meter.ended()
+            return
+        meter.got(*extent(batch), epoch)
+        yield batch
+
+
+class Tracked(Generic[T]):
+    """A loader that is measured; otherwise it is the loader itself (`len`, attributes). See `track`."""
+
+    def __init__(self, loader: Iterable[T], name: str) -> None:
+        self._loader = loader
+        self._meter = StepMeter(name)
+        self._epoch = 0
+
+    def __iter__(self) -> Iterator[T]:
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow is not None and not tensorflow.executing_eagerly():
+            raise FeedError(
+                "headrace.track measures a loop that runs in Python, and this one is being made a graph",
+                hint="take the loop out of the @tf.function, and leave the step in it",
+            )
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return measured(iter(self._loader), self._meter, epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def track(loader: Iterable[T], name: str = "train") -> Tracked[T]:
+    """Measures step time, data wait and, with CUDA, compute time of any loader. headrace's own does so by itself.
+
+    Outside a job nothing is written, and a step costs some microseconds more.
+
+    Args:
+        loader: anything that is iterated once an epoch in Python: torch's DataLoader, a tf.data.Dataset in a loop of
+            your own, a generator function's result.
+        name: name of the loader in the run's metrics.
+
+    Example:
+        for images, labels in headrace.track(loader):
+            ...
+
+    Raises:
+        FeedError: in iteration inside of a tf.function.
+    """
+    return Tracked(loader, name)

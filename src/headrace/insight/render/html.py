@@ -1,0 +1,185 @@
+"""Reports and comparisons as one self-contained HTML page: no script, nothing fetched, light and dark, readable narrow.
+
+All text of a run is escaped, and the page's own policy forbids scripts and every external resource.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from headrace.insight.comparison import Cell, Comparison
+from headrace.insight.render.charts import Line, chart, key
+from headrace.insight.render.sheets import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
+from headrace.insight.render.style import STYLE
+from headrace.insight.render.words import HOW, number, spread, standing, title
+from headrace.insight.reporting import Report
+from headrace.insight.series import Series
+from headrace.insight.verdict import Verdict
+
+
+def report_page(report: Report) -> str:
+    """Returns the page of one run."""
+    verdict = report.verdict
+    cause = f'<p class="cause">{_text(f"cause: {report.cause}")}</p>' if report.cause is not None else ""
+    trained = f"time to train: {number(report.time_to_train)} {report.time_to_train.note}".strip()
+    stands = standing(report.status, report.degraded)
+    body = [
+        f"<header><h1>{_text(report.run_id)}</h1><p>{_text(stands)} · {_text(trained)}</p>{cause}</header>",
+        f'<section class="verdict">{_badge(verdict)}<p class="sentence">{_text(verdict.sentence)}.</p>'
+        f"<p>{_text(verdict.next)}.</p>{_table(evidence_sheet(verdict))}"
+        f"<p class='rule'>Rule: {_text(verdict.formula)}</p></section>",
+        _charts(report),
+        *(_section(sheet) for sheet in report_sheets(report)),
+        _notes([*verdict.notes, *report.notes, *(report.cost.notes if report.cost else ()), HOW]),
+        _formulas(report.formulas),
+        _source(["report", report.run_id]),
+    ]
+    return _page(report.run_id, body)
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Returns the page of several runs side by side."""
+    names = [run.run_id for run in comparison.runs]
+    cards = "".join(
+        f'<li class="card"><h2>{key(index)}{_text(run.run_id)}</h2><p>{_text(standing(run.status, run.degraded))} '
+        f"{_badge(run.verdict)}</p><p>{_text(run.verdict.sentence)}.</p></li>"
+        for index, run in enumerate(comparison.runs)
+    )
+    summary = "".join(f"<li>{_text(line)}.</li>" for line in comparison.summary)
+    body = [
+        f"<header><h1>{len(names)} runs compared</h1></header>",
+        f'<ul class="cards">{cards}</ul>',
+        f'<ul class="summary">{summary}</ul>' if summary else "",
+        f"<section><h2>Figures</h2>{_side_by_side(comparison)}</section>",
+        _compared_charts(comparison),
+        _notes([*comparison.notes, "\u00d7: ratio to the first run. " + HOW]),
+        _formulas(comparison.formulas),
+        _source(["compare", *names]),
+    ]
+    return _page(", ".join(names), body)
+
+
+def _side_by_side(comparison: Comparison) -> str:
+    """A column a run; under each value its spread and what it means against the first run."""
+    head = "".join(
+        f'<th class="right">{key(index)}<br>{_text(run.run_id)}</th>' for index, run in enumerate(comparison.runs)
+    )
+    rows = "".join(
+        f"<tr><th scope='row'>{_text(title(row.name, row.group))}</th>{''.join(map(_compared, row.cells))}</tr>"
+        for row in comparison.rows
+        if any(cell.figure.value is not None for cell in row.cells)
+    )
+    table = f'<table class="runs"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="wide">{table}</div>'
+
+
+def _compared(cell: Cell) -> str:
+    lines = [f"<b>{_text(number(cell.figure))}</b>"]
+    if cell.figure.spread is not None:
+        lines.append(f"<small>{_text(spread(cell.figure))}</small>")
+    if cell.differs is not None and cell.ratio is not None:
+        said = f"{cell.ratio:.2f} &times;, {BEYOND if cell.differs else WITHIN}"
+        lines.append(f"<mark>{said}</mark>" if cell.differs else f"<small>{said}</small>")
+    elif cell.ratio is not None and cell.ratio != 1.0:
+        lines.append(f"<small>{cell.ratio:.2f} &times;</small>")
+    return f'<td class="right">{"<br>".join(lines)}</td>'
+
+
+def _charts(report: Report) -> str:
+    start = report.started if report.started is not None else report.created
+    alone = {one.name: one for one in report.series if not one.group}
+    grouped = [one for one in report.series if one.group]
+    charts = [
+        chart(title(name), [Line(title(name), alone[name], start, 0)])
+        for name in ("step_time", "data_wait")
+        if name in alone
+    ]
+    for name in dict.fromkeys(one.name for one in grouped):
+        same = [one for one in grouped if one.name == name]
+        charts.append(
+            chart(f"{title(name)} by group", [Line(one.group, one, start, index) for index, one in enumerate(same)])
+        )
+    return _charted(charts)
+
+
+def _compared_charts(comparison: Comparison) -> str:
+    every = [one for run in comparison.runs for one in run.series]
+    kinds = dict.fromkeys((one.name, one.group) for one in every)
+    charts = []
+    for name, group in sorted(kinds, key=lambda kind: bool(kind[1])):
+        lines = [
+            Line(run.run_id, one, _start(run.started, run.series), index)
+            for index, run in enumerate(comparison.runs)
+            for one in run.series
+            if (one.name, one.group) == (name, group)
+        ]
+        charts.append(chart(title(name, group), lines))
+    return _charted(charts)
+
+
+def _start(started: float | None, series: Sequence[Series]) -> float:
+    return min(one.t[0] for one in series) if started is None else started
+
+
+def _charted(charts: Sequence[str]) -> str:
+    return f'<section class="charts">{"".join(charts)}</section>' if charts else ""
+
+
+def _badge(verdict: Verdict) -> str:
+    how = " (inferred)" if verdict.inferred else ""
+    band = f"{verdict.band} " if verdict.band in ("moderately", "highly") else ""
+    return f'<strong class="badge {verdict.name.value}">{_text(band + verdict.name.value + how)}</strong>'
+
+
+def _section(sheet: Sheet) -> str:
+    heading = f"<h2>{_text(sheet.title.capitalize())}</h2>" if sheet.title else ""
+    return f"<section>{heading}{_table(sheet)}</section>"
+
+
+def _table(sheet: Sheet) -> str:
+    head = "".join(f"<th{_side(sheet, x)}>{_text(name)}</th>" for x, name in enumerate(sheet.columns))
+    rows = "".join(
+        "<tr>" + "".join(_cell(sheet, y, x, cell) for x, cell in enumerate(row)) + "</tr>"
+        for y, row in enumerate(sheet.rows)
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _cell(sheet: Sheet, y: int, x: int, cell: str) -> str:
+    text = f"<mark>{_text(cell)}</mark>" if (y, x) in sheet.marked else _text(cell)
+    return f"<th scope='row'>{text}</th>" if x == 0 else f"<td{_side(sheet, x)}>{text}</td>"
+
+
+def _side(sheet: Sheet, column: int) -> str:
+    return ' class="right"' if column in sheet.right else ""
+
+
+def _notes(notes: Iterable[str]) -> str:
+    lines = "".join(f"<li>{_text(note)}</li>" for note in dict.fromkeys(notes))
+    return f'<section class="notes"><h2>Notes</h2><ul>{lines}</ul></section>'
+
+
+def _formulas(formulas: dict[str, str]) -> str:
+    lines = "".join(f"<dt>{_text(name)}</dt><dd>{_text(formula)}</dd>" for name, formula in formulas.items())
+    return f"<details><summary>How every figure is computed</summary><dl>{lines}</dl></details>"
+
+
+def _source(command: Sequence[str]) -> str:
+    line = " ".join(["headrace", *command, "--output json"])
+    return f"<footer>All numbers of this page: <code>{_text(line)}</code></footer>"
+
+
+def _page(name: str, body: Iterable[str]) -> str:
+    shown = "\n".join(part for part in body if part)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>{_text(name)}</title>'
+        f"<style>{STYLE}</style></head>\n<body><main>\n{shown}\n</main></body></html>\n"
+    )
+
+
+def _text(text: str) -> str:
+    return html.escape(text, quote=True)

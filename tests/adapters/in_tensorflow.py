@@ -1,0 +1,107 @@
+"""A TensorFlow process without torch that trains from the feed and prints what it saw (see test_tensorflow_feed.py).
+
+python in_tensorflow.py SERVERS SECRET KILL_ONCE PID
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class NoTorch:
+    """Refuses to import torch, as if it were not installed."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(name)
+
+
+def in_slab(tensor: Any) -> bool:
+    """Says whether a tensor's memory is one of the feed's slabs."""
+    import numpy as np
+
+    address = np.from_dlpack(tensor).ctypes.data
+    spans = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:headrace" in line]
+    return any(int(span.split("-")[0], 16) <= address < int(span.split("-")[1], 16) for span in spans)
+
+
+def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
+    """Returns what was seen."""
+    import array_data
+    import tensorflow as tf
+
+    import headrace.tensorflow
+    from headrace.errors import FeedError
+    from headrace.feed import DataLoader, stack_arrays
+
+    here = {"shuffle": True, "seed": 3, "drop_last": True}
+    there = here | {"workers": servers, "secret_file": secret}
+    saw: dict[str, Any] = {}
+
+    # What one process makes, and what two hosts make of which one is lost, with a worker that is killed once.
+    plain = [
+        batch[0]["image"].tobytes() for batch in DataLoader(array_data.pictures(), 8, collate_fn=stack_arrays, **here)
+    ]
+    ds = headrace.tensorflow.feed(array_data.pictures(kill_once=kill_once), 8, prefetch_factor=1, **there)
+    saw["spec"] = str(ds.element_spec)
+    saw["length"] = len(ds)
+    got, slabs = [], []
+    for step, (fields, _) in enumerate(ds):
+        got.append(fields["image"].numpy().tobytes())
+        slabs.append(in_slab(fields["image"]))
+        if step == 3:
+            os.kill(int(pid), signal.SIGKILL)
+    saw["same"], saw["in slabs"] = got == plain, all(slabs)
+    stats = ds.loader.stats()
+    saw["killed"] = [stats["workers_lost"], stats["retries"], Path(kill_once).exists()]
+    saw["copied"] = stats["bytes_copied"]
+    ds.close()
+
+    # A position in the middle of the second epoch, while TensorFlow reads ahead.
+    ds = headrace.tensorflow.feed(array_data.pictures(), 8, num_workers=2, **here)
+    list(ds)
+    ahead = iter(ds.prefetch(4))
+    second = [next(ahead)[1].numpy().tolist() for _ in range(5)]
+    state = ds.state_dict(5)
+    second += [labels.numpy().tolist() for _, labels in ahead]
+    saw["ahead of the training"] = ds.state_dict()["step"] != 5
+    ds.close()
+    resumed = headrace.tensorflow.feed(array_data.pictures(), 8, state=json.loads(json.dumps(state)), **here)
+    saw["resumed"] = [labels.numpy().tolist() for _, labels in resumed] == second[5:]
+    saw["every sample once"] = sorted(label for labels in second for label in labels) == list(range(96))
+
+    # Keras, over two epochs, from a position.
+    model = tf.keras.Sequential([tf.keras.layers.Input((4, 3)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    resumed.load_state_dict(state)
+    places: list[Any] = []
+    note = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: places.append(resumed.state_dict(batch + 1))
+    )
+    images = resumed.map(lambda fields, label: (fields["image"] / 96, label))
+    model.fit(images, epochs=2, initial_epoch=1, verbose=0, callbacks=[note])  # the rest: shorter than an epoch
+    model.fit(images, epochs=3, initial_epoch=2, verbose=0, callbacks=[note])
+    saw["places"] = [(place["epoch"], place["step"]) for place in places]
+
+    # Mistakes.
+    try:
+        headrace.tensorflow.feed(array_data.words(), 8)
+    except FeedError as error:
+        saw["words"] = str(error)
+    raising = headrace.tensorflow.feed(array_data.raising(), 8)
+    try:
+        list(raising)
+    except tf.errors.OpError as error:
+        saw["raising"] = str(error)
+    saw["torch"] = "torch" in sys.modules
+    return saw
+
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, NoTorch())  # type: ignore[arg-type]
+    print(json.dumps(main(*sys.argv[1:])))

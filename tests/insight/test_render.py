@@ -1,0 +1,271 @@
+"""Sheets, Markdown and pages of reports and comparisons: the JSON has all they show, and a run's text is no markup."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from recorded_runs import FEED, feed, host, loader, rank, record
+
+from headrace.insight import Comparison, Report, compare, report
+from headrace.insight.figures import Figure, Spread
+from headrace.insight.render import (
+    comparison_markdown,
+    comparison_page,
+    comparison_sheets,
+    report_markdown,
+    report_page,
+    report_sheets,
+)
+from headrace.insight.render.charts import HEIGHT, WIDTH, Line, chart, nice_ticks
+from headrace.insight.render.words import number, quantity, spread
+from headrace.insight.series import MOST_POINTS, Point, Series, thinned
+from headrace.runs import Cause, Status, Stream
+
+HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
+EVIL = '<script>alert("1")</script> | `x` & "y"'
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return report(record(tmp_path_factory.mktemp("slow"), "homogeneous", {rank(0): loader(0.5, step=0.2), **HOSTS}))
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    metrics = {rank(0): loader(0.01, seed=4), FEED: feed(0.5, 0.2, link=0.1), **HOSTS}
+    return report(record(tmp_path_factory.mktemp("fast"), "heterogeneous", metrics))
+
+
+@pytest.fixture(scope="module")
+def compared(slow: Report, fast: Report) -> Comparison:
+    return compare([slow, fast])
+
+
+def test_a_comparison_marks_what_is_beyond_noise_and_says_so(compared: Comparison) -> None:
+    rows = {(row.name, row.group): row.cells[1] for row in compared.rows}
+    assert rows["step_time", ""].differs is True
+    assert rows["step_time", ""].ratio == pytest.approx(0.5, rel=0.05)
+    assert rows["data_wait", ""].differs is True
+    assert rows["cpu", "dnn_group"].differs is False
+    assert rows["time_to_train", ""].differs is None
+    per_sample = rows["cost_per_1000_samples", ""]
+    assert per_sample.differs is True
+    assert per_sample.figure.confidence is not None
+    assert any("times as fast, beyond the noise of the steps" in line for line in compared.summary)
+    assert any("cheaper, beyond the noise" in line for line in compared.summary)
+    assert msgspec.json.decode(msgspec.json.encode(compared), type=Comparison) == compared
+
+
+def test_runs_that_do_not_differ_are_said_not_to(tmp_path: Path) -> None:
+    reports = [report(record(tmp_path, f"job-{n}", {rank(0): loader(0.4, seed=n), **HOSTS})) for n in range(2)]
+    found = compare(reports)
+    (step,) = [row for row in found.rows if row.name == "step_time"]
+    assert step.cells[1].differs is False
+    assert any("no difference beyond the noise of the steps" in line for line in found.summary)
+    assert "within noise" in comparison_markdown(found)
+    assert "beyond noise" not in str(comparison_sheets(found)[1].rows)
+
+
+def test_short_runs_say_that_their_noise_is_not_known(tmp_path: Path) -> None:
+    reports = [report(record(tmp_path, f"job-{n}", {rank(0): loader(0.4, seconds=5, seed=n)})) for n in range(2)]
+    found = compare(reports)
+    assert {cell.differs for row in found.rows for cell in row.cells} == {None}
+    assert any("not known with fewer than 8 seconds" in line for line in found.summary)
+
+
+def test_every_row_of_the_published_result_tables_is_there(compared: Comparison) -> None:
+    assert [(row.name, row.group) for row in compared.rows] == [
+        ("time_to_train", ""),
+        ("step_time", ""),
+        ("samples_per_second", ""),
+        ("data_wait", ""),
+        ("cpu", "data_group"),
+        ("cpu", "dnn_group"),
+        ("cost_per_hour", ""),
+        ("cost_per_1000_samples", ""),
+        ("cost_per_step", ""),
+        ("cost", ""),
+    ]
+    values = {(row.name, row.group): [cell.figure.value for cell in row.cells] for row in compared.rows}
+    assert all(None not in found for found in values.values())
+
+
+def numbers(value: object) -> set[str]:
+    """The numbers of every figure of a report or comparison, as people see them."""
+    if isinstance(value, Figure):
+        return {number(value), *re.findall(r"[\d.]+", spread(value))}
+    if isinstance(value, msgspec.Struct):
+        return {found for name in value.__struct_fields__ for found in numbers(getattr(value, name))}
+    if isinstance(value, (list, tuple)):
+        return {found for item in value for found in numbers(item)}
+    return set()
+
+
+def test_every_number_of_the_figures_is_a_field_of_the_json(compared: Comparison, fast: Report) -> None:
+    known = numbers(compared)
+    for row in comparison_sheets(compared)[1].rows:
+        assert {row[1], row[3]} <= known | {"-"}
+    mine = numbers(fast)
+    for sheet in report_sheets(fast):
+        if sheet.title == "data workers":
+            shown = [cell.split(" [")[0] for cell in sheet.rows[0][4:]]
+            assert len(shown) >= 6
+            assert set(shown) <= mine
+
+
+class Reader(HTMLParser):
+    """Collects tags and text, and checks that tags are closed."""
+
+    VOID = frozenset({"meta", "br"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(page)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def pages(slow: Report, fast: Report, compared: Comparison) -> dict[str, str]:
+    return {"report": report_page(fast), "comparison": comparison_page(compared), "slow": report_page(slow)}
+
+
+def test_pages_are_whole_and_fetch_nothing(pages: dict[str, str]) -> None:
+    for page in pages.values():
+        found = Reader(page)
+        assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in found.tags}
+        for _, attributes in found.tags:
+            assert not {"src", "href", "onload", "onclick"} & attributes.keys()
+        assert "url(" not in page
+        assert "default-src 'none'" in page
+
+
+def test_charts_have_finite_points_inside_their_frame(pages: dict[str, str]) -> None:
+    drawn = re.findall(r'<svg class="chart".*?</svg>', pages["comparison"], re.S)
+    assert len(drawn) == 4  # step time, data wait, CPU of two groups
+    for svg in drawn:
+        paths = [
+            path.get("d", "") for path in ElementTree.fromstring(svg).iter("path") if "line" in path.get("class", "")
+        ]
+        assert len(paths) == 2
+        for path in paths:
+            pairs = re.findall(r"(-?[\d.]+) (-?[\d.]+)", path)
+            assert len(pairs) >= 20
+            assert all(0 <= float(x) <= WIDTH and 0 <= float(y) <= HEIGHT for x, y in pairs)
+            assert not re.search(r"nan|inf", path)
+
+
+def test_the_verdict_comes_first(pages: dict[str, str], fast: Report) -> None:
+    words = "".join(Reader(pages["report"]).words)
+    assert words.index(fast.verdict.sentence) < words.index("Instance groups")
+    assert fast.verdict.formula in words
+    assert fast.verdict.next in words
+
+
+def test_text_of_a_run_is_never_markup(tmp_path: Path) -> None:
+    cause = Cause(EVIL, "dnn_group", "algo-2", "0")
+    run = record(tmp_path, "job", {rank(0): loader(0.4)}, status=Status.FAILED, cause=cause)
+    found = report(run)
+    named = msgspec.structs.replace(found, job_name=EVIL, run_id=EVIL, notes=(EVIL,))
+    for page in (report_page(named), comparison_page(compare([named, named]))):
+        assert "<script" not in page
+        assert EVIL in "".join(Reader(page).words)
+    for text in (report_markdown(named), comparison_markdown(compare([named, named]))):
+        assert "<script" not in text
+        assert " | `" not in text
+
+
+def test_markdown_tables_have_a_cell_for_every_column(compared: Comparison, fast: Report) -> None:
+    for text in (comparison_markdown(compared), report_markdown(fast)):
+        tables = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
+        assert len(tables) >= 2
+        for table in tables:
+            widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+            assert len(widths) == 1
+    assert "**beyond noise**" in comparison_markdown(compared)
+
+
+def test_a_run_without_any_metric_has_pages_too(tmp_path: Path) -> None:
+    empty = report(record(tmp_path, "empty", {}))
+    for text in (report_page(empty), report_markdown(empty), comparison_page(compare([empty, empty]))):
+        assert "unknown" in text
+        assert "<figure" not in text
+
+
+def test_series_keep_sums_peaks_and_gaps_with_few_points() -> None:
+    points = [Point(float(second), 900.0 if second == 777 else 100.0, 1.0) for second in range(10_000)]
+    points += [Point(0.5, 1.0, 0.0)]  # a second without a step has no value
+    found = thinned("step_time", "ms", points)
+    assert found is not None
+    assert len(found.t) <= MOST_POINTS
+    assert max(found.high) == 900
+    assert min(found.low) == 100
+    assert max(found.value) < 120
+    assert thinned("step_time", "ms", []) is None
+    assert thinned("step_time", "ms", [Point(5.0, 1.0, 2.0)]) == Series(
+        "step_time", "", "ms", 1.0, (5.5,), (0.5,), (0.5,), (0.5,)
+    )
+
+
+def test_a_line_is_broken_where_nothing_was_measured() -> None:
+    times = (*range(10), *range(100, 110))
+    ones = (1.0,) * 20
+    series = Series("cpu", "g", "%", 1.0, tuple(map(float, times)), ones, ones, ones)
+    svg = chart("CPU", [Line("a", series, 0.0, 0)])
+    (path,) = re.findall(r'class="line s0" d="(M[^"]*L[^"]*)"', svg)
+    assert path.count("M") == 2
+    assert chart("CPU", []) == ""
+
+
+@pytest.mark.parametrize("high", [0.001, 0.9, 1, 7, 99.9, 250, 12_345, 1e7])
+def test_ticks_are_round_few_and_inside(high: float) -> None:
+    ticks = nice_ticks(0.0, high)
+    assert 3 <= len(ticks) <= 8
+    assert ticks[0] == 0
+    assert ticks[-1] <= high * 1.0001
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (191.96, "ms", "192.0 ms"),
+        (0.35, "%", "0.35 %"),
+        (567.7, "1/s", "567.7"),
+        (69.0, "1", "69"),
+        (1.66, "1", "1.7"),
+        (3072.0, "bytes", "3.0 KiB"),
+        (5e8, "bytes", "477 MiB"),
+        (12.0, "bytes", "12 B"),
+        (0.00126, "USD", "0.00126 USD"),
+        (37.688, "USD/hour", "37.69 USD/hour"),
+    ],
+)
+def test_numbers_have_their_unit(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_a_spread_has_the_digits_of_its_figure() -> None:
+    assert spread(Figure("step_time", "ms", 109.9, None, Spread(102.14, 117.0, 9))) == "[102.1 .. 117.0]"
+    assert spread(Figure("step_time", "ms", 1.0)) == ""
+    assert number(Figure("step_time", "ms", None)) == "-"

@@ -1,0 +1,136 @@
+"""Every verdict from the files of a run, read as `headrace report` reads them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from recorded_runs import FEED, START, feed, host, loader, rank, record
+
+from headrace.insight import Verdict, report
+from headrace.insight.verdict import STALL_SECONDS
+from headrace.insight.witnesses import silence_of
+from headrace.runs import Cause, LoaderSecond, Metric, Program, Status, Stream
+
+TRAINER, DATA = Stream("dnn_group", "algo-2", "host"), Stream("data_group", "algo-1", "host")
+
+
+def judged(runs: Path, metrics: dict[Stream, list[Metric]]) -> Verdict:
+    return report(record(runs, "job", dict(metrics))).verdict
+
+
+def test_input_bound_the_ranks_wait_and_the_data_workers_work(tmp_path: Path) -> None:
+    found = judged(tmp_path, {rank(0): loader(0.4), FEED: feed(0.97, 0.01, link=0.05)})
+    assert (found.name, found.band, found.inferred) == ("input-bound", "highly", False)
+    figures = {one.name: one for one in found.evidence}
+    assert figures["data_wait"].value == pytest.approx(40)
+    assert figures["produce"].value == pytest.approx(97)
+    assert figures["link"].value == pytest.approx(5)
+    assert figures["data_wait"].window == found.window
+    assert figures["data_wait"].confidence is not None
+    assert "the data workers make samples 97 % of the time" in found.sentence
+
+
+def test_the_warm_up_has_no_say(tmp_path: Path) -> None:
+    records = loader(0.01)
+    first = loader(0.99)[0]
+    assert judged(tmp_path, {rank(0): [first, *records[1:]], FEED: feed(0.3, 0.5)}).name == "compute-bound"
+
+
+def test_network_bound_the_ranks_wait_the_workers_have_results_and_the_link_is_busy(tmp_path: Path) -> None:
+    found = judged(tmp_path, {rank(0): loader(0.3), FEED: feed(0.2, 0.7, link=0.96)})
+    assert found.name == "network-bound"
+    assert "more data workers do not help" in found.next
+
+
+def test_compute_bound_nobody_waits_and_the_workers_have_time_to_spare(tmp_path: Path) -> None:
+    found = judged(tmp_path, {rank(0): loader(0.01), FEED: feed(0.4, 0.1)})
+    assert (found.name, found.band) == ("compute-bound", "not")
+    assert "60 % of their time to spare" in found.sentence
+    assert "do not add CPU hosts" in found.next
+
+
+def test_balanced_nobody_waits_and_nothing_is_to_spare(tmp_path: Path) -> None:
+    assert judged(tmp_path, {rank(0): loader(0.02), FEED: feed(0.9, 0.05)}).name == "balanced"
+
+
+def test_skewed_one_rank_waits(tmp_path: Path) -> None:
+    found = judged(tmp_path, {rank(0): loader(0.01, seed=1), rank(1): loader(0.3, seed=2), FEED: feed(0.5, 0.1)})
+    assert (found.name, found.rank) == ("skewed", "dnn_group/algo-2[1]")
+
+
+def test_skewed_one_rank_computes_longer(tmp_path: Path) -> None:
+    found = judged(tmp_path, {rank(0): loader(0.0), rank(1): loader(0.0, step=0.15), FEED: feed(0.5, 0.1)})
+    assert (found.name, found.rank) == ("skewed", "dnn_group/algo-2[1]")
+    assert "computes" in found.sentence
+
+
+def until(ago: float, records: list[Metric]) -> list[Metric]:
+    """Moves records in time so that the last one is of `ago` seconds before now."""
+    shift = time.time() - ago - records[-1].t
+    return [msgspec.structs.replace(one, t=one.t + shift) for one in records]
+
+
+def test_stalled_a_run_that_goes_on_without_a_step(tmp_path: Path) -> None:
+    ranks: dict[Stream, list[Metric]] = {
+        rank(0): until(STALL_SECONDS + 10, loader(0.1)),
+        rank(1): until(STALL_SECONDS + 30, loader(0.1)),
+    }
+    found = report(record(tmp_path, "job", dict(ranks), ended=None)).verdict
+    assert (found.name, found.rank) == ("stalled", "dnn_group/algo-2[1]")
+    assert found.evidence[0].value == pytest.approx(STALL_SECONDS + 10, abs=5)
+
+
+def test_a_run_that_goes_on_and_makes_steps_is_judged_by_what_is_there(tmp_path: Path) -> None:
+    found = report(record(tmp_path, "job", {rank(0): until(1, loader(0.4))}, ended=None)).verdict
+    assert found.name == "input-bound"
+
+
+def test_stalled_a_run_that_stall_after_has_ended(tmp_path: Path) -> None:
+    reason = "stalled: no output or metrics for 5 s; the quietest: dnn_group/algo-2[0] (5 s)"
+    cause = Cause(reason, "dnn_group", "algo-2", "0")
+    found = report(record(tmp_path, "job", {rank(0): loader(0.1)}, status=Status.FAILED, cause=cause)).verdict
+    assert (found.name, found.rank, found.notes) == ("stalled", "dnn_group/algo-2[0]", (reason,))
+    assert {one.name: one.value for one in found.evidence} == {"silence": pytest.approx(10)}
+
+
+def test_unknown_without_metrics_and_with_too_few(tmp_path: Path) -> None:
+    for metrics in ({}, {rank(0): loader(0.5, seconds=3)}):
+        found = report(record(tmp_path, "job", dict(metrics))).verdict
+        assert (found.name, found.inferred) == ("unknown", False)
+        assert "headrace.track" in found.next
+
+
+def test_inferred_from_gpu_and_cpu_use_when_no_loader_was_measured(tmp_path: Path) -> None:
+    found = judged(tmp_path, {TRAINER: host(0.4, gpu=45.0), DATA: host(0.99)})
+    assert (found.name, found.inferred) == ("input-bound", True)
+    assert found.sentence.startswith("input-bound (inferred): GPU use is 45 %, CPU use of data_group 99 %")
+
+
+def test_a_run_that_has_ended_by_itself_is_not_stalled_whenever_it_is_read(tmp_path: Path) -> None:
+    run = record(tmp_path, "job", {rank(0): loader(0.4)}, ended=4000.0)  # an hour of evaluation after the training
+    assert report(run).verdict.name == "input-bound"
+
+
+def test_only_a_run_that_goes_on_can_stand_still() -> None:
+    silent = {rank(0): [one for one in loader(0.1) if isinstance(one, LoaderSecond)]}
+    rank_seen_alive = (Program(rank(0), 1, START),)  # its exit was never written
+    now = START + 10_000
+    assert silence_of(Status.FAILED, None, rank_seen_alive, silent, now) is None
+    assert silence_of(Status.STOPPING, None, rank_seen_alive, silent, now) is None
+    found = silence_of(Status.IN_PROGRESS, None, rank_seen_alive, silent, now)
+    assert found is not None
+    assert found.seconds == pytest.approx(10_000 - 31)
+    uploading = (Program(rank(0), 1, START, ended=START + 40),)
+    assert silence_of(Status.IN_PROGRESS, None, uploading, silent, now) is None
+
+
+def test_workers_of_another_loader_have_no_say(tmp_path: Path) -> None:
+    mine = [msgspec.structs.replace(one, loader="train") for one in feed(0.9, 0.05)]
+    others = [msgspec.structs.replace(one, loader="eval") for one in feed(0.0, 0.0)]
+    found = judged(tmp_path, {rank(0): [*loader(0.4), *mine, *others]})
+    figures = {one.name: one.value for one in found.evidence}
+    assert figures["produce"] == pytest.approx(90)
+    assert "link" not in figures  # they are processes of the rank
