@@ -24,8 +24,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"instance", "feed", "runs", "processes"},
     "engines": {"job", "instance", "runs", "catalog", "processes"},
     "insight": {"runs", "catalog"},
-    "adapters": {"feed", "job", "runs"},
-    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "adapters": {"feed", "instance", "job", "runs"},
+    "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console"},
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
@@ -33,8 +34,9 @@ OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
     "instance/s3.py": {"botocore", "s3transfer"},
+    "agent/tfdata.py": {"tensorflow"},
 }
-HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec"]
+HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]
 
 
 def room_of(path: Path) -> str:

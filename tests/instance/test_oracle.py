@@ -213,6 +213,7 @@ DIFFERENCES = (
     ),
     Difference("public", "paths", "paths that have no property", only_ours(lambda seen: True)),
     Difference("public", "region", "theirs is only in SAGEMAKER_REGION", only_ours(lambda seen: True)),
+    Difference("public", "tf_data_service", "where the job's tf.data.service is", only_ours(lambda seen: True)),
 )
 
 

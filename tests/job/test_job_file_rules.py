@@ -496,7 +496,6 @@ def test_a_value_at_its_limit_is_allowed(problems: Problems, text: str) -> None:
         ("placement: x", "placement", ""),
         ("budget: {max_cost: 3, on_exceed: fail}", "budget.on_exceed", "stopped"),
         ("array: {grid: {}}", "array", "--set"),
-        ("data_service: {tf_data: {enabled: true}}", "data_service.tf_data", "feed"),
         ("engines: {slurm: {}}", "engines.slurm", "local"),
     ],
 )

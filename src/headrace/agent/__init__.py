@@ -6,7 +6,8 @@ coordinator of the job.
 
     coordinator   the job's state machine: events in, effects out (pure)
     leader        runs the coordinator on the leader's host: clock, control port, event file
-    host          the agent of one host: programs, output, metrics, feed server, stop
+    host          the agent of one host: programs, output, metrics, data services, stop
+    tfdata        one server of tf.data.service, a process of its own
     programs      what runs on a host (pure)
     messages      what agents and coordinator say, and the seal on every message (pure)
     control       carries sealed messages over gRPC

@@ -4,7 +4,7 @@
     RUNNING    the programs run; groups start when those are ready that they depend on (see `readiness`), hosts whose
                programs are done and that serve nobody are released
     SETTLING   something failed; a moment is given to what failed with it, to name the first cause (see `firstcause`)
-    STOPPING   the outcome is decided and never changes; programs are stopped first, then the feed servers, so that a
+    STOPPING   the outcome is decided and never changes; programs are stopped first, then the data service, so that a
                trainer that saves its work on SIGTERM still gets batches
     FINISHED   every host has ended, or did not end in time
 
@@ -20,9 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from headrace.agent.allowance import NOTHING, Allowance, Used
 from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
-from headrace.agent.hoststate import HostState, whose_cable
+from headrace.agent.hoststate import HostState, ServerState, whose_cable
 from headrace.agent.messages import (
     DaemonEnded,
     DaemonWanted,
@@ -38,14 +40,18 @@ from headrace.agent.messages import (
     ProgramsEnded,
     Ready,
     Report,
+    ServerDown,
+    ServerUp,
     StopOrder,
 )
 from headrace.agent.mpi.daemons import Daemons
 from headrace.agent.mpi.outcome import unfinished_worlds
 from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, mpi_peers
 from headrace.agent.readiness import startable, waits_in_vain
+from headrace.agent.serving import LOST, READY, STARTING, Serving
 from headrace.agent.stall import stalled
-from headrace.instance.launch import FeedHost, LaunchPlan
+from headrace.instance.launch import LaunchPlan
+from headrace.instance.tfdata import tf_data_servers
 from headrace.processes.table import name_of_exit
 from headrace.runs.events import (
     Cause,
@@ -116,17 +122,16 @@ class Coordinator:
         self._suspects: list[Suspect] = []
         self._outcome: tuple[Status, Cause | None] = (Status.FAILED, None)
         self._stop: StopOrder | None = None
-        self._feed_generation = 1
         self._daemons = Daemons(plan)
-        self._feed: tuple[FeedHost, ...] = ()
         self._hosts: dict[str, HostState] = {}
         for host in plan.hosts:
             executors = plan.group(host.group).feed_executors
             streams = expected_streams(plan, host.name)
             state = HostState(host.name, host.group, host.address, streams, executors, heard=now)
-            state.feed = "starting" if executors else ""
+            state.feed = STARTING if executors else ""
+            state.servers = {server.stream: ServerState() for server in tf_data_servers(plan, host.name)}
             self._hosts[host.name] = state
-        self._list_feed()
+        self._serving = Serving(plan, self._hosts)
 
     # --- what the hosts shall do -------------------------------------------------------------------------------
 
@@ -139,8 +144,8 @@ class Coordinator:
         return Orders(
             ack=host.taken,
             start=host.started > 0,
-            feed_generation=self._feed_generation,
-            feed=self._feed,
+            feed_generation=self._serving.generation,
+            feed=self._serving.feed,
             daemons=self._daemons.orders_of(name),
             daemon_ends=self._daemons.ends_of(name),
             stop=stop,
@@ -234,13 +239,21 @@ class Coordinator:
                 effects.wake.add(self._daemons.ended(host.name, message))
             case FeedUp():
                 host.executors = message.executors
-                self._feed_changed(host, "ready", effects)
+                self._serving.feed_is(host, READY)
+                effects.wake.update(self._hosts)
                 effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
             case FeedDown():
                 self._feed_lost(host, f"feed server {message.reason}", message.gone, effects, now)
             case ExecutorLost():
                 reason = f"data worker process {message.reason}"
                 self._record_worker(host, reason, message.replaced, effects, now)
+            case ServerUp():
+                event, skew = self._serving.server_up(host, message, now)
+                effects.records.append(event)
+                if skew is not None:
+                    self._suspect(Suspect(Kind.SILENT, now, skew), now)
+            case ServerDown():
+                self._server_lost(host, message.stream, message.reason, message.gone, effects, now)
             case Ready():
                 host.ready = True
             case ProgramsEnded():
@@ -259,30 +272,21 @@ class Coordinator:
                 DataWorkerLost(t=now, group=host.group, host=host.name, reason=reason, recovered=recovered)
             )
 
-    def _feed_changed(self, host: HostState, state: str, effects: Effects) -> None:
-        host.feed = state
-        self._feed_generation += 1
-        self._list_feed()
-        effects.wake.update(self._hosts)
-
-    def _list_feed(self) -> None:
-        """Makes the list that goes to every host, with every order: once for each generation."""
-        port = self._plan.ports.feed
-        self._feed = tuple(
-            FeedHost(each.name, each.group, f"tcp://{each.address}:{port}", each.executors, each.feed)
-            for each in self._hosts.values()
-            if each.feed
-        )
-
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
-        host.feed_word = reason
-        self._feed_changed(host, "lost" if gone else "starting", effects)
+        self._serving.feed_is(host, LOST if gone else STARTING, reason)
+        effects.wake.update(self._hosts)
         self._record_worker(host, reason, not gone, effects, now)
-        if gone and self._nobody_serves() and any(each.unfinished for each in self._hosts.values()):
-            self._suspect(Suspect(Kind.SILENT, now, _feed_cause(host, "")), now)
+        self._go_on_or_not(gone, now)
 
-    def _nobody_serves(self) -> bool:
-        return all(each.feed in {"", "lost"} for each in self._hosts.values())
+    def _server_lost(self, host: HostState, name: str, reason: str, gone: bool, effects: Effects, now: float) -> None:
+        self._serving.server_down(host, name, reason, gone, now)
+        self._record_worker(host, f"{name} {reason}", not gone, effects, now)
+        self._go_on_or_not(gone, now)
+
+    def _go_on_or_not(self, gone: bool, now: float) -> None:
+        over = self._serving.over() if gone and any(each.unfinished for each in self._hosts.values()) else None
+        if over is not None:
+            self._suspect(Suspect(Kind.SILENT, now, over), now)
 
     def _lose(self, host: HostState, reason: str, effects: Effects, now: float) -> None:
         if host.lost or host.ended:
@@ -297,6 +301,9 @@ class Coordinator:
         effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
+        for name, server in host.servers.items():
+            if server.state != LOST:
+                self._server_lost(host, name, f"host lost: {reason}", True, effects, now)
 
     def _goes_on_without(self, host: HostState) -> bool:
         return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
@@ -348,7 +355,7 @@ class Coordinator:
             self._begin_stop(Status.STOPPED, used_up, plan.stop_grace, effects, now)
         elif (vain := waits_in_vain(plan, self._hosts, now)) is not None:
             self._begin_stop(Status.FAILED, vain, FAILURE_GRACE, effects, now)
-        elif plan.stall_after and (stall := stalled(complete, plan.stall_after, now)) is not None:
+        elif (stall := stalled(complete, plan.stall_after, now, self._serving.missing())) is not None:
             self._begin_stop(Status.FAILED, stall, FAILURE_GRACE, effects, now)
         else:
             self._release_idle(effects)
@@ -373,10 +380,10 @@ class Coordinator:
     def _decide(self, effects: Effects, now: float) -> None:
         first = first_of(self._suspects)
         cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause)
-        down = [host for host in self._hosts.values() if host.feed_word and host.feed != "ready"]
-        serves = any(host.feed == "ready" for host in self._hosts.values())
-        if first.kind is not Kind.SILENT and down and not serves:
-            cause = _feed_cause(down[-1], f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}")
+        blame = self._serving.blame()
+        if first.kind is not Kind.SILENT and blame is not None:
+            then = f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}"
+            cause = msgspec.structs.replace(blame, reason=blame.reason + then)
         self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
 
     def _begin_stop(self, status: Status, cause: Cause | None, grace: float, effects: Effects, now: float) -> None:
@@ -410,8 +417,3 @@ class Coordinator:
         self.verdict = JobFinished(t=now, status=self._outcome[0], cause=self._outcome[1])
         effects.records.append(self.verdict)
         effects.wake.update(self._hosts)
-
-
-def _feed_cause(host: HostState, more: str) -> Cause:
-    reason = f"no data worker is left: {host.feed_word}{more}"
-    return Cause(reason, host.group, host.name, "feed", infrastructure=host.lost)

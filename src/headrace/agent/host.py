@@ -12,9 +12,8 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import cast
 
@@ -25,17 +24,15 @@ from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.elastic import ElasticHost
 from headrace.agent.ending import all_ended, end_programs
 from headrace.agent.feedfile import write_feed_file
-from headrace.agent.feedserver import FeedServer
 from headrace.agent.hostprograms import HostPrograms
+from headrace.agent.hostservices import HostServices
 from headrace.agent.leader import Leader
 from headrace.agent.measuring import Measuring
 from headrace.agent.memory import MemoryKills
-from headrace.agent.messages import Heartbeat, Hello, HostEnded, Message, Orders, ProgramsEnded, Ready, StopOrder
+from headrace.agent.messages import Heartbeat, Hello, HostEnded, Orders, ProgramsEnded, Ready, StopOrder
 from headrace.agent.mpi.host import MpiHost
 from headrace.agent.programs import (
-    FEED,
     expected_streams,
-    feed_argv,
     is_in_elastic_world,
     is_in_mpi_world,
     is_launcher,
@@ -81,7 +78,6 @@ class HostAgent:
         self._memory = MemoryKills(self.me.memory, self.note)
         self._measuring = Measuring(plan, host, self._paths, self.note)
         self._reaper = Reaper()
-        self._feed: FeedServer | None = None
         self._feed_generation = 0
         self._started = False
         self._stop: StopOrder | None = None
@@ -124,6 +120,16 @@ class HostAgent:
             self._measuring.take,
         )
         self._programs.on_end = self._program_ended
+        self._services = HostServices(
+            plan,
+            host,
+            self._programs,
+            self._paths,
+            self._client.report,
+            self.note,
+            self._memory,
+            self._variables.scratch or self.me.base_dir,
+        )
         self._mpi: MpiHost | None = None
         if is_in_mpi_world(plan, host):
             self._mpi = MpiHost(
@@ -151,6 +157,7 @@ class HostAgent:
         self._client.report(Hello(self.group.name))
         self._task(self._measuring.run())
         self._task(self._memory.watch())
+        self._task(self._services.watch())
         self._variables.prepare()
         for launcher in (self._mpi, self._elastic):
             if launcher is not None:
@@ -169,6 +176,7 @@ class HostAgent:
                 task.cancel()
             await asyncio.wait(self._tasks, timeout=0.1)
             self._tasks = [task for task in self._tasks if not task.done()]
+        self._services.close()
         self._programs.close_logs()
         self._log.close()
         self._events.close()
@@ -246,11 +254,11 @@ class HostAgent:
 
     def _start_programs(self) -> None:
         self._started = True
+        self._services.start()
         for spec in programs_of(self.plan, self.me.name):
-            if spec.is_feed:
-                self._feed = FeedServer(self._start_feed, self._report_feed, self.note, self.plan.start_timeout)
-                self._feed.start()
-            elif spec.is_mpirun and self._mpi is not None:
+            if spec.is_service:
+                continue
+            if spec.is_mpirun and self._mpi is not None:
                 self._programs.start_by(spec.stream, self._mpi.start_mpirun)
             elif spec.is_torchrun and self._elastic is not None:
                 self._programs.start_by(spec.stream, self._elastic.start_torchrun)
@@ -269,14 +277,8 @@ class HostAgent:
             where = self._stream(stream)
             return [self._paths.log(where), self._paths.metrics(where)]
 
-        return Heartbeat(quiet_times(self._programs.running, files) if self.plan.stall_after else {})
-
-    def _start_feed(self, status_fd: int, on_end: Callable[[], None]) -> Running:
-        argv = [self.plan.python_of(self.group.name) or sys.executable, *feed_argv(self.plan, self.me.name, status_fd)]
-        return self._programs.launch_feed(argv, status_fd, on_end)
-
-    def _report_feed(self, message: Message) -> None:
-        self._client.report(self._memory.explain(message))
+        wanted = self.plan.stall_after or self.plan.tf_data
+        return Heartbeat(quiet_times(self._programs.running, files) if wanted else {})
 
     def _program_ended(self) -> None:
         if not self._programs.entry_running() and self._stop is None:
@@ -285,8 +287,7 @@ class HostAgent:
     # --- stop ----------------------------------------------------------------------------------------------------
 
     async def _stop_host(self) -> None:
-        if self._feed is not None:
-            self._feed.stop()
+        self._services.stop()
         entry = [each for each in self._programs.entry_running() if not is_launcher(each.stream)]
         await self._end(entry, float("inf"))
         if expected_streams(self.plan, self.me.name):
@@ -299,9 +300,7 @@ class HostAgent:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(all_ended(launchers), min(LAUNCHER_GRACE, self._stop_at - time.monotonic()))
             await self._end(self._programs.entry_running(), 1.0)
-        feed = self._programs.running.get(FEED)
-        if feed is not None and not feed.ended.is_set():
-            await self._end([feed], FEED_GRACE)
+        await self._end(self._services.running(), FEED_GRACE)
         await self._clear()
         self._programs.close_pipes()
         self._variables.remove_scratch()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.agent.memory import MemoryKills
 from headrace.agent.messages import Exited, Message, clip_lines
-from headrace.agent.programs import FEED, ProgramSpec
+from headrace.agent.programs import ProgramSpec, is_service
 from headrace.agent.running import Reaper, Running
 from headrace.agent.variables import HostVariables
 from headrace.instance import write_failure
@@ -37,7 +37,7 @@ class HostPrograms:
 
     Attributes:
         running: the last program of each stream, also when it has ended.
-        on_end: called after each program but the feed server was reported.
+        on_end: called after each program but those of the data service was reported.
     """
 
     def __init__(
@@ -115,9 +115,11 @@ class HostPrograms:
         self._reaper.watch(running, ended)
         return running
 
-    def launch_feed(self, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
-        """Starts the feed server, which reports itself. Raises OSError."""
-        running = self._launch(FEED, argv, self._variables.of_feed(self._metrics(FEED)), fds=(status_fd,))
+    def launch_service(self, stream: str, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
+        """Starts a server of the data service in the group's Python; it reports itself. Raises OSError."""
+        argv = [self._variables.python, *argv]
+        env = self._variables.of_service(stream, self._metrics(stream))
+        running = self._launch(stream, argv, env, fds=(status_fd,))
 
         def ended() -> None:
             self._record_exit(running)
@@ -127,8 +129,8 @@ class HostPrograms:
         return running
 
     def entry_running(self) -> list[Running]:
-        """Programs that run, without the feed server."""
-        return [each for each in self.running.values() if each.stream != FEED and not each.ended.is_set()]
+        """Programs that run, without the data service."""
+        return [each for each in self.running.values() if not is_service(each.stream) and not each.ended.is_set()]
 
     def write_failure(self, text: str) -> None:
         """Writes output/failure, unless the user's program has written one."""

@@ -13,12 +13,29 @@ QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
 
 
 @dataclass
+class ServerState:
+    """One server of tf.data.service.
+
+    Attributes:
+        state: starting, ready or lost.
+        word: why it was down last; empty if it never was.
+        since: when that was, on the coordinator's clock.
+        version: of its TensorFlow, once it has served.
+    """
+
+    state: str = "starting"
+    word: str = ""
+    since: float = 0.0
+    version: str = ""
+
+
+@dataclass
 class HostState:
     """One host. Times are on the coordinator's clock.
 
     Attributes:
         name, group, address: which one, and where.
-        streams: its programs, without the feed server.
+        streams: its programs, without the data service.
         executors: data worker processes.
         registered: it has come.
         connected: its agent has a stream.
@@ -36,6 +53,7 @@ class HostState:
         signs: when each program last showed a sign of life.
         feed: state of its feed server: starting, ready, lost; empty without one.
         feed_word: why that was down last.
+        servers: its servers of tf.data.service by stream.
     """
 
     name: str
@@ -59,6 +77,7 @@ class HostState:
     signs: dict[str, float] = field(default_factory=dict)
     feed: str = ""
     feed_word: str = ""
+    servers: dict[str, ServerState] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -80,7 +99,12 @@ class HostState:
     @property
     def idle(self) -> bool:
         """Whether its programs have ended well and it serves nobody."""
-        return bool(self.streams) and not self.unfinished and self.feed in {"", "lost"} and not self.lost
+        return bool(self.streams) and not self.unfinished and not self.serves and not self.lost
+
+    @property
+    def serves(self) -> bool:
+        """Whether a server of the data service runs, or is to run, on it."""
+        return self.feed not in {"", "lost"} or any(server.state != "lost" for server in self.servers.values())
 
 
 def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause) -> Cause:

@@ -70,6 +70,21 @@ class ExecutorLost(_Message, frozen=True, tag="executor_lost"):
     replaced: bool
 
 
+class ServerUp(_Message, frozen=True, tag="server_up"):
+    """A server of tf.data.service serves. `version`: of its TensorFlow."""
+
+    stream: str
+    version: str
+
+
+class ServerDown(_Message, frozen=True, tag="server_down"):
+    """A server of tf.data.service ended without being told to. `gone`: it is not started again."""
+
+    stream: str
+    reason: str
+    gone: bool
+
+
 class Exited(_Message, frozen=True, tag="exited"):
     """A rank or script ended.
 
@@ -137,6 +152,8 @@ Message = (
     | FeedUp
     | FeedDown
     | ExecutorLost
+    | ServerUp
+    | ServerDown
     | Exited
     | DaemonWanted
     | DaemonEnded
@@ -158,7 +175,7 @@ class StopOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         reason: why, in words.
         grace: seconds between SIGTERM and SIGKILL.
-        feed: stop the feed server too; ranks and scripts are always stopped.
+        feed: stop the servers of the data service too; ranks and scripts are always stopped.
         leave: the agent may leave when all has ended, whatever becomes of the job.
     """
 

@@ -8,8 +8,9 @@ A host whose group runs the entry point has one of these:
 * mpirun, on the first host of an MPI world: it has the agents start the ranks of all hosts (see `mpi`);
 * one worker of MultiWorkerMirroredStrategy.
 
-A host with data workers has a feed server besides. The name of a program (its stream) is its global rank, ``torchrun``,
-``mpirun``, ``orted`` (a daemon of mpirun) or ``feed``; a plain script is ``0``.
+A host with data workers has a feed server besides, or servers of tf.data.service. The name of a program (its stream)
+is its global rank, ``torchrun``, ``mpirun``, ``orted`` (a daemon of mpirun), ``feed``, ``tf-dispatcher`` or
+``tf-worker-0``; a plain script is ``0``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from headrace.instance import global_ranks
 from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import entry_command
 from headrace.instance.launch import MPI, SECRET_NAME, HostPlan, LaunchPlan, channel_dir
+from headrace.instance.tfdata import is_tf_data, tf_data_servers
 
 FEED = "feed"
 TORCHRUN = "torchrun"
@@ -37,7 +39,7 @@ class ProgramSpec:
     """One program of a host.
 
     Attributes:
-        stream: its name in the run: a global rank, ``torchrun``, ``mpirun`` or ``feed``.
+        stream: its name in the run: a global rank, ``torchrun``, ``mpirun``, or that of a server of the data service.
         local_rank: its number on the host; None unless it is a rank of a distribution.
     """
 
@@ -48,6 +50,11 @@ class ProgramSpec:
     def is_feed(self) -> bool:
         """Whether it is the feed server."""
         return self.stream == FEED
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it is a server of the data service."""
+        return is_service(self.stream)
 
     @property
     def is_torchrun(self) -> bool:
@@ -61,13 +68,14 @@ class ProgramSpec:
 
 
 def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
-    """Returns the programs of a host, the feed server first.
+    """Returns the programs of a host, the servers of the data service first.
 
     Raises:
         KeyError: no such host.
     """
     group = plan.group(plan.host(host).group)
     programs = [ProgramSpec(FEED)] if group.feed_executors else []
+    programs += [ProgramSpec(server.stream) for server in tf_data_servers(plan, host)]
     ranks = global_ranks(plan, host) if group.entry_point else range(0)
     world = plan.distribution_of(group.name)
     if ranks and world is not None and world.kind == MPI:
@@ -82,10 +90,15 @@ def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
 
 
 def expected_streams(plan: LaunchPlan, host: str) -> tuple[str, ...]:
-    """Returns the streams of the user's programs on a host: without the feed server, and without mpirun."""
+    """Returns the streams of the user's programs on a host: without the data service, and without mpirun."""
     if is_in_mpi_world(plan, host):
         return tuple(str(rank) for rank in global_ranks(plan, host))
-    return tuple(spec.stream for spec in programs_of(plan, host) if not spec.is_feed)
+    return tuple(spec.stream for spec in programs_of(plan, host) if not spec.is_service)
+
+
+def is_service(stream: str) -> bool:
+    """Tells whether a program is a server of the data service."""
+    return stream == FEED or is_tf_data(stream)
 
 
 def is_in_mpi_world(plan: LaunchPlan, host: str) -> bool:
@@ -179,3 +192,33 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
         *("--status-fd", str(status_fd)),
         *tls,
     ]
+
+
+def service_argv(plan: LaunchPlan, host: str, stream: str, folder: str, status_fd: int) -> list[str]:
+    """Returns the arguments of a server of the data service after the interpreter.
+
+    Args:
+        plan: the launch plan.
+        host: where it runs.
+        stream: which one.
+        folder: where the host keeps state that lives as long as the host.
+        status_fd: descriptor for its status lines.
+    """
+    return feed_argv(plan, host, status_fd) if stream == FEED else _tf_data_argv(plan, host, stream, folder, status_fd)
+
+
+def _tf_data_argv(plan: LaunchPlan, host: str, stream: str, folder: str, status_fd: int) -> list[str]:
+    options = plan.tf_data
+    assert options is not None
+    every = tf_data_servers(plan)
+    server = next(each for each in every if (each.host, each.stream) == (host, stream))
+    nice = FEED_NICE if plan.group(plan.host(host).group).entry_point else 0
+    argv = ["-m", "headrace.agent.tfdata", "--port", str(server.port)]
+    if server.is_dispatcher:
+        argv += ["--work-dir", f"{folder}/{stream}"] if options.fault_tolerant else []
+        for name in ("worker_timeout", "job_gc_timeout", "job_gc_check_interval"):
+            seconds = getattr(options, name)
+            argv += [f"--{name.replace('_', '-')}", f"{seconds:g}"] if seconds is not None else []
+    else:
+        argv += ["--dispatcher", every[0].address, "--address", server.address, "--nice", str(nice)]
+    return [*argv, "--status-fd", str(status_fd)]

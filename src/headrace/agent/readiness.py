@@ -1,8 +1,8 @@
 """Which groups may start, and which wait for another one in vain: pure functions of the plan and the hosts' states.
 
 A group starts when every group that it depends on is ready. Without `depends_on` any start order is right, and all
-groups start together. A group is ready when every host of it is: its programs were started, its feed server serves,
-and something listens on the port of `ready`, if that names one.
+groups start together. A group is ready when every host of it is: its programs were started, its servers of the data
+service serve, and something listens on the port of `ready`, if that names one.
 """
 
 from __future__ import annotations
@@ -65,16 +65,21 @@ def _waits_for(plan: LaunchPlan, group: GroupPlan, hosts: Mapping[str, HostState
 
 
 def _ready(host: HostState) -> bool:
-    return host.ready and host.feed in {"", "ready"}
+    serves = host.feed in {"", "ready"} and all(server.state == "ready" for server in host.servers.values())
+    return host.ready and serves
 
 
 def _over(host: HostState) -> bool:
-    return not host.ready and bool(host.streams) and not host.feed and all(name in host.exits for name in host.streams)
+    ended = bool(host.streams) and all(name in host.exits for name in host.streams)
+    return ended and not host.ready and not host.serves
 
 
 def _lacks(host: HostState, group: GroupPlan) -> str:
     if host.feed and host.feed != "ready":
         return f"has no feed server that serves ({host.feed_word or 'it is starting'})"
+    for name, server in host.servers.items():
+        if server.state != "ready":
+            return f"has a {name} that does not serve ({server.word or 'it is starting'})"
     if group.ready.port:
         return f"does not accept connections on port {group.ready.port}"
     return "has not started its programs"

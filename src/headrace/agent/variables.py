@@ -13,9 +13,12 @@ from headrace.agent.programs import ProgramSpec, feed_hosts, program_argv
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import make_executable
+from headrace.instance.environment import TF_DATA_SERVICE
 from headrace.instance.launch import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
 from headrace.instance.lifeline import COST, RUN_ID, SCRATCH, SPENT
+from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.tfconfig import tf_config
+from headrace.instance.tfdata import is_tf_data
 from headrace.instance.torchrun import torchrun_command, torchrun_variables
 from headrace.processes.oom import FD_VARIABLE
 
@@ -29,6 +32,7 @@ _OURS = (
     COST,
     FEED_VARIABLE,
     METRICS_VARIABLE,
+    TF_DATA_SERVICE,
     FD_VARIABLE,
     TLS_CA_VARIABLE,
     "GRPC_ENABLE_FORK_SUPPORT",
@@ -72,7 +76,7 @@ class HostVariables:
     def argv(self, spec: ProgramSpec) -> list[str]:
         """Returns the command line of a rank, script or launcher."""
         if spec.is_torchrun:
-            return torchrun_command(self._plan, self._me.name, PROXY_OF_RANK, self._python)
+            return torchrun_command(self._plan, self._me.name, PROXY_OF_RANK, self.python)
         return self._command()
 
     @property
@@ -81,14 +85,15 @@ class HostVariables:
         return str(self._scratch or "")
 
     @property
-    def _python(self) -> str:
+    def python(self) -> str:
+        """Interpreter of the host's programs."""
         return self._plan.python_of(self._me.group) or sys.executable
 
     def _command(self) -> list[str]:
         """The command line of the user's program."""
         assert self._environment is not None
         arguments = hyperparameter_arguments(self._environment.hyperparameters)
-        return program_argv(self._plan, self._me.group, arguments, self._python, self._environment.paths().code)
+        return program_argv(self._plan, self._me.group, arguments, self.python, self._environment.paths().code)
 
     def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
         """Returns the variables of a rank or script.
@@ -117,13 +122,15 @@ class HostVariables:
             return {"TF_CONFIG": tf_config(self._plan, self._me.name)}
         return torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
 
-    def of_feed(self, metrics: Path) -> dict[str, str]:
-        """Returns the variables of the feed server.
+    def of_service(self, stream: str, metrics: Path) -> dict[str, str]:
+        """Returns the variables of a server of the data service. TensorFlow's do not take the ranks' GPUs.
 
         Args:
+            stream: the server's.
             metrics: its metric file.
         """
-        return self._variables | {METRICS_VARIABLE: str(metrics)}
+        gpus = {VISIBLE_GPUS: "-1"} if is_tf_data(stream) else {}
+        return self._variables | {METRICS_VARIABLE: str(metrics)} | gpus
 
     def remove_scratch(self) -> None:
         """Removes the temporary files of the host's programs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import msgspec
 from rich.text import Text
 
 from headrace.cli.columns import columns as _table
@@ -13,53 +12,9 @@ from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.runs import Run
 from headrace.runs.lifecycle import billable_seconds
+from headrace.runs.listing import RunLine
 
 MESSAGE_CHARACTERS = 100
-
-
-class RunLine(msgspec.Struct, frozen=True):
-    """One run in a list.
-
-    Attributes:
-        run_id, job_name, engine: which one.
-        status, secondary_status: SageMaker's.
-        attempt: from 1.
-        hosts: how many instances it has; 0 before they run.
-        created: seconds since the epoch.
-        seconds: from there to its end, or to now.
-        exit_code: None while it goes on.
-        cause: why it did not succeed, in words.
-    """
-
-    run_id: str
-    job_name: str
-    engine: str
-    status: str
-    secondary_status: str
-    attempt: int
-    hosts: int
-    created: float
-    seconds: float
-    exit_code: int | None
-    cause: str
-
-
-def run_line(run: Run, now: float) -> RunLine:
-    """Returns the line of a run."""
-    header, state = run.header, run.state()
-    return RunLine(
-        run_id=run.id,
-        job_name=header.job_name,
-        engine=header.engine,
-        status=state.status.value,
-        secondary_status=state.secondary_status.value,
-        attempt=state.attempt,
-        hosts=len(state.hosts),
-        created=header.created,
-        seconds=round(max(0.0, (state.ended if state.ended is not None else now) - header.created), 3),
-        exit_code=state.exit_code,
-        cause=str(state.cause or ""),
-    )
 
 
 def show_runs(lines: list[RunLine], every: bool) -> None:

@@ -26,11 +26,14 @@ COMMANDS = (
     "logs",
     "wait",
     "stop",
+    "timeline",
+    "metrics",
     "report",
     "compare",
     "cost",
     "prices",
     "advise",
+    "ui",
     "feed",
     "doctor",
 )
@@ -85,6 +88,7 @@ def cli() -> None:
     headrace run job.yaml --detach          start it and return; then ps, status, logs -f, wait, stop
     headrace logs my-job -f                 follow the newest run of that job
     headrace compare homogeneous heterogeneous
+    headrace ui                             all of it on a local web page, live
     headrace advise my-job                  how many data hosts would help, and at what price?
     headrace doctor -- python train.py      is its data loading slow, and what would help?
     """

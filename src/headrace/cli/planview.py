@@ -9,10 +9,10 @@ import msgspec
 from headrace.agent.programs import (
     ProgramSpec,
     expected_streams,
-    feed_argv,
     is_in_mpi_world,
     program_argv,
     programs_of,
+    service_argv,
 )
 from headrace.insight.billing import PricedGroup, amount
 from headrace.insight.projection import Projection, project
@@ -26,6 +26,7 @@ from headrace.instance.launch import (
     LaunchPlan,
     Ports,
     Retry,
+    TfDataPlan,
 )
 from headrace.instance.torchrun import torchrun_command
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ProgramView(msgspec.Struct, frozen=True):
-    """One program: its stream (rank or ``feed``), its local rank in torch.distributed, its command line."""
+    """One program: stream (rank, ``feed``, ``tf-worker-0``), its local rank in torch.distributed, its command line."""
 
     stream: str
     local_rank: int | None
@@ -91,6 +92,7 @@ class PlanView(msgspec.Struct, frozen=True):
     distributions: tuple[DistributionPlan, ...]
     completion_groups: tuple[str, ...]
     ports: Ports
+    tf_data: TfDataPlan | None
     environment: dict[str, str]
     stop_grace: float
     max_run: float
@@ -126,6 +128,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
         distributions=plan.distributions,
         completion_groups=plan.completion_groups,
         ports=plan.ports,
+        tf_data=plan.tf_data,
         environment=plan.environment,
         stop_grace=plan.stop_grace,
         max_run=plan.max_run,
@@ -166,9 +169,9 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
 def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
     """The command line of a program, with that of a rank in the place where a launcher has a proxy of it."""
     python = plan.python_of(host.group) or "python"
-    if spec.is_feed:
-        # The last two arguments are a descriptor that exists only once the agent runs.
-        return [python, *feed_argv(plan, host.name, 0)[:-2]]
+    if spec.is_service:
+        # The last two arguments are a descriptor that exists only once the agent runs, and so does the folder.
+        return [python, *service_argv(plan, host.name, spec.stream, "$TMPDIR", 0)[:-2]]
     folder = job.base_path / job.source_dir
     arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
     program = program_argv(plan, host.group, arguments, python, folder if folder.is_dir() else None)
@@ -206,7 +209,8 @@ def brief(plan: LaunchPlan) -> list[str]:
         names = hosts[0].name if len(hosts) == 1 else f"{hosts[0].name}..{hosts[-1].name}"
         cpus = sorted({cpu_set(host.cpus) for host in hosts})
         lines.append(
-            f"{group.name}: {len(hosts)} x {group.instance_type} ({names}), CPUs {' '.join(cpus)}: {work(group)}"
+            f"{group.name}: {len(hosts)} x {group.instance_type} ({names}), CPUs {' '.join(cpus)}: "
+            f"{work(group, plan.tf_data)}"
         )
     return [*lines, isolated(plan.isolation)]
 
@@ -265,19 +269,30 @@ def used_ports(plan: PlanView) -> str:
     words = [f"control {plan.ports.control}"]
     if any(group.feed_executors for group in plan.groups):
         words.append(f"feed {plan.ports.feed}")
+    if plan.tf_data is not None:
+        words.append(f"tf.data {plan.ports.tf_data} and next")
     if any(world.kind != MPI for world in plan.distributions):
         words.append(f"ranks {plan.ports.master}" + (" and next" if len(plan.distributions) > 1 else ""))
     return f"ports: {', '.join(words)}"
 
 
-def work(group: GroupPlan) -> str:
-    """Returns what every host of a group runs, in words."""
+def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
+    """Returns what every host of a group runs, in words.
+
+    Args:
+        group: the group.
+        tf_data: the job's tf.data.service, None without one.
+    """
     parts = []
     if group.entry_point:
         ranks = group.processes_per_host
         parts.append(_count(ranks, "rank") if ranks else "entry point")
     if group.feed_executors:
         parts.append(_count(group.feed_executors, "data worker"))
+    if tf_data is not None and group.name in tf_data.groups:
+        parts.append(_count(tf_data.workers_per_host, "tf.data worker"))
+        if group.name == tf_data.groups[0]:
+            parts.append(f"dispatcher on {group.hosts[0]}")
     waits = f", after {' and '.join(group.depends_on)}" if group.depends_on else ""
     return (" + ".join(parts) or "nothing") + waits
 

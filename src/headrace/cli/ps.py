@@ -22,9 +22,10 @@ def command(every: bool, output: str) -> None:
     """
     import time
 
-    from headrace.cli.lifetables import run_line, show_runs
+    from headrace.cli.lifetables import show_runs
     from headrace.cli.options import echo_json
     from headrace.runs import list_runs
+    from headrace.runs.listing import run_line
 
     runs = [run for run in list_runs() if every or not run.finished]
     lines = [run_line(run, time.time()) for run in runs]

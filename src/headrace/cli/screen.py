@@ -20,7 +20,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
-from headrace.runs.state import how_ended
+from headrace.runs.words import ended
 
 AGENT = "agent"  # its notes are for `headrace logs`
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
@@ -73,7 +73,7 @@ class RunScreen:
             if event.files == event.files_total:
                 self._say(f"channel {event.channel}: {event.files} files, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
-            how = how_ended(event.exit_code, event.signal)
+            how = ended(event.exit_code, event.signal)
             self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}")
 
     def metric(self, stream: Stream, metric: Metric) -> None:

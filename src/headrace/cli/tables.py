@@ -27,7 +27,7 @@ def show_plan(plan: PlanView) -> None:
     out.print(Text(f"{plan.job_name}  ({promises(plan)})", style="bold"))
     table = _table(("group", "type", "hosts", "a host runs"))
     for group in plan.groups:
-        _row(table, group.name, group.instance_type, " ".join(group.hosts), work(group))
+        _row(table, group.name, group.instance_type, " ".join(group.hosts), work(group, plan.tf_data))
     out.print()
     out.print(table)
     for host in plan.hosts:

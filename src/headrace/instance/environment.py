@@ -27,6 +27,7 @@ from headrace.instance.paths import BASE_VARIABLE, TreePaths, base_directory
 
 HOMOGENEOUS_GROUP = "homogeneousCluster"
 PREFIX = "sagemaker_"
+TF_DATA_SERVICE = "HEADRACE_TF_DATA_SERVICE"
 DISTRIBUTION_GROUPS = "sagemaker_distribution_instance_groups"
 
 # Reserved hyperparameters that are not framework parameters, as the toolkit divides them.
@@ -168,6 +169,10 @@ class Environment(Mapping[str, object]):
         """AWS region of the job; empty when it runs in none."""
         variables = (self._environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
         return str(self._reserved.get("sagemaker_region") or next(filter(None, variables), ""))
+
+    def tf_data_service(self) -> str | None:
+        """Address of the job's tf.data.service, e.g. ``grpc://10.77.0.1:7072``; None when the job has none."""
+        return self._environ.get(TF_DATA_SERVICE) or None
 
     def paths(self) -> TreePaths:
         """Every path of the tree, for those that have no property."""

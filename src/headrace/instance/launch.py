@@ -26,6 +26,7 @@ FEED_NAME = "feed.json"
 
 CONTROL_PORT = 7071
 FEED_PORT = 7070
+TF_DATA_PORT = 7072
 MASTER_PORT = 7777  # what SageMaker's own launchers use for torchrun
 
 
@@ -36,11 +37,13 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         control: coordinator, on the leader's host only.
         feed: feed server, on every host that runs data workers.
         master: MASTER_PORT of torch.distributed, on the first host of the distribution.
+        tf_data: dispatcher of tf.data.service; its workers have the ports after it, see `headrace.instance.tfdata`.
     """
 
     control: int = CONTROL_PORT
     feed: int = FEED_PORT
     master: int = MASTER_PORT
+    tf_data: int = TF_DATA_PORT
 
 
 class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,6 +178,24 @@ class DistributionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     elastic: Elastic | None = None
 
 
+class TfDataPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tf.data.service that the agents run.
+
+    Attributes:
+        groups: whose hosts have workers; the dispatcher is on the first host of the first one.
+        workers_per_host: workers on each of these hosts.
+        fault_tolerant: whether the dispatcher keeps its state on disk.
+        worker_timeout, job_gc_timeout, job_gc_check_interval: seconds; None means TensorFlow's own.
+    """
+
+    groups: tuple[str, ...]
+    workers_per_host: int = 1
+    fault_tolerant: bool = True
+    worker_timeout: float | None = None
+    job_gc_timeout: float | None = None
+    job_gc_check_interval: float | None = None
+
+
 TORCH_DISTRIBUTED = "torch_distributed"
 MPI = "mpi"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored_strategy"
@@ -235,6 +256,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         retry: whether a failed job is started again.
         python: interpreter for the user's programs; empty means the agent's own.
         isolation: how hosts on one machine are kept apart.
+        tf_data: the job's tf.data.service; None without one.
         metric_definitions: figures that the agents find in the lines of their programs.
     """
 
@@ -258,6 +280,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str = ""
     command: tuple[str, ...] = ()
     isolation: Isolation = Isolation()
+    tf_data: TfDataPlan | None = None
     metric_definitions: tuple[MetricDefinition, ...] = ()
     version: int = 1
 

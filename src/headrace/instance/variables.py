@@ -22,10 +22,11 @@ from pathlib import Path
 from headrace.instance import toolkit
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.entry import search_path
-from headrace.instance.environment import Environment
+from headrace.instance.environment import TF_DATA_SERVICE, Environment
 from headrace.instance.launch import MASTER_PORT, LaunchPlan
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
+from headrace.instance.tfdata import service_address
 
 LEFT_OUT = "HEADRACE_LEFT_OUT"
 MAX_VARIABLE_BYTES = 131_071  # Linux: 32 pages for NAME=value with its final NUL (MAX_ARG_STRLEN in binfmts.h)
@@ -130,6 +131,8 @@ def program_variables(
         "PYTHONPATH": _search_path(env.paths().code, user, inherited),
         "PYTHONUNBUFFERED": user.get("PYTHONUNBUFFERED", "1"),
     }
+    if plan and plan.tf_data:
+        variables[TF_DATA_SERVICE] = service_address(plan)
     gpus = plan.host(env.current_host).gpus if plan else None
     if gpus is not None and VISIBLE_GPUS not in user:
         variables[VISIBLE_GPUS] = ",".join(map(str, gpus))

@@ -32,6 +32,7 @@ __all__ = [
     "Retry",
     "ShuffleConfig",
     "StoppingCondition",
+    "TfData",
     "TrainingInput",
 ]
 
@@ -48,15 +49,38 @@ class Feed(Part):
     workers_per_host: values.Workers = "auto"
 
 
-class DataService(Part):
-    """Where batches are prepared.
+class TfData(Part):
+    """TensorFlow's own data service, tf.data.service, which headrace starts, watches and stops.
 
     Attributes:
-        feed: the one data service that there is.
-        instance_groups: groups whose hosts run data workers; may be left out when the job has one group.
+        enabled: whether its servers are started.
+        workers_per_host: tf.data workers a host, 1 to 64; each uses all CPUs of its host, so one is mostly enough.
+        fault_tolerant: whether the dispatcher keeps its state on disk, from which it goes on after a crash.
+        worker_timeout: seconds of silence after which the dispatcher counts a worker as missing; None: TensorFlow's.
+        job_gc_timeout: seconds after which what nobody reads any more is dropped; None: TensorFlow's.
+        job_gc_check_interval: seconds between the looks for it; None: TensorFlow's.
+    """
+
+    enabled: values.Flag
+    workers_per_host: values.TfWorkers = 1
+    fault_tolerant: values.Flag = True
+    worker_timeout: values.Seconds | None = None
+    job_gc_timeout: values.Seconds | None = None
+    job_gc_check_interval: values.Seconds | None = None
+
+
+class DataService(Part):
+    """Where batches are prepared; by one data service at most.
+
+    Attributes:
+        feed: headrace's own.
+        tf_data: TensorFlow's.
+        instance_groups: groups whose hosts run data workers; may be left out when the job has one group. The first
+            host of the first one has the dispatcher of tf.data.service.
     """
 
     feed: Feed | None = None
+    tf_data: TfData | None = None
     instance_groups: values.GroupNames | None = None
 
 

@@ -21,7 +21,6 @@ _LATER: dict[str, str] = {
     "placement": "",
     "instance_groups.*.image_uri": "all groups run the same image",
     "instance_groups.*.ports": "ports for the whole job: engines.local.ports",
-    "data_service.tf_data": "for PyTorch use feed; for TensorFlow start tf.data.service in the program",
     "completion.failure": "the first failure ends the job",
     "engines.sagemaker": _LOCAL,
     "engines.slurm": _LOCAL,

@@ -11,6 +11,7 @@ from headrace.job.parts import Part
 
 CONTROL_PORT = 7071  # the defaults of headrace.instance.launch, which this room does not import
 FEED_PORT = 7070
+TF_DATA_PORT = 7072
 MASTER_PORT = 7777
 
 
@@ -20,11 +21,13 @@ class LocalPorts(Part):
     Attributes:
         control: the coordinator's.
         feed: the feed servers'.
+        tf_data: of tf.data.service's dispatcher; its workers take the ports after it.
         master: torch.distributed's.
     """
 
     control: values.Port = CONTROL_PORT
     feed: values.Port = FEED_PORT
+    tf_data: values.Port = TF_DATA_PORT
     master: values.Port = MASTER_PORT
 
 

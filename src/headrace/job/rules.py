@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from headrace.job.findings import Finding, Path, nearest, show
-from headrace.job.local import CONTROL_PORT, FEED_PORT, MASTER_PORT
+from headrace.job.local import CONTROL_PORT, FEED_PORT, MASTER_PORT, TF_DATA_PORT
 from headrace.job.reading import (
     HOMOGENEOUS,
     Data,
@@ -29,6 +29,7 @@ from headrace.job.rules_distribution import distribution, one_world_a_group
 from headrace.job.values import MAX_RUN_DEFAULT
 
 MAX_HOSTS = 254
+DATA_SERVICES = ("feed", "tf_data")
 
 Rule = Callable[[Data], Iterator[Finding]]
 
@@ -224,9 +225,20 @@ def service(data: Data) -> Iterator[Finding]:
 def data_service(data: Data) -> Iterator[Finding]:
     """A data service that has groups is enabled, and one that is enabled has groups."""
     section = mapping(data, "data_service")
-    today = "write feed: {enabled: true}, or leave data_service out"
-    message = "names groups while no data service is enabled"
-    yield from _groups_and_switch(data, section, ("data_service", "feed"), message, today)
+    names = section.get("instance_groups")
+    ways = [section.get(way) for way in DATA_SERVICES]
+    switches = [pick(way, "enabled")[1] for way in ways]
+    off = all(way is None or switch is False for way, switch in zip(ways, switches, strict=True))
+    others = section.keys() - {*DATA_SERVICES, "instance_groups"}
+    where = ("data_service", "instance_groups")
+    if all(switch is True for switch in switches):
+        message = "feed and tf_data cannot be used together"
+        yield Finding(("data_service", "tf_data"), message, hint="keep one: feed for PyTorch, tf_data for TensorFlow")
+    if names is not None and off and not others:
+        today = "write feed: {enabled: true} or tf_data: {enabled: true}, or leave data_service out"
+        yield Finding(where, "names groups while no data service is enabled", show(names), today)
+    elif any(switch is True for switch in switches) and names is None and len(group_names(data)) > 1:
+        yield Finding(where, f"is required in a job with several groups; they are {quoted(group_names(data))}")
 
 
 def cpus(data: Data) -> Iterator[Finding]:
@@ -253,7 +265,7 @@ def network(data: Data) -> Iterator[Finding]:
 def ports(data: Data) -> Iterator[Finding]:
     """Every service has a port of its own."""
     given = mapping(data, "engines", "local", "ports")
-    defaults = {"control": CONTROL_PORT, "feed": FEED_PORT, "master": MASTER_PORT}
+    defaults = {"control": CONTROL_PORT, "feed": FEED_PORT, "tf_data": TF_DATA_PORT, "master": MASTER_PORT}
     taken = {port: name for name, port in defaults.items() if name not in given}
     for name, port in given.items():
         if isinstance(port, int) and name in defaults:
@@ -285,19 +297,6 @@ RULES: tuple[Rule, ...] = (
     network,
     ports,
 )
-
-
-def _groups_and_switch(data: Data, section: Data, path: Path, message: str, hint: str) -> Iterator[Finding]:
-    name, program = str(path[0]), str(path[1])
-    switch = section.get(program)
-    enabled = switch.get("enabled") if isinstance(switch, Mapping) else None
-    names = section.get("instance_groups")
-    where = (name, "instance_groups")
-    others = [key for key in section if key not in (program, "instance_groups")]
-    if names is not None and not others and (enabled is False or switch is None):
-        yield Finding(where, message, show(names), hint)
-    elif enabled is True and names is None and len(group_names(data)) > 1:
-        yield Finding(where, f"is required in a job with several groups; they are {quoted(group_names(data))}")
 
 
 def _references(data: Data) -> Iterator[tuple[Path, Sequence[object]]]:

@@ -59,6 +59,13 @@ def _local(data: Data) -> Iterator[Finding]:
                 message = f"{way} runs on SageMaker only"
                 yield Finding((*path, *way.split(".")), message, hint=_INSTEAD[way])
     yield from _other_sources(data)
+    if (
+        data.get("encrypt_inter_container_traffic") is True
+        and pick(mapping(data, "data_service").get("tf_data"), "enabled")[1] is True
+    ):
+        message = "tf.data.service knows no TLS, so its connections would be in clear"
+        hint = "leave encrypt_inter_container_traffic out, or use data_service: {feed: {enabled: true}}"
+        yield Finding(("encrypt_inter_container_traffic",), message, hint=hint)
     named: list[tuple[Path, object]] = [(("output_path",), data.get("output_path"))]
     named.append((("checkpoint_s3_uri",), data.get("checkpoint_s3_uri")))
     for name, channel in mapping(data, "inputs").items():

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from headrace.catalog import instance_types
 from headrace.job import values
-from headrace.job.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TrainingInput
+from headrace.job.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TfData, TrainingInput
 from headrace.job.hyperparameters import KNOWN, encoded, is_reserved
 from headrace.job.reading import HOMOGENEOUS
 
@@ -90,11 +90,20 @@ class Structure(JobFields):
 
     @property
     def feed_groups(self) -> tuple[str, ...]:
-        """Groups whose hosts run data workers; empty without a data service."""
+        """Groups whose hosts run headrace's data workers; empty without them."""
         feed = self.data_service.feed
-        if feed is None or not feed.enabled:
-            return ()
-        return self.data_service.instance_groups or self._group_names
+        return self._service_names if feed is not None and feed.enabled else ()
+
+    @property
+    def tf_data_groups(self) -> tuple[str, ...]:
+        """Groups whose hosts run workers of tf.data.service, the dispatcher's first; empty without it."""
+        return self._service_names if self.tf_data is not None else ()
+
+    @property
+    def tf_data(self) -> TfData | None:
+        """Options of tf.data.service, None if it is not enabled."""
+        tf_data = self.data_service.tf_data
+        return tf_data if tf_data is not None and tf_data.enabled else None
 
     @property
     def entry_point_groups(self) -> tuple[str, ...]:
@@ -103,9 +112,9 @@ class Structure(JobFields):
         A group of the data service runs it too when the distribution or the completion names it, or when all groups
         are the data service's and nobody names any: somebody must train.
         """
-        feed = set(self.feed_groups)
+        service = {*self.feed_groups, *self.tf_data_groups}
         named = set(self.distribution_groups) | set(self._completion_named)
-        return tuple(name for name in self._group_names if name not in feed or name in named) or self._group_names
+        return tuple(name for name in self._group_names if name not in service or name in named) or self._group_names
 
     @property
     def completion_groups(self) -> tuple[str, ...]:
@@ -178,6 +187,10 @@ class Structure(JobFields):
     @property
     def _group_names(self) -> tuple[str, ...]:
         return tuple(group.instance_group_name for group in self.groups)
+
+    @property
+    def _service_names(self) -> tuple[str, ...]:
+        return self.data_service.instance_groups or self._group_names
 
     @property
     def _completion_named(self) -> tuple[str, ...]:

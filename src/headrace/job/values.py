@@ -355,6 +355,7 @@ Command = Annotated[
     BeforeValidator(_command),
 ]
 MpiOptions = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 2500))]
+TfWorkers = Annotated[int, BeforeValidator(whole(1, 64))]
 Attempts = Annotated[int, BeforeValidator(whole(1, 30))]
 Restarts = Annotated[int, BeforeValidator(whole(0, 1000))]
 Hosts = Annotated[int, BeforeValidator(whole(1, 254))]

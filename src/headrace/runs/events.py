@@ -160,6 +160,15 @@ class FeedReady(_Event, frozen=True, tag="feed_ready"):
     executors: int
 
 
+class ServerReady(_Event, frozen=True, tag="server_ready"):
+    """A server of tf.data.service serves, for the first time or again. `version`: of its TensorFlow."""
+
+    group: str
+    host: str
+    stream: str
+    version: str
+
+
 class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
     """A data worker (executor, feed server or whole host) is gone while the job goes on: the run is degraded.
 
@@ -291,6 +300,7 @@ Event = (
     | ProgramStarted
     | ProgramExited
     | FeedReady
+    | ServerReady
     | DataWorkerLost
     | ArtefactsStored
     | CheckpointsRestored

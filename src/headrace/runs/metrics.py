@@ -3,7 +3,7 @@
 `LoaderSecond` is written by a training process (headrace.feed's DataLoader, or any loader wrapped by
 `headrace.track`) into the file named by HEADRACE_METRICS, `WorkerSecond` by a feed server, and by a training process
 that has data workers of its own; the feed is a library of its own and writes the same fields without importing this
-module. `HostSecond` and `ValueSecond` are written by the host's agent.
+module. `HostSecond`, `ValueSecond` and `ServiceSecond` are written by the host's agent.
 
 Fields with a default came later than the others: a record without them says that they were not measured.
 """
@@ -156,5 +156,29 @@ class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric",
     total: float
 
 
-Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond
+class ServiceSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="service"):
+    """What one server of tf.data.service used.
+
+    Attributes:
+        t: seconds since the epoch, UTC.
+        stream: its name on its host, e.g. ``tf-worker-0``.
+        role: ``dispatcher`` or ``worker``.
+        cpu: CPU seconds (user + system) of its process since the start of that process.
+        rss: resident bytes.
+        restarts: how often it was started again; with each, `cpu` begins at 0.
+        tasks: of a worker: pipelines that it runs; None where TensorFlow does not tell.
+        workers: of a dispatcher: workers that have registered; None where TensorFlow does not tell.
+    """
+
+    t: float
+    stream: str
+    role: str
+    cpu: float
+    rss: int
+    restarts: int = 0
+    tasks: int | None = None
+    workers: int | None = None
+
+
+Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond | ServiceSecond
 """Any metric; `msgspec.json.decode(line, type=Metric)` reads one."""

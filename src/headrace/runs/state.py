@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -210,13 +209,3 @@ def _verdict(fold: _Fold, supervised: bool) -> tuple[Status, Cause | None, float
     if fold.life.stopping:
         return Status.STOPPING, verdict_cause, None
     return Status.IN_PROGRESS, verdict_cause, None
-
-
-def how_ended(exit_code: int | None, number: int | None) -> str:
-    """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``. `number` is that of the signal, if one did."""
-    if number is None:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import socket
+import sys
 from collections.abc import Iterator
 
 import msgspec
 
+from headrace.engines.local.requirements import DEFAULT
 from headrace.errors import EngineRefused
 from headrace.instance.launch import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
 from headrace.instance.tfconfig import worker_ports
+from headrace.instance.tfdata import tf_data_servers
+from headrace.job import Job
 from headrace.runs import list_runs
 
 
@@ -44,6 +49,9 @@ def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
     for world in plan.distributions:
         if world.kind == TORCH_DISTRIBUTED:
             yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.master_port_of(world)
+    for server in tf_data_servers(plan):
+        # TensorFlow takes it on all addresses, whatever host it plays.
+        yield f"tf.data.service ({server.stream} of {server.host})", "0.0.0.0", server.port
     for name, port in worker_ports(plan).items():
         yield "TensorFlow worker", plan.host(name).address, port
 
@@ -59,6 +67,27 @@ def _taken(address: str, port: int) -> str:
         except OSError as error:
             return "in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
     return ""
+
+
+def check_tensorflow(job: Job) -> None:
+    """Checks that the Python of the groups of tf.data.service has TensorFlow, where this is known before the start.
+
+    A file of requirements, or a search path of the group's own, may bring it.
+
+    Raises:
+        EngineRefused: it has not.
+    """
+    brings = (job.base_path / job.source_dir / DEFAULT).is_file()
+    groups = [
+        name
+        for name in job.tf_data_groups
+        if not (brings or job.requirements_of(name) or "PYTHONPATH" in job.environment_of(name))
+    ]
+    if groups and importlib.util.find_spec("tensorflow") is None:
+        raise EngineRefused(
+            f"tf.data.service needs TensorFlow, which {sys.executable} of {', '.join(groups)} does not have",
+            hint="install it there (pip install tensorflow), or name it in a file of requirements",
+        )
 
 
 def check_name(job_name: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from headrace.engines.local.artefacts import check_artefacts
 from headrace.engines.local.certifying import check_certificates
 from headrace.engines.local.channels import check_channels, check_mounts
-from headrace.engines.local.checks import check_name, check_ports
+from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
 from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.launching import start_keeper, start_supervisor
@@ -53,6 +53,7 @@ def check(job: Job) -> None:
     planned = plan(job)
     check_certificates(planned)
     check_ports(planned)
+    check_tensorflow(job)
     check_artefacts(job, planned.isolation.level == NAMESPACE)
     check_channels(job)
 

@@ -21,6 +21,7 @@ from headrace.instance.launch import (
     Ports,
     Readiness,
     Retry,
+    TfDataPlan,
 )
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
@@ -81,7 +82,7 @@ def make_plan(
         distributions=_worlds(job),
         completion_groups=job.completion_groups,
         environment=dict(job.environment),
-        ports=Ports(control=job.local.ports.control, feed=job.local.ports.feed, master=job.local.ports.master),
+        ports=Ports(**job.local.ports.model_dump()),
         stop_grace=job.local.stop_grace,
         start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
@@ -91,6 +92,7 @@ def make_plan(
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
         isolation=isolation,
+        tf_data=_tf_data(job),
         metric_definitions=tuple(MetricDefinition(each.name, each.regex) for each in job.metric_definitions),
     )
 
@@ -108,6 +110,11 @@ def _budget(job: Job) -> Budget | None:
         region=region,
         basis=f"list prices of {region}: {'; '.join(dict.fromkeys(words))}",
     )
+
+
+def _tf_data(job: Job) -> TfDataPlan | None:
+    options = job.tf_data
+    return None if options is None else TfDataPlan(job.tf_data_groups, **options.model_dump(exclude={"enabled"}))
 
 
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:

@@ -6,7 +6,7 @@ from headrace.insight.billing import amount
 from headrace.insight.figures import Figure
 from headrace.insight.reporting import ProgramReport
 from headrace.runs import Status
-from headrace.runs.state import how_ended
+from headrace.runs.words import ended
 
 MISSING = "-"
 
@@ -109,7 +109,7 @@ def ending(program: ProgramReport, *, going_on: bool) -> str:
     """Returns how a program ended. `going_on`: the run does."""
     if program.exit_code is None and program.signal is None:
         return "running" if going_on else "no exit seen"
-    how = how_ended(program.exit_code, program.signal)
+    how = ended(program.exit_code, program.signal)
     return f"{how} (stopped)" if program.stopped else how
 
 

@@ -1,7 +1,8 @@
-"""The feed server of a host: starts it, reads its status lines, starts it again when it dies, within a budget.
+"""A server that the agent keeps running: starts it, reads its status lines, starts it again when it dies, in a budget.
 
 A server that dies is started again `RESTARTS` times, after a short pause that grows. One that was ready for
-`FORGIVEN_AFTER` seconds has its budget back. When the budget is used up the host has no data workers any more.
+`FORGIVEN_AFTER` seconds has its budget back. When the budget is used up the server is gone for good. A server that is
+not ready in time, or that has promised to speak every second and is silent, is killed: that counts as a death.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ import os
 import time
 from collections.abc import Callable
 
-import msgspec
-
-from headrace.agent.messages import ExecutorLost, FeedDown, FeedUp, Message
 from headrace.agent.running import Running
 from headrace.processes.table import name_of_exit
 
@@ -24,52 +22,56 @@ FORGIVEN_AFTER = 60.0
 _LINE_LIMIT = 1 << 16
 
 
-class _Status(msgspec.Struct):
-    """A status line of the server, see headrace.feed.serve."""
-
-    event: str
-    executors: int = 0
-    pid: int = 0
-    reason: str = ""
-    replaced: bool = False
-
-
-_decoder = msgspec.json.Decoder(_Status)
-
-
-class FeedServer:
-    """Keeps the feed server of a host running.
+class KeptServer:
+    """Keeps one server of a host running.
 
     Args:
+        name: what it is called in messages.
         start: starts it; gets the descriptor for its status lines and a function to call when it has ended.
-        report: tells the coordinator.
+        take: takes a status line of it; ValueError says what is wrong with it.
+        down: told that it ended without being asked to: why, and whether it is gone for good.
         note: writes a line into the agent's log.
         ready_within: seconds after which a server that is not ready is killed.
+        silent_after: seconds without a status line after which a server that was ready is killed; 0 means never.
+
+    Attributes:
+        running: its process; None when none could be started.
+        starts: how often it was started.
     """
 
     def __init__(
         self,
+        name: str,
         start: Callable[[int, Callable[[], None]], Running],
-        report: Callable[[Message], None],
+        take: Callable[[bytes], None],
+        down: Callable[[str, bool], None],
         note: Callable[[str], None],
         ready_within: float,
+        silent_after: float = 0.0,
     ) -> None:
+        self.running: Running | None = None
+        self.starts = 0
+        self._name = name
         self._start = start
-        self._report = report
+        self._take = take
+        self._down = down
         self._note = note
         self._ready_within = ready_within
+        self._silent_after = silent_after
         self._loop = asyncio.get_running_loop()
         self._restarts = 0
         self._ready_since: float | None = None
+        self._heard = 0.0
+        self._hopeless = False
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._status = -1
         self._rest = b""
         self._reason = ""
-        self.running: Running | None = None
 
     def start(self) -> None:
         """Starts the server."""
+        self.starts += 1
         self._ready_since = None
         self._rest = b""
         self._reason = ""
@@ -84,14 +86,31 @@ class FeedServer:
         finally:
             os.close(end)
         self._loop.add_reader(self._status, self._read)
-        self._timer = self._loop.call_later(self._ready_within, self._too_slow)
+        self._timer = self._loop.call_later(self._ready_within, self._kill, self._too_slow)
+
+    def ready(self) -> None:
+        """It says that it serves."""
+        self._cancel_timer()
+        self._ready_since = time.monotonic()
+        if self._silent_after:
+            self._listen(0)
+
+    def hopeless(self, reason: str) -> None:
+        """It says why it cannot run: it is not started again."""
+        self._hopeless = True
+        self._reason = reason
 
     def stop(self) -> None:
         """From now on its end is wanted."""
         self._stopping = True
         self._cancel_timer()
 
+    @property
+    def _too_slow(self) -> str:
+        return f"was not ready within {self._ready_within:g} s"
+
     def _read(self) -> None:
+        self._heard = time.monotonic()
         data = b""
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._status, _LINE_LIMIT)
@@ -101,21 +120,22 @@ class FeedServer:
         self._rest = self._rest[-_LINE_LIMIT:]
         for line in lines:
             try:
-                self._take(_decoder.decode(line))
-            except msgspec.DecodeError as error:
-                self._note(f"feed server: status line {line[:200]!r}: {error}")
+                self._take(line)
+            except ValueError as error:
+                self._note(f"{self._name}: status line {line[:200]!r}: {error}")
 
-    def _take(self, status: _Status) -> None:
-        if status.event == "ready":
-            self._cancel_timer()
-            self._ready_since = time.monotonic()
-            self._report(FeedUp(status.executors))
-        elif status.event == "executor_lost":
-            self._report(ExecutorLost(f"{status.pid} {status.reason}", status.replaced))
+    def _listen(self, missed: int) -> None:
+        """Looks whether it still speaks. One look too late may be this process's own fault, so it takes two."""
+        missed = missed + 1 if time.monotonic() - self._heard > self._silent_after else 0
+        if missed > 1:
+            self._kill(f"was silent for {self._silent_after:g} s")
+        else:
+            self._timer = self._loop.call_later(1.0, self._listen, missed)
 
-    def _too_slow(self) -> None:
+    def _kill(self, reason: str) -> None:
+        self._timer = None
         if self.running is not None:
-            self._reason = f"was not ready within {self._ready_within:g} s"
+            self._reason = reason
             self.running.kill()
 
     def _ended(self) -> None:
@@ -131,12 +151,14 @@ class FeedServer:
             return
         if self._ready_since is not None and time.monotonic() - self._ready_since > FORGIVEN_AFTER:
             self._restarts = 0
-        gone = self._restarts >= RESTARTS
-        self._report(FeedDown(reason, gone))
-        if gone:
-            self._note(f"feed server {reason}; it was started {RESTARTS + 1} times and is given up")
+        gone = self._hopeless or self._restarts >= RESTARTS
+        self._down(reason, gone)
+        if self._hopeless:
+            self._note(f"{self._name} {reason}; it is given up")
+        elif gone:
+            self._note(f"{self._name} {reason}; it was started {RESTARTS + 1} times and is given up")
         else:
-            self._note(f"feed server {reason}; starting it again in {PAUSES[self._restarts]:g} s")
+            self._note(f"{self._name} {reason}; starting it again in {PAUSES[self._restarts]:g} s")
             self._timer = self._loop.call_later(PAUSES[self._restarts], self._again)
             self._restarts += 1
 

@@ -1,0 +1,217 @@
+"""TensorFlow: a `tf.data.Dataset` that the job's tf.data.service makes.
+
+`distribute` is `tf.data.experimental.service.distribute` with what a job knows: the address of the dispatcher, and a
+name under which all ranks share one job of the service, so that a pipeline runs once and not once per rank. It finds
+out early what TensorFlow would find late or never: a pipeline with Python functions, which cannot leave this process;
+an address at which nothing answers, to which TensorFlow's client would talk without end; a name that is used twice,
+which TensorFlow answers with an empty data set.
+
+TensorFlow is imported when a function is called.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from headrace.errors import PipelineError, UsageError, WorkersLost
+from headrace.instance.environment import TF_DATA_SERVICE
+
+Dataset = TypeVar("Dataset")
+
+PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+MODES = ("dynamic", "off")
+WAIT = 120.0
+_POLL = 0.2
+_ANSWER_SECONDS = 5.0
+# What an HTTP/2 connection begins with (RFC 9113, 3.4): the client's preface and an empty SETTINGS frame. The server
+# answers with a frame of its own, whose fourth byte is its type, SETTINGS.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_SETTINGS = 4
+
+_names: set[tuple[str, str]] = set()
+
+
+def distribute(
+    dataset: Dataset,
+    name: str = "train",
+    *,
+    processing_mode: str = "dynamic",
+    consumer_index: int | None = None,
+    num_consumers: int | None = None,
+    max_outstanding_requests: int | None = None,
+    compression: str | None = "AUTO",
+    cross_trainer_cache: Any = None,
+    target_workers: str = "AUTO",
+    data_transfer_protocol: str | None = None,
+    service: str | None = None,
+    wait: float = WAIT,
+) -> Dataset:
+    """Returns a data set whose elements the job's tf.data.service makes, with all operations before this one.
+
+    In a job without ``data_service: {tf_data: ...}``, and outside of a job, it returns the data set as it is. Every
+    rank calls it with the same pipeline and name. Each element goes to one rank, whoever asks first, so ranks may get
+    different numbers of elements: give `fit` a `steps_per_epoch`, or use coordinated reads.
+
+    Args:
+        dataset: a `tf.data.Dataset` of TensorFlow operations.
+        name: of the data set in this job: the ranks that use one name share its elements. Iterating again begins the
+            next epoch.
+        processing_mode: ``dynamic``: the data is divided among the workers, each element comes once, and what a worker
+            had that died is lost; ``off``: every worker makes all of the data. TensorFlow's static policies are
+            refused: the shard of a worker that registers late, or has died, is left out without a word.
+        consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the data set must be
+            infinite, and every rank gets an element of each round.
+        max_outstanding_requests: elements that are asked for ahead; None: TensorFlow decides.
+        compression: ``AUTO`` or None.
+        cross_trainer_cache: a `tf.data.experimental.service.CrossTrainerCache`.
+        target_workers: ``AUTO``, ``ANY`` or ``LOCAL``.
+        data_transfer_protocol: of the data; None: gRPC.
+        service: address of a dispatcher, ``grpc://host:port``; None: that of the job.
+        wait: seconds to wait for the dispatcher, which may still be starting.
+
+    Raises:
+        PipelineError: the pipeline cannot be sent to workers.
+        UsageError: the name is in use in this process, or the address is none.
+        WorkersLost: no dispatcher answers at the address in time.
+    """
+    address = service or os.environ.get(TF_DATA_SERVICE)
+    if not address:
+        return dataset
+    import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+    endpoint = parse_address(address)
+    if processing_mode not in MODES:
+        raise UsageError(f"processing_mode must be one of {', '.join(MODES)}, not {processing_mode!r}")
+    if (address, name) in _names:
+        raise UsageError(
+            f"a data set named {name!r} is distributed already in this process; TensorFlow would take the second one "
+            "for the first, and give what is left of that",
+            hint="iterate the same data set again for the next epoch, or give this one a name: "
+            f"distribute(dataset, {name + '-2'!r})",
+        )
+    check_pipeline(dataset)
+    await_dispatcher(address, endpoint, wait)
+    transformation = tf.data.experimental.service.distribute(
+        getattr(tf.data.experimental.service.ShardingPolicy, processing_mode.upper()),
+        address,
+        job_name=name,
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        max_outstanding_requests=max_outstanding_requests,
+        data_transfer_protocol=data_transfer_protocol,
+        compression=compression,
+        cross_trainer_cache=cross_trainer_cache,
+        target_workers=target_workers,
+    )
+    try:
+        made: Dataset = dataset.apply(transformation)  # type: ignore[attr-defined]
+    except tf.errors.UnimplementedError as error:
+        raise WorkersLost(
+            f"what answers at {address} is no dispatcher of tf.data.service: {_first_line(error)}",
+            hint="name the dispatcher, not a worker; in a job leave `service` out",
+        ) from error
+    except (tf.errors.OpError, ValueError) as error:
+        raise PipelineError(
+            f"tf.data.service at {address} does not take the data set {name!r}: {_first_line(error)}", hint=_INSTEAD
+        ) from error
+    _names.add((address, name))
+    return made
+
+
+_INSTEAD = (
+    "make the pipeline of TensorFlow operations: tf.io and tf.image instead of NumPy or PIL inside map(), "
+    "tf.data.TFRecordDataset or list_files() instead of from_generator(); or do the Python part after distribute(), "
+    "where it runs in the training process; Python pipelines on data hosts are what headrace's own feed is for"
+)
+
+
+def check_pipeline(dataset: Any) -> None:
+    """Raises PipelineError when a pipeline holds Python functions, or cannot be written down as a graph at all."""
+    import tensorflow as tf
+
+    try:
+        written = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=dataset._variant_tensor,
+            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value,
+            strip_device_assignment=True,
+        )
+    except tf.errors.OpError as error:
+        raise PipelineError(
+            f"the pipeline cannot be sent to data workers: {_first_line(error)}", hint=_INSTEAD
+        ) from error
+    graph = tf.compat.v1.GraphDef.FromString(written.numpy())
+    found = sorted(set(python_ops(graph)))
+    if found:
+        where = ", ".join(found[:4])
+        raise PipelineError(
+            f"the pipeline runs Python functions ({where}), which exist in this process only: py_function, "
+            "numpy_function and from_generator cannot be sent to data workers",
+            hint=_INSTEAD,
+        )
+
+
+def python_ops(graph: Any) -> Iterator[str]:
+    """Yields the operations of a GraphDef that call Python, as ``operation in function``."""
+    yield from (node.op for node in graph.node if node.op in PYTHON_OPS)
+    for function in graph.library.function:
+        nodes: Iterable[Any] = function.node_def
+        yield from (f"{node.op} in {function.signature.name}" for node in nodes if node.op in PYTHON_OPS)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Returns host and port of ``grpc://host:port``. Raises UsageError."""
+    protocol, found, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if not found or protocol != "grpc" or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(
+            f"{address!r} is no address of a tf.data.service",
+            hint="it has the form grpc://host:port; see Environment()",
+        )
+    return host.strip("[]"), int(port)
+
+
+def await_dispatcher(address: str, endpoint: tuple[str, int], wait: float) -> None:
+    """Waits until a gRPC server answers.
+
+    Args:
+        address: for messages.
+        endpoint: host and port.
+        wait: seconds.
+
+    Raises:
+        WorkersLost: none did.
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            if _speaks_http2(endpoint, min(_ANSWER_SECONDS, max(_POLL, deadline - time.monotonic()))):
+                return
+            why = "something else than a tf.data.service is there"
+        except OSError as error:
+            why = error.strerror or str(error)
+        if time.monotonic() >= deadline:
+            raise WorkersLost(
+                f"no tf.data.service answers at {address} within {wait:g} s: {why}",
+                hint="in a job the agents start it: see the log of tf-dispatcher; elsewhere check the address",
+            )
+        time.sleep(_POLL)
+
+
+def _speaks_http2(endpoint: tuple[str, int], seconds: float) -> bool:
+    with socket.create_connection(endpoint, timeout=seconds) as connection:
+        connection.sendall(_PREFACE)
+        head = b""
+        while len(head) < 9:
+            chunk = connection.recv(9 - len(head))
+            if not chunk:
+                return False
+            head += chunk
+        return head[3] == _SETTINGS
+
+
+def _first_line(error: BaseException) -> str:
+    return str(getattr(error, "message", "") or error).strip().partition("\n")[0][:500]

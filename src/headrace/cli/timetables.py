@@ -1,0 +1,60 @@
+"""What happened when, as tables, with rich: for `headrace timeline` and `headrace metrics`. It computes no figure."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from headrace.cli.columns import columns, notes, row
+from headrace.cli.lifetables import moment
+from headrace.cli.progress import duration
+from headrace.cli.tables import console
+from headrace.console.charts import Chart, Line, Metrics
+from headrace.console.timeline import Timeline
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDE = 40  # bars of a line
+
+
+def show_timeline(found: Timeline) -> None:
+    """Prints the events of a run."""
+    out = console()
+    table = columns(("since start", "time (UTC)", "where", ""))
+    for event in found.events:
+        place = f"{event.group}/{event.host}" if event.host else ""
+        style = "bold red" if event.fault else ""
+        cells = (duration(max(0.0, event.t - found.start)), moment(event.t), place, event.text)
+        table.add_row(*(Text(cell) for cell in cells), style=style)
+    out.print(table)
+    if found.damage:
+        notes(out, (str(damage) for damage in found.damage))
+
+
+def show_metrics(found: Metrics) -> None:
+    """Prints a row of bars for every line of every chart, with its least, last and greatest value."""
+    out = console()
+    table = columns(("", "", "least", "last", "greatest", ""), right=("least", "last", "greatest"))
+    for chart in found.charts:
+        for index, line in enumerate(chart.lines):
+            known = [value for value in line.values if value is not None]
+            cells = (_text(value) for value in (min(known), known[-1], max(known)))
+            title = f"{chart.title}, {chart.unit}" if not index else ""
+            row(table, title, line.name, *cells, bars(line, chart))
+    out.print(table)
+    notes(out, (*found.notes, f"a value stands for {found.width:g} s; formulas: --output json"))
+
+
+def bars(line: Line, chart: Chart) -> str:
+    """Returns a line as bars, from 0 to the greatest value of its chart; a space where nothing was measured."""
+    top = max((value for each in chart.lines for value in each.values if value is not None), default=0.0)
+    size = -(-len(line.values) // _WIDE)
+    shown = []
+    for start in range(0, len(line.values), size):
+        known = [value for value in line.values[start : start + size] if value is not None]
+        mean = sum(known) / len(known) if known else None
+        level = 0 if mean is None or top <= 0 else round(max(0.0, mean) / top * (len(_BARS) - 1))
+        shown.append(" " if mean is None else _BARS[level])
+    return "".join(shown)
+
+
+def _text(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3g}"

@@ -1,0 +1,192 @@
+"""The page's addresses: three pages, their files, and the JSON behind them.
+
+Each JSON answer is the document that a command prints with ``--output json``:
+
+    /api/runs                     headrace ps --all
+    /api/runs/RUN/status          headrace status RUN
+    /api/runs/RUN/report          headrace report RUN
+    /api/runs/RUN/timeline        headrace timeline RUN
+    /api/runs/RUN/metrics         headrace metrics RUN        ?start, end (seconds since the epoch), points, width
+    /api/runs/RUN/logs            the lines of headrace logs RUN, a page of them
+                                  ?group, host, stream, text, limit, and one of t (with back), after, before
+    /api/compare?run=A&run=B      headrace compare A B
+    /api/unreadable               directories among the runs whose header cannot be read
+
+/api/live and /api/runs/RUN/live are server-sent events. An error is ``{"error": ..., "hint": ...}``.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from headrace import insight
+from headrace.console.guard import Guard
+from headrace.console.index import Library, RunIndex
+from headrace.console.live import EventStream, News
+from headrace.console.logpages import Cursor, LogPage, Wanted, page_at, page_from
+from headrace.errors import HeadraceError, RunNotFound, UsageError
+from headrace.runs import Run, Selector
+from headrace.runs.describe import describe
+
+STATIC = Path(__file__).parent / "static"
+_NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag
+DEFAULT_POINTS = 400
+
+
+class _Files(StaticFiles):
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]  # handed through
+        response.headers.update(_NO_CACHE)
+        return response
+
+
+def make_app(library: Library, token: str, port: int, stopping: Callable[[], bool] = lambda: False) -> ASGIApp:
+    """Returns the page as an ASGI application.
+
+    Args:
+        library: the runs.
+        token: what every request needs.
+        port: where it will listen.
+        stopping: whether the server is about to end.
+    """
+    api = _Api(library, stopping)
+    pages = {"/": "runs.html", "/runs/{run}": "run.html", "/compare": "compare.html"}
+    answers: dict[str, Callable[[Request], object]] = {
+        "/api/runs": api.runs,
+        "/api/unreadable": api.unreadable,
+        "/api/compare": api.compare,
+        "/api/runs/{run}/status": api.status,
+        "/api/runs/{run}/report": api.report,
+        "/api/runs/{run}/timeline": api.timeline,
+        "/api/runs/{run}/metrics": api.metrics,
+        "/api/runs/{run}/logs": api.logs,
+    }
+    routes = [
+        *(Route(path, functools.partial(_page, name)) for path, name in pages.items()),
+        *(Route(path, functools.partial(_json, answer)) for path, answer in answers.items()),
+        Route("/api/live", api.live),
+        Route("/api/runs/{run}/live", api.live_run),
+        Mount("/static", _Files(directory=STATIC)),
+    ]
+    return Guard(Starlette(routes=routes), token, port)
+
+
+async def _page(name: str, request: Request) -> Response:
+    return FileResponse(STATIC / name, headers={"cache-control": "no-store"})
+
+
+async def _json(answer: Callable[[Request], object], request: Request) -> Response:
+    """Answers with a document; it is made in a thread, because it reads files."""
+    try:
+        found, status = await run_in_threadpool(answer, request), 200
+    except HeadraceError as error:
+        found, status = _error(error.message, error.hint), 404 if isinstance(error, RunNotFound) else 422
+    except (OSError, msgspec.DecodeError) as error:
+        hint = "its timeline, metrics and logs may still be readable; see /api/unreadable"
+        found, status = _error(f"the run cannot be read: {error}", hint), 422
+    return Response(msgspec.json.encode(found), status, media_type="application/json")
+
+
+def _error(message: str, hint: str) -> object:
+    return {"error": message, "hint": hint}
+
+
+class _Api:
+    """What is behind the addresses. The methods read files: they run in threads."""
+
+    def __init__(self, library: Library, stopping: Callable[[], bool]) -> None:
+        self._library = library
+        self._stopping = stopping
+
+    def runs(self, request: Request) -> object:
+        return self._library.lines(time.time())
+
+    def unreadable(self, request: Request) -> object:
+        return self._library.unreadable()
+
+    def status(self, request: Request) -> object:
+        return describe(Run(self._index(request).paths))
+
+    def report(self, request: Request) -> object:
+        return self._index(request).report()
+
+    def timeline(self, request: Request) -> object:
+        return self._index(request).timeline(time.time())
+
+    def metrics(self, request: Request) -> object:
+        start, end = _number(request, "start"), _number(request, "end")
+        points = int(_number(request, "points") or DEFAULT_POINTS)
+        return self._index(request, metrics=True).metrics(start, end, points, _number(request, "width"))
+
+    def logs(self, request: Request) -> LogPage:
+        asked = request.query_params
+        selector = Selector(*(asked.get(name) or None for name in ("group", "host", "stream")))
+        wanted = Wanted(selector, asked.get("text", ""), int(_number(request, "limit") or 300))
+        paths = self._index(request).paths
+        for name in ("after", "before"):
+            if name in asked:
+                return page_from(paths, wanted, _cursor(asked[name]), forwards=name == "after")
+        return page_at(paths, wanted, _number(request, "t"), int(_number(request, "back") or 0))
+
+    def compare(self, request: Request) -> object:
+        return insight.compare([self._library.open(name).report() for name in request.query_params.getlist("run")])
+
+    async def live(self, request: Request) -> Response:
+        def look() -> News:
+            lines = self._library.lines(time.time())
+            state = [(line.run_id, line.secondary_status, line.degraded, line.attempt) for line in lines]
+            going = sum(1 for line in lines if line.exit_code is None)
+            return News(f"{hash(tuple(state)) & 0xFFFFFFFF:08x}", {"runs": len(lines), "going": going})
+
+        return EventStream(look, _last_id(request), self._stopping)
+
+    async def live_run(self, request: Request) -> Response:
+        try:
+            index = await run_in_threadpool(self._index, request, True)
+        except RunNotFound as error:
+            return Response(msgspec.json.encode(_error(error.message, error.hint)), 404, media_type="application/json")
+
+        def look() -> News:
+            version = index.version()
+            return News(str(version), version._asdict(), last=version.finished)
+
+        return EventStream(look, _last_id(request), self._stopping)
+
+    def _index(self, request: Request, metrics: bool = False) -> RunIndex:
+        return self._library.open(request.path_params["run"], metrics)
+
+
+def _last_id(request: Request) -> str:
+    return request.headers.get("last-event-id", "")
+
+
+def _number(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < 1e15:
+        raise UsageError(f"{name} is {text!r}, which is no number", hint="times are seconds since the epoch")
+    return value
+
+
+def _cursor(text: str) -> Cursor:
+    try:
+        return msgspec.json.decode(text, type=Cursor)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{text[:80]!r} is no place in logs: {error}", hint="take it from another page") from None

@@ -1,0 +1,306 @@
+"""What a run did over time: charts of a few hundred points, whatever its length. Pure: columns in, charts out.
+
+`headrace metrics RUN --output json` prints it, and the job page draws it. A chart says how its values are computed;
+one without any measured value is left out, and a note says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from headrace.console.buckets import Floats, Grid, extremes, present, ratio
+from headrace.console.columns import Columns, Key
+
+DIGITS = 6  # significant, in the answer
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a chart.
+
+    Attributes:
+        name: what it shows, e.g. a loader or a group.
+        group: instance group, empty for the whole job.
+        values: one a bucket, None where nothing was measured.
+        low, high: least and greatest of the records in each bucket; None where a chart has no such range.
+    """
+
+    name: str
+    group: str
+    values: list[float | None]
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """One quantity over time.
+
+    Attributes:
+        name: which, e.g. ``step_time``.
+        title, unit: for its axes; ``%``, ``ms``, ``1/s``, ``bytes``, ``bytes/s``, ``W`` or ``1``.
+        formula: how a bucket's value is computed.
+        lines: its lines.
+    """
+
+    name: str
+    title: str
+    unit: str
+    formula: str
+    lines: tuple[Line, ...]
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """The charts of one run over one stretch of time.
+
+    Attributes:
+        run_id: which run.
+        start, end: the stretch, seconds since the epoch.
+        width: seconds of a bucket.
+        t: beginnings of the buckets.
+        records: metric records of the whole run so far.
+        charts: the charts; every line has one value for each of `t`.
+        notes: what was not measured.
+    """
+
+    run_id: str
+    start: float
+    end: float
+    width: float
+    t: list[float]
+    records: int
+    charts: tuple[Chart, ...]
+    notes: tuple[str, ...]
+
+
+def metrics(run_id: str, columns: Columns, grid: Grid, end: float) -> Metrics:
+    """Returns all charts of a run.
+
+    Args:
+        run_id: which run.
+        columns: its metrics.
+        grid: the buckets.
+        end: end of the stretch that was asked for, seconds since the epoch.
+    """
+    charts = tuple(chart for make in _CHARTS for chart in make(columns, grid))
+    found = {chart.name for chart in charts}
+    notes = [note for name, note in _MISSING.items() if name not in found] if columns.records else [_NOTHING]
+    return Metrics(run_id, grid.start, end, grid.width, grid.times, columns.records, charts, tuple(notes))
+
+
+_NOTHING = "no metrics yet: agents and loaders write one record a second"
+_MISSING = {
+    "step_time": "step time, data wait, samples/s: no loader reported; use headrace.feed.DataLoader or headrace.track",
+    "gpu": "GPU: none was measured on these hosts",
+    "queue": "queue depth: no loader reported it",
+    "workers": "executors: no data worker reported how it spent its time",
+}
+
+
+def _loaders(columns: Columns) -> Iterator[tuple[str, list[dict[str, Floats]]]]:
+    """Yields every loader with the tables of its ranks."""
+    names: dict[str, list[Key]] = {}
+    for key in columns.keys("loader"):
+        names.setdefault(key.name, []).append(key)
+    for name, keys in names.items():
+        yield name, [columns.table(key) for key in keys]
+
+
+def _groups(columns: Columns, kind: str) -> Iterator[tuple[str, list[dict[str, Floats]]]]:
+    """Yields every instance group with the tables of its hosts or programs."""
+    groups: dict[str, list[Key]] = {}
+    for key in columns.keys(kind):
+        groups.setdefault(key.stream.group, []).append(key)
+    for name, keys in groups.items():
+        yield name, [columns.table(key) for key in keys]
+
+
+def _pool(tables: list[dict[str, Floats]], *names: str) -> list[Floats]:
+    return [np.concatenate([table[name] for table in tables]) for name in names]
+
+
+def _step_time(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = []
+    for name, ranks in _loaders(columns):
+        t, steps, step, least, most = _pool(ranks, "t", "steps", "step", "step_min", "step_max")
+        timed = steps > 0
+        low, high = extremes(grid, t[timed], 1000 * least[timed], 1000 * most[timed])
+        lines.append(_line(name, "", 1000 * ratio(grid, t, step, steps), low, high))
+    formula = "1000 * sum(step) / sum(steps) of all ranks; range: shortest and longest step"
+    yield from _chart("step_time", "Step time", "ms", formula, lines)
+
+
+def _step_shares(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = []
+    many = sum(1 for _ in _loaders(columns)) > 1
+    for name, ranks in _loaders(columns):
+        t, step = _pool(ranks, "t", "step")
+        for part, words in (("wait", "data wait"), ("h2d", "host to device"), ("compute", "compute")):
+            shares = 100 * ratio(grid, t, _pool(ranks, part)[0], step)
+            lines.append(_line(f"{words} of {name}" if many else words, "", shares))
+    formula = "100 * sum(wait, h2d or compute) / sum(step) of all ranks"
+    yield from _chart("step_shares", "Where a step goes", "%", formula, lines)
+
+
+def _samples(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = [_line(name, "", _loader_rate(ranks, "samples", grid)) for name, ranks in _loaders(columns)]
+    yield from _chart("samples_per_second", "Samples/s", "1/s", "ranks * sum(samples) / sum(step)", lines)
+
+
+def _loader_rate(ranks: list[dict[str, Floats]], field: str, grid: Grid) -> Floats:
+    t, amount, step = _pool(ranks, "t", field, "step")
+    return present(grid, [rank["t"] for rank in ranks]) * ratio(grid, t, amount, step)
+
+
+def _queue(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = []
+    for name, ranks in _loaders(columns):
+        t, queue, steps = _pool(ranks, "t", "queue", "steps")
+        low, high = extremes(grid, t, queue, queue)
+        lines.append(
+            _line(name, "", ratio(grid, t, queue * steps, np.where(np.isnan(queue), np.nan, steps)), low, high)
+        )
+    formula = (
+        "sum(queue * steps) / sum(steps): batches ready when next() is called, mean; range: over ranks and seconds"
+    )
+    yield from _chart("queue", "Queue depth", "batches", formula, lines)
+
+
+def _deltas(table: dict[str, Floats], field: str) -> tuple[Floats, Floats, Floats, Floats]:
+    """Returns times, seconds, growth and cores from each row to the next one; a counter that began anew is left out."""
+    t, values = table["t"], table[field]
+    seconds, growth = np.diff(t), np.diff(values)
+    kept = (seconds > 0) & (growth >= 0)
+    return t[1:][kept], seconds[kept], growth[kept], table["cores"][1:][kept]
+
+
+def _joined(hosts: list[dict[str, Floats]], field: str) -> list[Floats]:
+    parts = [_deltas(host, field) for host in hosts]
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def _cpu(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = []
+    for group, hosts in _groups(columns, "host"):
+        t, seconds, used, cores = _joined(hosts, "cpu")
+        shares = 100 * used / (seconds * cores)
+        low, high = extremes(grid, t, shares, shares)
+        lines.append(_line(group, group, 100 * ratio(grid, t, used, seconds * cores), low, high))
+    formula = (
+        "100 * CPU seconds of all processes of the group's hosts / (seconds * cores that they may use); "
+        "range: over hosts and seconds"
+    )
+    yield from _chart("cpu", "CPU by group", "%", formula, lines)
+
+
+def _gpu(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = []
+    for group, hosts in _groups(columns, "host"):
+        t, gpus, use = _pool(hosts, "t", "gpus", "use")
+        low, high = extremes(grid, t, use, use)
+        lines.append(_line(group, group, ratio(grid, t, use * gpus, np.where(np.isnan(use), np.nan, gpus)), low, high))
+    formula = "mean over the group's GPUs and seconds of NVML's utilisation (share of time in which a kernel ran)"
+    yield from _chart("gpu", "GPU by group", "%", formula, lines)
+
+
+def _gpu_memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    formula = "memory in use on the group's GPUs, mean, added up"
+    yield from _chart("gpu_memory", "GPU memory", "bytes", formula, _levels(columns, grid, "gpu_memory"))
+    formula = "power of the group's GPUs, mean, added up"
+    yield from _chart("gpu_power", "GPU power", "W", formula, _levels(columns, grid, "power"))
+
+
+def _levels(columns: Columns, grid: Grid, field: str) -> Iterator[Line]:
+    """Yields for each group the mean of a level, added over its hosts."""
+    for group, hosts in _groups(columns, "host"):
+        t, level = _pool(hosts, "t", field)
+        many = present(grid, [host["t"] for host in hosts])
+        yield _line(group, group, many * ratio(grid, t, level, np.ones_like(t)))
+
+
+def _bytes(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = [_line(f"into loader {name}", "", _loader_rate(ranks, "bytes", grid)) for name, ranks in _loaders(columns)]
+    for group, workers in _groups(columns, "worker"):
+        t, sent, seconds = _pool(workers, "t", "sent", "seconds")
+        if np.any(sent > 0):
+            rate = present(grid, [worker["t"] for worker in workers]) * ratio(grid, t, sent, seconds)
+            lines.append(_line(f"feed of {group}, sent", group, rate))
+    for field, words in (("received", "received"), ("sent", "sent")):
+        lines += [_line(f"{group} {words}", group, rate) for group, rate in _host_rates(columns, grid, field)]
+    formula = (
+        "loader: ranks * sum(bytes) / sum(step); feed: payload bytes sent / seconds; "
+        "group: growth of the hosts' network counters / seconds, added over hosts"
+    )
+    yield from _chart("bytes_per_second", "Bytes/s", "bytes/s", formula, lines)
+
+
+def _host_rates(columns: Columns, grid: Grid, field: str) -> Iterator[tuple[str, Floats]]:
+    for group, hosts in _groups(columns, "host"):
+        t, seconds, moved, _ = _joined(hosts, field)
+        yield group, present(grid, [host["t"] for host in hosts]) * ratio(grid, t, moved, seconds)
+
+
+def _workers(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = []
+    for group, workers in _groups(columns, "worker"):
+        t, seconds, executors = _pool(workers, "t", "seconds", "executors")
+        for part in ("produce", "blocked", "idle"):
+            shares = 100 * ratio(grid, t, _pool(workers, part)[0], executors * seconds)
+            lines.append(_line(f"{group}: {part}", group, shares))
+    formula = "100 * sum(produce, blocked or idle) / sum(executors * seconds)"
+    yield from _chart("workers", "Data workers: what executors do", "%", formula, lines)
+
+
+def _memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    formula = "resident bytes of all processes, mean, added up"
+    yield from _chart("memory", "Memory by group", "bytes", formula, _levels(columns, grid, "rss"))
+
+
+def _disk(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    lines = [
+        _line(f"{group} {words}", group, rate)
+        for field, words in (("read", "read"), ("written", "written"))
+        for group, rate in _host_rates(columns, grid, field)
+    ]
+    formula = "growth of the counters of the hosts' processes / seconds, added over hosts"
+    yield from _chart("disk", "Disk", "bytes/s", formula, lines)
+
+
+def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    names: dict[str, list[Key]] = {}
+    for key in columns.keys("value"):
+        names.setdefault(key.name, []).append(key)
+    for name, keys in names.items():
+        lines = []
+        for key in keys:
+            table = columns.table(key)
+            low, high = extremes(grid, table["t"], table["low"], table["high"])
+            mean = ratio(grid, table["t"], table["total"], table["count"])
+            lines.append(_line(f"rank {key.source}", key.stream.group, mean, low, high))
+        formula = "mean of what the metric definition found in the log; range: least and greatest"
+        yield from _chart(f"value:{name}", name, "1", formula, lines)
+
+
+_CHARTS: tuple[Callable[[Columns, Grid], Iterator[Chart]], ...] = (
+    _cpu, _step_shares, _gpu, _step_time, _queue, _bytes, _samples, _workers, _memory, _gpu_memory, _disk,
+    _values,
+)  # fmt: skip
+
+
+def _chart(name: str, title: str, unit: str, formula: str, lines: Iterable[Line]) -> Iterator[Chart]:
+    """Yields the chart with the lines that have a value; nothing when none has."""
+    kept = tuple(line for line in lines if any(value is not None for value in line.values))
+    if kept:
+        yield Chart(name, title, unit, formula, kept)
+
+
+def _line(name: str, group: str, values: Floats, low: Floats | None = None, high: Floats | None = None) -> Line:
+    return Line(
+        name, group, _plain(values), None if low is None else _plain(low), None if high is None else _plain(high)
+    )
+
+
+def _plain(values: Floats) -> list[float | None]:
+    return [None if math.isnan(value) else float(f"{value:.{DIGITS}g}") for value in values.tolist()]

@@ -1,0 +1,48 @@
+// Making elements. Text goes in as text nodes only: nothing that a job writes is ever read as HTML.
+
+/** Returns an element with attributes (`on...` are listeners, null and false are left out) and children. */
+export function el(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "colour") made.style.setProperty("--colour", value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+/** Replaces what is in an element. */
+export function fill(parent, ...children) {
+  parent.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return parent;
+}
+
+export const by = (id) => document.getElementById(id);
+
+/** Says something to screen readers. */
+export function say(text) {
+  const spoken = by("spoken");
+  if (spoken) spoken.textContent = text;
+}
+
+/** Returns a function that runs `work` at most once every so many milliseconds, and always once more after the last call. */
+export function throttle(work, milliseconds) {
+  let timer = null;
+  let again = false;
+  const run = () => {
+    timer = setTimeout(() => {
+      timer = null;
+      if (again) {
+        again = false;
+        run();
+      }
+    }, milliseconds);
+    work();
+  };
+  return () => {
+    if (timer === null) run();
+    else again = true;
+  };
+}

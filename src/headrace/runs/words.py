@@ -1,0 +1,109 @@
+"""Events in words: one short sentence each, for people."""
+
+from __future__ import annotations
+
+import signal
+
+from headrace.runs.events import (
+    ArtefactsStored,
+    AttemptStarted,
+    ChannelProgress,
+    CheckpointsRestored,
+    DataWorkerLost,
+    Event,
+    FeedReady,
+    HostLost,
+    HostRegistered,
+    HostReleased,
+    HostStarted,
+    InstancesStarted,
+    JobFinished,
+    JobStarted,
+    JobStopping,
+    ProgramExited,
+    ProgramStarted,
+    RequirementsInstalled,
+    RunFinished,
+    ServerReady,
+    StatusChanged,
+)
+
+
+def ended(exit_code: int | None, number: int | None) -> str:
+    """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
+    if number is None:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def program(stream: str) -> str:
+    """Returns the name of a program: ``rank 0``, ``feed``."""
+    return f"rank {stream}" if stream.isdecimal() else stream
+
+
+def sentence(event: Event) -> str:
+    """Returns what happened, without the place.
+
+    >>> sentence(HostLost(t=0.0, group="data", host="algo-2", reason="silent for 10 s"))
+    'host lost: silent for 10 s'
+    """
+    if isinstance(event, ProgramStarted):
+        return f"{program(event.stream)} started, pid {event.pid}"
+    if isinstance(event, ProgramExited):
+        how = f"{program(event.stream)} ended with {ended(event.exit_code, event.signal)}"
+        return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
+    if isinstance(event, DataWorkerLost):
+        return f"data worker lost: {event.reason}; {'replaced' if event.recovered else 'the job goes on without it'}"
+    if isinstance(event, JobFinished | RunFinished):
+        who = "job" if isinstance(event, JobFinished) else "run"
+        return f"{who} finished: {event.status.value}" + (f": {event.cause}" if event.cause else "")
+    if isinstance(event, ChannelProgress):
+        return f"channel {event.channel}: {event.files} of {event.files_total} files, {event.bytes / 1e6:.1f} MB"
+    if isinstance(event, ArtefactsStored):
+        return f"{event.name} stored: {event.files} files, {event.bytes / 1e6:.1f} MB, in {event.uri}"
+    return _short(event)
+
+
+def _short(
+    event: StatusChanged
+    | InstancesStarted
+    | AttemptStarted
+    | HostStarted
+    | HostRegistered
+    | HostLost
+    | HostReleased
+    | FeedReady
+    | ServerReady
+    | CheckpointsRestored
+    | RequirementsInstalled
+    | JobStarted
+    | JobStopping,
+) -> str:
+    if isinstance(event, StatusChanged):
+        return event.status.value + (f": {event.message}" if event.message else "")
+    if isinstance(event, InstancesStarted):
+        return f"{sum(map(len, event.hosts.values()))} instances run, their clocks start"
+    if isinstance(event, AttemptStarted):
+        return f"attempt {event.number} begins"
+    if isinstance(event, HostStarted):
+        return f"instance started, agent pid {event.pid}"
+    if isinstance(event, HostRegistered):
+        return "registered with the coordinator"
+    if isinstance(event, HostLost):
+        return f"host lost: {event.reason}"
+    if isinstance(event, HostReleased):
+        return "released: its programs are done"
+    if isinstance(event, FeedReady):
+        return f"feed server ready with {event.executors} executors"
+    if isinstance(event, ServerReady):
+        return f"{event.stream} ready with TensorFlow {event.version}"
+    if isinstance(event, CheckpointsRestored):
+        return f"{event.files} checkpoint files restored from {event.uri}"
+    if isinstance(event, RequirementsInstalled):
+        return f"requirements {'reused' if event.reused else 'installed'} ({event.seconds:.1f} s)"
+    if isinstance(event, JobStarted):
+        return "all hosts registered; programs start"
+    return f"stopping: {event.reason}"

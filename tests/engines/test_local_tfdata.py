@@ -1,0 +1,216 @@
+"""A job with tf.data.service: shared by the trainers, restarted after SIGKILL, ended with the job, and its faults."""
+
+import os
+import textwrap
+import time
+
+import pytest
+from stage import agent_pid, flag, groups, kill, pid_here, text, until
+
+from headrace.errors import EngineRefused
+from headrace.runs import Status
+from headrace.runs.events import DataWorkerLost, ProgramExited, ProgramStarted, ServerReady
+from headrace.runs.metrics import ServiceSecond
+
+TENSORFLOW_SECONDS = 90  # importing it takes 4 s on an idle machine, and every process of a test does it at once
+
+pytestmark = pytest.mark.timeout(300)
+
+SHARED = """
+import os, time
+import tensorflow as tf
+from headrace import Environment
+from headrace.tensorflow import distribute
+
+host = Environment().current_host
+print("address", Environment().tf_data_service(), flush=True)
+dataset = distribute(tf.data.Dataset.range(10**6).map(lambda row: row))
+for row in dataset:
+    print("row", host, int(row), flush=True)
+    if os.path.exists("enough"):
+        break
+    time.sleep(0.02)
+"""
+
+FAULTS = """
+import os
+import tensorflow as tf
+from headrace import HeadraceError
+from headrace.tensorflow import distribute
+
+def attempt(name, dataset, **options):
+    try:
+        distribute(dataset, name, **options)
+    except HeadraceError as error:
+        print(f"{name}: {type(error).__name__}: {error}".replace("\\n", " "), flush=True)
+
+small = tf.data.Dataset.range(12)
+attempt("python", small.map(lambda row: tf.py_function(lambda x: x, [row], tf.int64)))
+attempt("nobody", small, service="grpc://127.0.0.1:1", wait=0.5)
+attempt("static", small, processing_mode="data")
+for row in distribute(tf.data.Dataset.range(10**6).map(lambda row: row)):
+    print("row", int(row), flush=True)
+"""
+
+
+def serving(stage, script, service, dnn=1, **fields):
+    return stage.start(
+        script,
+        instance_groups=groups(data=1, dnn=dnn),
+        data_service={"tf_data": {"enabled": True}, "instance_groups": service},
+        completion={"instance_groups": ["dnn"]},
+        **fields,
+    )
+
+
+def events(handle, kind):
+    return [event for event in handle.run.events() if isinstance(event, kind)]
+
+
+def ready(handle, stream, host="algo-1"):
+    return [event for event in events(handle, ServerReady) if (event.host, event.stream) == (host, stream)]
+
+
+def started(handle, stream, host="algo-1"):
+    """The server's pid on this machine, each time that it was started."""
+    pids = [e.pid for e in events(handle, ProgramStarted) if (e.host, e.stream) == (host, stream)]
+    return [pid_here(agent_pid(handle, host), pid) for pid in pids[-1:]]
+
+
+def rows(handle):
+    return [line.split()[1:] for line in text(handle).splitlines() if line.startswith("row ")]
+
+
+def go_on(handle):
+    """Waits until each trainer gets more rows than it has now."""
+    before = len(rows(handle))
+    until(lambda: len(rows(handle)) > before + 20, TENSORFLOW_SECONDS, "more rows")
+
+
+@pytest.mark.parametrize("stage", [pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True)
+def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were_killed(stage):
+    handle = serving(stage, SHARED, ["data"], dnn=2)
+    until(lambda: {row[0] for row in rows(handle)} == {"algo-2", "algo-3"}, TENSORFLOW_SECONDS, "rows of both")
+    assert f"address grpc://{stage.address(handle, 'algo-1')}:7072" in text(handle)
+    for stream in ("tf-worker-0", "tf-dispatcher"):
+        until(lambda stream=stream: ready(handle, stream), 5)
+        kill(started(handle, stream)[0])
+        killed = time.time()
+        until(lambda stream=stream: len(ready(handle, stream)) == 2, TENSORFLOW_SECONDS, f"{stream} is ready again")
+        again = [e for e in events(handle, ProgramStarted) if e.stream == stream][1]
+        assert again.t - killed < 5
+        go_on(handle)
+    flag(handle, "enough")
+    assert handle.wait(60) is Status.COMPLETED
+    stage.assert_nothing_left(handle)
+    numbers = [row[1] for row in rows(handle)]
+    assert len(numbers) == len(set(numbers)), "a row came twice"
+    lost = events(handle, DataWorkerLost)
+    assert [(each.host, each.reason, each.recovered) for each in lost] == [
+        ("algo-1", "tf-worker-0 killed by SIGKILL", True),
+        ("algo-1", "tf-dispatcher killed by SIGKILL", True),
+    ]
+    assert handle.run.degraded
+    ends = [event for event in events(handle, ProgramExited) if event.stream.startswith("tf-") and event.stopped]
+    assert sorted((end.stream, end.exit_code) for end in ends) == [("tf-dispatcher", 0), ("tf-worker-0", 0)]
+    written = [metric for stream in handle.run.metrics().values() for metric in stream]
+    used = [metric for metric in written if isinstance(metric, ServiceSecond)]
+    worker = [metric for metric in used if metric.stream == "tf-worker-0"]
+    assert {metric.restarts for metric in worker} == {0, 1}
+    assert max(metric.cpu for metric in worker) > 0.5
+    assert max(metric.rss for metric in worker) > 100 << 20
+    assert {metric.workers for metric in used if metric.role == "dispatcher"} >= {1}
+
+
+def test_what_cannot_be_sent_is_refused_and_the_loss_of_the_dispatcher_s_host_ends_the_job(stage):
+    port = 20000 + os.getpid() % 10000  # TensorFlow takes it on all addresses of the machine
+    handle = serving(stage, FAULTS, ["data", "dnn"], local={"ports": {"tf_data": port}})
+    until(lambda: len(rows(handle)) > 20, TENSORFLOW_SECONDS, "rows")
+    said_by_it = text(handle)
+    assert "python: PipelineError: the pipeline runs Python functions (EagerPyFunc in" in said_by_it
+    assert "hint: make the pipeline of TensorFlow operations" in said_by_it
+    assert "nobody: WorkersLost: no tf.data.service answers at grpc://127.0.0.1:1 within 0.5 s" in said_by_it
+    assert "static: UsageError: processing_mode must be one of dynamic, off, not 'data'" in said_by_it
+    beside = started(handle, "tf-worker-0", "algo-2")[0]
+    assert os.getpriority(os.PRIO_PROCESS, beside) == 10 + os.getpriority(os.PRIO_PROCESS, 0)
+    kill(agent_pid(handle, "algo-1"))
+    assert handle.wait(30) is Status.FAILED
+    cause = handle.run.cause
+    assert (cause.host, cause.stream, cause.infrastructure) == ("algo-1", "tf-dispatcher", True)
+    assert cause.reason.startswith("no dispatcher of tf.data.service is left: tf-dispatcher host lost: ")
+    stage.assert_nothing_left(handle, 5)
+
+
+FAKE = """
+import os, signal, types
+__version__ = os.environ["FAKE_TENSORFLOW"]
+if __version__ == "missing":
+    raise ImportError("no TensorFlow here")
+
+class Server:
+    def __init__(self, config):
+        pass
+
+class Dying(Server):
+    def _num_tasks(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+service = types.SimpleNamespace(
+    DispatcherConfig=dict, WorkerConfig=lambda *_, **__: None, DispatchServer=Server,
+    WorkerServer=Dying if os.environ.get("DYING") else Server,
+)
+data = types.SimpleNamespace(experimental=types.SimpleNamespace(service=service))
+"""
+
+
+def pretending(stage, data, dnn):
+    """A job whose two groups have a TensorFlow that only says its version; its servers are processes all the same."""
+    fake = stage.folder / "fake"
+    (fake / "tensorflow").mkdir(parents=True)
+    (fake / "tensorflow" / "__init__.py").write_text(textwrap.dedent(FAKE))
+    two = groups(data=1, dnn=1)
+    for group, environment in zip(two, (data, dnn), strict=True):
+        group["environment"] = {"PYTHONPATH": str(fake), **environment}
+    return stage.start(
+        "import time\nprint('up', flush=True)\ntime.sleep(120)",
+        instance_groups=two,
+        data_service={"tf_data": {"enabled": True}, "instance_groups": ["data", "dnn"]},
+        completion={"instance_groups": ["dnn"]},
+        local={"ports": {"tf_data": 20000 + os.getpid() % 10000}},
+    )
+
+
+def end_of(stage, handle, within=40):
+    assert handle.wait(within) is Status.FAILED
+    stage.assert_nothing_left(handle)
+    return str(handle.run.cause)
+
+
+def test_servers_with_different_versions_end_the_job_which_names_them(stage):
+    handle = pretending(stage, {"FAKE_TENSORFLOW": "2.21.0"}, {"FAKE_TENSORFLOW": "2.15.1"})
+    words = end_of(stage, handle)
+    assert "the servers of tf.data.service have different versions of TensorFlow" in words
+    assert "2.21.0 on data/algo-1" in words
+    assert "2.15.1 on dnn/algo-2" in words
+
+
+def test_workers_that_die_again_and_again_are_given_up_and_the_job_ends_with_their_names(stage):
+    same = {"FAKE_TENSORFLOW": "2.21.0", "DYING": "1"}
+    handle = pretending(stage, same, same)
+    assert "no worker of tf.data.service is left: tf-worker-0 killed by SIGKILL" in end_of(stage, handle)
+    times = [event.t for event in events(handle, ProgramStarted) if event.stream == "tf-worker-0"]
+    assert len(times) == 8
+
+
+def test_a_group_without_tensorflow_ends_the_job_with_what_to_install(stage):
+    handle = pretending(stage, {"FAKE_TENSORFLOW": "missing"}, {"FAKE_TENSORFLOW": "missing"})
+    words = end_of(stage, handle)
+    assert "cannot import tensorflow in" in words
+    assert "pip install tensorflow" in words
+    assert len([event for event in events(handle, ProgramStarted) if event.stream == "tf-dispatcher"]) == 1
+
+
+def test_nothing_starts_where_the_python_has_no_tensorflow(stage, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineRefused, match=r"needs TensorFlow, which .* of data does not have"):
+        serving(stage, SHARED, ["data"])
