@@ -1,6 +1,6 @@
 """Measures three ways of feeding TensorFlow from two worker processes, in interleaved rounds.
 
-    python -m bench.tfdata [--rounds 3] [--seconds 6]
+    python -m bench.tfdata [--rounds 3] [--seconds 4]
 
 * by hand: a dispatcher and two workers of tf.data service, as TensorFlow's guide starts them;
 * managed: the same, started and watched by headrace, in a job;
@@ -8,7 +8,7 @@
 
 The rows are described in code/pipelines.py. Uncompressed, `max_outstanding_requests=8`, the best of the sweep in
 bench/results. A ratio is taken within a round; shown are its median, smallest and largest value. Raw data go to
-bench/results/. Takes about 90 s a round.
+bench/results/. Takes somewhat more than a minute a round.
 """
 
 from __future__ import annotations
@@ -113,19 +113,20 @@ def show(rounds: list[Records]) -> None:
     for row in ROWS:
         print(f"\n{row}: median (min .. max) of {len(rounds)} rounds")
         for contender in ("by hand", "managed", "feed"):
-            found = [each[contender, row] for each in by]
-            print(f"  {contender:8} {spread([rate(x) for x in found]):28} MB/s   {spread([cost(x) for x in found])} CPU s/GB")
+            rates = spread([rate(each[contender, row]) for each in by])
+            costs = spread([cost(each[contender, row]) for each in by])
+            print(f"  {contender:8} {rates:28} MB/s   {costs} CPU s/GB")
         for ours in ("managed", "feed"):
-            rates = [rate(each[ours, row]) / rate(each["by hand", row]) for each in by]
-            costs = [cost(each[ours, row]) / cost(each["by hand", row]) for each in by]
-            print(f"  {ours} / by hand: throughput {spread(rates)}, CPU s/GB {spread(costs)}")
+            rates = spread([rate(each[ours, row]) / rate(each["by hand", row]) for each in by])
+            costs = spread([cost(each[ours, row]) / cost(each["by hand", row]) for each in by])
+            print(f"  {ours} / by hand: throughput {rates}, CPU s/GB {costs}")
 
 
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of one row's measurement")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of one row's measurement")
     options = parser.parse_args()
     facts = describe()
     rounds: list[Records] = []

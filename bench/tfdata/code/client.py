@@ -1,6 +1,6 @@
 """Takes batches for some seconds and writes how many came, and what CPU time that took: the same for all contenders.
 
-The CPU time is that of all processes below the measuring one, but for itself: of the service, its keepers, and this one.
+The CPU time is that of all processes below the measuring one: of the service, its keepers, and this one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
 from pipelines import BATCH_BYTES, ROWS, numpy_pipeline, tf_pipeline
 
 WARM_UP = 1.5

@@ -1,7 +1,7 @@
 """The two rows of the measurement, each as a tf.data pipeline and as a NumPy dataset that do the same.
 
-`images`: a file of 256 x 256 x 3 bytes is read, cropped at random to 224 x 224, flipped at random and normalised to float32;
-32 a batch, 19.3 MB. `bytes`: 19.3 MB of uint8 are copied, 128 rows a batch: what a batch costs that takes no work.
+`images`: a file of 256 x 256 x 3 bytes is read, cropped at random to 224 x 224, flipped at random and normalised to
+float32; 32 a batch, 19.3 MB. `bytes`: 19.3 MB of uint8 are copied, 128 rows a batch: a batch that takes no work.
 """
 
 from __future__ import annotations

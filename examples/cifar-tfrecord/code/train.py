@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 
 import headrace.keras
-import headrace.tensorflow
 import tensorflow as tf
 from images import test_set, train_set
 
 import headrace
+import headrace.tensorflow
 from model import resnet
 
 
