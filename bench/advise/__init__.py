@@ -1,6 +1,6 @@
 """How well the model of `headrace advise` predicts: one calibration run against real runs of other clusters.
 
-    python -m bench.advise [--repeats 5] [--seconds 3.2] [--keep FILE]
+    python -m bench.advise [--repeats 5] [--seconds 2.4] [--output FILE]
 
 Every run is a real job of the local engine. Its training script works through four workloads, one after the other, with
 costs that are set (bench/advise/code): samples that wait as for a disk, samples that compute, samples that do both, and

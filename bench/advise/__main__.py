@@ -11,8 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.advise.accuracy import Outcome, judge, summary, table
-from bench.advise.runs import CLUSTERS, WORKLOADS, run_cluster
+import msgspec
+from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, summary, table
+from bench.advise.runs import WORKLOADS, outcomes_of, run_cluster
+
+from headrace.insight.advise.advising import measured_of
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -21,7 +24,10 @@ def main() -> int:
     """Runs the rounds. Returns 0, whatever the accuracy is: it is a measurement, not a test."""
     parser = argparse.ArgumentParser(prog="python -m bench.advise", description="Accuracy of `headrace advise`.")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.2, help="of every workload; the calibration takes 2 s more")
+    parser.add_argument("--seconds", type=float, default=2.4, help="of every workload")
+    parser.add_argument(
+        "--calibration", type=float, default=6.0, help="seconds of every workload in the calibration run"
+    )
     parser.add_argument("--output", type=Path, help="file for the raw data")
     options = parser.parse_args()
     if (os.cpu_count() or 1) < 2:
@@ -34,10 +40,13 @@ def main() -> int:
         os.environ["HEADRACE_HOME"] = home
         for number in range(options.repeats):
             for cluster in CLUSTERS:
-                seconds = options.seconds + (0.0 if cluster.data_hosts else 2.0)
-                outcomes += run_cluster(cluster, number, seconds)
+                first = number == 0 and cluster == CALIBRATION
+                run = run_cluster(cluster, number, options.calibration if first else options.seconds)
+                outcomes += outcomes_of(run, cluster, number)
+                if first:
+                    calibrations = {name: measured_of(run, loader=name) for name in WORKLOADS}
                 print(f"round {number + 1}, {cluster.title}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
-    judged = judge(outcomes)
+    judged = judge(outcomes, calibrations)
     found = summary(judged)
     print(table(judged))
     print(found.text)
@@ -51,6 +60,7 @@ def main() -> int:
         "workloads": WORKLOADS,
         "summary": found.numbers,
         "judged": [one.plain() for one in judged],
+        "calibrations": msgspec.to_builtins(calibrations),
         "outcomes": [one.plain() for one in outcomes],
     }
     file.parent.mkdir(exist_ok=True)

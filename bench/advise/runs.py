@@ -1,23 +1,21 @@
-"""The clusters and workloads, and running one cluster as a job of the local engine."""
+"""The workloads, and running one cluster as a job of the local engine."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench.advise.accuracy import Outcome
+from bench.advise.accuracy import BANDWIDTH, CLUSTERS, Cluster, Outcome
 
-from headrace import engines
-from headrace.errors import HeadraceError, UsageError
-from headrace.insight.advise.advising import measured_of
+from headrace import engines, insight
+from headrace.errors import HeadraceError
 from headrace.job import Job
 from headrace.runs import Run, Status
 
 CODE = Path(__file__).parent / "code"
 BATCH = 8
-BANDWIDTH = "200mbit"
-BYTES_A_SECOND = 200e6 / 8
+LAST_LINES = 20
 
 WORKLOADS: dict[str, dict[str, float]] = {
     # seconds of a sample: waiting and CPU; seconds of a step: waiting (a device) and CPU; bytes of a sample
@@ -28,32 +26,7 @@ WORKLOADS: dict[str, dict[str, float]] = {
 }
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """One cluster: CPU 0 trains; CPU 1 is divided among the data hosts.
-
-    Attributes:
-        title: in words.
-        data_hosts: how many.
-        workers: data workers on every host that has some.
-        trainer_helps: the host that trains has data workers too.
-    """
-
-    title: str
-    data_hosts: int
-    workers: int
-    trainer_helps: bool
-
-
-CLUSTERS = (
-    Cluster("no data hosts", 0, 1, trainer_helps=True),
-    Cluster("1 data host", 1, 1, trainer_helps=True),
-    Cluster("2 data hosts on one core", 2, 1, trainer_helps=True),
-    Cluster("1 data host of 3 workers, trainer makes none", 1, 3, trainer_helps=False),
-)
-
-
-def run_cluster(cluster: Cluster, number: int, seconds: float) -> list[Outcome]:
+def run_cluster(cluster: Cluster, number: int, seconds: float) -> Run:
     """Runs all workloads on one cluster.
 
     Args:
@@ -62,7 +35,7 @@ def run_cluster(cluster: Cluster, number: int, seconds: float) -> list[Outcome]:
         seconds: of every workload.
 
     Raises:
-        HeadraceError: the job failed, or told nothing.
+        HeadraceError: the job failed.
     """
     data = [{"name": "data", "type": "ml.c5.xlarge", "count": cluster.data_hosts}] if cluster.data_hosts else []
     makers = [*(["data"] if data else []), *(["train"] if cluster.trainer_helps else [])]
@@ -84,13 +57,19 @@ def run_cluster(cluster: Cluster, number: int, seconds: float) -> list[Outcome]:
     handle.wait()
     run = Run.open(handle.id)
     if handle.status is not Status.COMPLETED:
-        said = "\n".join(line.text for line in list(run.logs())[-20:])
+        said = "\n".join(line.text for line in list(run.logs())[-LAST_LINES:])
         raise HeadraceError(f"{handle.id} ended as {handle.status.value}: {handle.cause}\n{said}")
+    return run
+
+
+def outcomes_of(run: Run, cluster: Cluster, number: int) -> Sequence[Outcome]:
+    """Returns what every workload took in a run. Raises HeadraceError when a loader told nothing."""
+    loaders = {one.loader: one for one in insight.report(run).loaders}
     found = []
     for workload in WORKLOADS:
-        try:
-            measured = measured_of(run, loader=workload)
-        except UsageError as error:
-            raise HeadraceError(f"{cluster.title}, {workload}: {error.message}") from error
-        found.append(Outcome(cluster.title, workload, number, measured))
+        one = loaders.get(workload)
+        if one is None or one.step_time.value is None or one.data_wait.value is None:
+            raise HeadraceError(f"{cluster.title}: the workload {workload} wrote no metrics after its first second")
+        step, wait = one.step_time.value / 1000, one.data_wait.value / 100
+        found.append(Outcome(cluster, workload, number, run.id, step, wait))
     return found

@@ -33,9 +33,9 @@ def in_slab(tensor: Any) -> bool:
 def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     """Returns what was seen."""
     import array_data
-    import headrace.tensorflow
     import tensorflow as tf
 
+    import headrace.tensorflow
     from headrace.errors import FeedError
     from headrace.feed import DataLoader, stack_arrays
 

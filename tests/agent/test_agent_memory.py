@@ -10,7 +10,8 @@ import pytest
 
 from headrace.agent.memory import RECENT, MemoryKills
 from headrace.agent.messages import ExecutorLost, FeedDown, FeedUp
-from headrace.processes.oom import FD_VARIABLE, OomCounter
+from headrace.processes import oom
+from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills
 
 LIMIT = 3 << 29
 WORDS = "killed by the kernel for memory (OOM): the instance's limit is 1.5 GiB"
@@ -102,3 +103,14 @@ def test_kills_of_an_earlier_attempt_do_not_count(host) -> None:
 def test_without_a_counter_nothing_is_said(monkeypatch) -> None:
     monkeypatch.delenv(FD_VARIABLE, raising=False)
     assert MemoryKills(0, print).of_program(None, signal.SIGKILL) == ""
+
+
+def test_a_kill_is_news_for_a_while_however_often_somebody_looks(host) -> None:
+    recent = RecentKills(host.counter, lambda: host.now)
+    assert not recent.look()
+    host.set(1)
+    assert recent.look()
+    host.now += oom.RECENT
+    assert recent.look(), "whoever reaps the process looks after the one that looks every second"
+    host.now += 0.1
+    assert not recent.look()

@@ -157,6 +157,18 @@ def at(moment: Deed, number: signal.Signals, victim: Victim) -> Deed:
     return deed
 
 
+def at_last(moment: Deed, number: signal.Signals, victim: Victim) -> Deed:
+    """At a moment a victim gets a signal, unless it has just ended: it was about to."""
+
+    def deed(play: Play) -> None:
+        try:
+            at(moment, number, victim)(play)
+        except ProcessLookupError:
+            print("it had ended already")
+
+    return deed
+
+
 def then(*deeds: Deed) -> Deed:
     """One after the other."""
 

@@ -115,21 +115,22 @@ def test_the_plan_of_a_job_has_prices_a_second_and_says_where_they_are_from(tmp_
 
 
 def test_a_job_is_stopped_when_it_has_cost_its_budget_with_time_to_save_and_exit_code_4(stage):
-    seconds = 2.5  # that the budget lasts
+    seconds = 6.0  # that the budget lasts; a busy machine needs some for the programs to take signals
     handle = stage.start(TRAIN, instance_groups=TWO_KINDS, budget={"max_cost": PER_HOUR * seconds / 3600})
     assert handle.wait(40) is Status.STOPPED
     state = handle.run.state()
     assert (state.exit_code, state.secondary_status, state.finished) == (4, SecondaryStatus.STOPPED, True)
     told = re.match(r"BudgetExceeded: the job has cost (0\.\d{6}) USD, more than max_cost", state.cause.reason)
-    assert PER_HOUR * seconds / 3600 <= float(told[1]) < PER_HOUR * (seconds + 1.0) / 3600
     assert "ml.p4d.24xlarge 37.688 USD/hour, as of 2024" in state.cause.reason
     stopping = next(each for each in state.transitions if each.status is SecondaryStatus.STOPPING)
     ran = stopping.start - state.instances_started
-    assert seconds <= ran < seconds + 1.0, "the coordinator looks ten times a second"
+    assert float(told[1]) == pytest.approx(PER_HOUR * ran / 3600, abs=PER_HOUR * 0.1 / 3600)
+    due = max(seconds, state.started - state.instances_started)  # a busy machine may take longer to start the programs
+    assert due <= ran < due + 2.0, "the coordinator looks ten times a second"
     assert [stored.files for stored in state.artefacts if stored.name == "model"] == [3]
     report = cost_report(handle.run)
     assert report.max_cost == pytest.approx(PER_HOUR * seconds / 3600)
-    assert report.max_cost < report.total.value < report.max_cost + PER_HOUR * 10 / 3600
+    assert float(told[1]) < report.total.value < float(told[1]) + PER_HOUR * 20 / 3600
     stage.assert_nothing_left(handle)
 
 

@@ -6,7 +6,7 @@ import msgspec
 from stage import agent_pid, assert_failed, both_isolations, flag, groups, kill, pid_here, said, text, until
 
 from headrace.instance.launch import FeedHosts
-from headrace.runs import Status
+from headrace.runs import Status, Stream, WorkerSecond
 from headrace.runs.events import DataWorkerLost, FeedReady, ProgramExited, ProgramStarted
 
 TRAINER = """
@@ -39,6 +39,11 @@ def events(handle, kind):
     return [event for event in handle.run.events() if isinstance(event, kind)]
 
 
+def worker_seconds(handle, host):
+    found = handle.run.metrics().get(Stream("data", host, "feed"), [])
+    return [metric for metric in found if isinstance(metric, WorkerSecond)]
+
+
 def feed_pids(handle, host):
     started = events(handle, ProgramStarted)
     return [event.pid for event in started if (event.host, event.stream) == (host, "feed")]
@@ -68,9 +73,13 @@ def test_a_data_host_serves_and_ends_with_the_job(stage):
     assert len((handle.paths.host("algo-1") / "input/data/headrace/secret").read_text()) == 64
     until(said(handle, "running"))
     assert not any(line.text.startswith("running") for line in handle.logs("data"))
+    until(lambda: worker_seconds(handle, "algo-2"), 10)
     enough(handle)
     assert handle.wait(30) is Status.COMPLETED
     stage.assert_nothing_left(handle)
+    for second in worker_seconds(handle, "algo-2"):  # nobody asked
+        assert (second.loader, second.executors, second.idle) == ("", 1, second.seconds)
+        assert second.produce == second.blocked == second.samples == 0
     [feed] = [event for event in events(handle, ProgramExited) if event.stream == "feed"]
     assert (feed.exit_code, feed.stopped) == (0, True)
     assert not handle.run.degraded

@@ -8,6 +8,7 @@ import pytest
 from stage import agent_pid, flag, groups, kill, pid_here, text, until
 
 from headrace.errors import EngineRefused
+from headrace.insight import report
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost, ProgramExited, ProgramStarted, ServerReady
 from headrace.runs.metrics import ServiceSecond
@@ -120,6 +121,9 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     assert max(metric.cpu for metric in worker) > 0.5
     assert max(metric.rss for metric in worker) > 100 << 20
     assert {metric.workers for metric in used if metric.role == "dispatcher"} >= {1}
+    shown = {server.stream: server for server in report(handle.run).servers}
+    assert shown["tf-worker-0"].restarts == shown["tf-dispatcher"].restarts == 1
+    assert shown["tf-worker-0"].server_cpu.value > 0
 
 
 def test_what_cannot_be_sent_is_refused_and_the_loss_of_the_dispatcher_s_host_ends_the_job(stage):

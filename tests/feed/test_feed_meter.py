@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,26 @@ def test_a_line_with_a_step_that_could_not_be_measured_has_no_compute(clock: Clo
     step_meter.close()
     [line] = lines(path)
     assert (line.steps, line.compute) == (2, None)
+
+
+def test_what_a_loop_left_without_an_end_is_written_when_it_is_gone(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    step_meter = StepMeter("train", str(path))
+    one_pass(step_meter, clock, 0, [(0.1, 0.1), (0.1, 0.1)], end=False)
+    clock.now += 1000  # the program saves its model
+    assert not path.exists()
+    del step_meter
+    [line] = lines(path)
+    assert (line.steps, line.t) == (1, pytest.approx(1e9 + 100.2))
+
+
+def test_a_copied_loader_measures_for_itself(tmp_path: Path) -> None:
+    step_meter = StepMeter("train", str(tmp_path / "metrics"))
+    step_meter.waiting()
+    step_meter.got(1, 1, 0)
+    step_meter.waiting()
+    copied = pickle.loads(pickle.dumps(step_meter))
+    assert (copied.totals.steps, copied.file.path) == (0, step_meter.file.path)
 
 
 def test_outside_a_job_no_event_is_recorded() -> None:

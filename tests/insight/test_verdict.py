@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from pathlib import Path
 
 import pytest
 
 from headrace.insight import RankTimes, Silence, Supply, Usage, Verdict, VerdictInputs, VerdictName, Window, verdict
 from headrace.insight.figures import FORMULAS
+from headrace.insight.noise import LEAST_VALUES, MOST_VALUES
 from headrace.insight.verdict import (
+    CPU_BUSY,
     GPU_BUSY,
     GPU_LOW,
     HIGHLY_BOUND,
@@ -81,6 +84,13 @@ def test_the_table(found: Verdict, name: VerdictName, band: str) -> None:
     assert found.sentence.startswith(name.value)
     assert found.window == WINDOW
     assert not found.inferred
+
+
+def test_exactly_5_percent_is_moderately_input_bound() -> None:
+    times = RankTimes("a", "a", (1,) * 4, (1.25,) * 4, (0.0625,) * 4)  # no rounding in binary
+    found = verdict(VerdictInputs((times,)))
+    assert found.evidence[0].value == NOT_BOUND
+    assert (found.name, found.band) == (VerdictName.INPUT_BOUND, "moderately")
 
 
 def test_the_skewed_rank_is_named_with_its_figures() -> None:
@@ -252,3 +262,23 @@ def test_the_bands_are_those_of_tensorflows_profiler() -> None:
     assert [band_of(wait) for wait in (0, 4.99, 5, 19.99, 20, 100)] == [
         "not", "not", "moderately", "moderately", "highly", "highly",
     ]  # fmt: skip
+
+
+def test_the_page_about_verdicts_explains_every_one_with_its_thresholds() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text()
+    for name in VerdictName:
+        assert f"### {name.value}" in page
+    for line in (
+        f"no step of any loader for at least {STALL_SECONDS:g} s and for {STALL_STEPS:g} times the longest step",
+        f"fewer than {LEAST_RECORDS} seconds of metrics",
+        f"waits at least {NOT_BOUND:g} % of its step time and {SKEW_GAP:g} points more than all others",
+        f"data wait >= {NOT_BOUND:g} %, link >= {LINK_BUSY:g} %, link > produce",
+        f"computes at least {STRAGGLER:g} times as long as the median",
+        f"data wait < {NOT_BOUND:g} %, blocked + idle < {SPARE:g} %",
+        f"below {NOT_BOUND:g} % of the step time *not*, from {NOT_BOUND:g} %\n*moderately*, from {HIGHLY_BOUND:g} %",
+        f"| below {GPU_LOW:g} % | {CPU_BUSY:g} % or more | input-bound |",
+        f"| {GPU_BUSY:g} % or more | below {CPU_BUSY:g} % | compute-bound |",
+        f"More than {MOST_VALUES} seconds are averaged",
+        f"with at least {LEAST_VALUES} seconds",
+    ):
+        assert line in page, line

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from recorded_runs import FEED, feed, host, loader, rank, record
+from recorded_runs import FEED, START, feed, host, loader, rank, record
 
 from headrace.insight import Verdict, report
 from headrace.insight.verdict import STALL_SECONDS
-from headrace.runs import Cause, Metric, Status, Stream
+from headrace.insight.witnesses import silence_of
+from headrace.runs import Cause, LoaderSecond, Metric, Program, Status, Stream
 
 TRAINER, DATA = Stream("dnn_group", "algo-2", "host"), Stream("data_group", "algo-1", "host")
 
@@ -111,3 +112,25 @@ def test_inferred_from_gpu_and_cpu_use_when_no_loader_was_measured(tmp_path: Pat
 def test_a_run_that_has_ended_by_itself_is_not_stalled_whenever_it_is_read(tmp_path: Path) -> None:
     run = record(tmp_path, "job", {rank(0): loader(0.4)}, ended=4000.0)  # an hour of evaluation after the training
     assert report(run).verdict.name == "input-bound"
+
+
+def test_only_a_run_that_goes_on_can_stand_still() -> None:
+    silent = {rank(0): [one for one in loader(0.1) if isinstance(one, LoaderSecond)]}
+    rank_seen_alive = (Program(rank(0), 1, START),)  # its exit was never written
+    now = START + 10_000
+    assert silence_of(Status.FAILED, None, rank_seen_alive, silent, now) is None
+    assert silence_of(Status.STOPPING, None, rank_seen_alive, silent, now) is None
+    found = silence_of(Status.IN_PROGRESS, None, rank_seen_alive, silent, now)
+    assert found is not None
+    assert found.seconds == pytest.approx(10_000 - 31)
+    uploading = (Program(rank(0), 1, START, ended=START + 40),)
+    assert silence_of(Status.IN_PROGRESS, None, uploading, silent, now) is None
+
+
+def test_workers_of_another_loader_have_no_say(tmp_path: Path) -> None:
+    mine = [msgspec.structs.replace(one, loader="train") for one in feed(0.9, 0.05)]
+    others = [msgspec.structs.replace(one, loader="eval") for one in feed(0.0, 0.0)]
+    found = judged(tmp_path, {rank(0): [*loader(0.4), *mine, *others]})
+    figures = {one.name: one.value for one in found.evidence}
+    assert figures["produce"] == pytest.approx(90)
+    assert "link" not in figures  # they are processes of the rank

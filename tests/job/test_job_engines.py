@@ -172,3 +172,15 @@ def test_every_key_without_effect_is_listed_and_no_other() -> None:
     assert job().without_effect("local") == ()
     elsewhere = job(engines={"local": {"stop_grace": 1}}).without_effect("sagemaker")
     assert elsewhere[0].field == "engines.local.stop_grace"
+
+
+def test_encryption_is_refused_here_where_tf_data_service_would_talk_in_clear() -> None:
+    data = {"tf_data": {"enabled": True}, "instance_groups": ["a"]}
+    one = job(data_service=data, encrypt_inter_container_traffic=True)
+    with pytest.raises(JobInvalid) as caught:
+        one.check_engine("local")
+    (problem,) = caught.value.problems
+    assert problem.field == "encrypt_inter_container_traffic"
+    assert "no TLS" in problem.message
+    one.check_engine("sagemaker")  # there the network does it
+    job(data_service=data).check_engine("local")

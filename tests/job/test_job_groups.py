@@ -88,6 +88,21 @@ def test_the_entry_point_runs_on_every_group_that_is_not_only_a_data_service_gro
     assert set(demo.distribution_groups) <= set(demo.entry_point_groups)
 
 
+@pytest.mark.parametrize(("groups", "dist", "named", "completion", "entry", "completes"), TABLE)
+def test_the_groups_of_tf_data_service_run_the_entry_point_as_those_of_the_feed_do(
+    groups: str, dist: str | None, named: str | None, completion: str, entry: object, completes: object
+) -> None:
+    given = fields(dist, named, completion)
+    if named is not None:
+        given["data_service"] = {"tf_data": {"enabled": True}, "instance_groups": list(named) or None}
+    demo = job(groups, **given)
+    names = tuple(group.instance_group_name for group in demo.groups)
+    assert demo.entry_point_groups == tuple(entry)  # type: ignore[arg-type]
+    assert demo.completion_groups == tuple(completes)  # type: ignore[arg-type]
+    assert demo.tf_data_groups == (() if named is None else tuple(named) or names)
+    assert demo.feed_groups == ()
+
+
 def test_a_section_that_is_not_enabled_changes_nothing() -> None:
     off = job("", distribution={"torch_distributed": {"enabled": False}}, data_service={"feed": {"enabled": False}})
     assert off.distribution_groups == off.feed_groups == ()

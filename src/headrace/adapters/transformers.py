@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: the same Trainer, whose batches come from headrace.
+"""Hugging Face's Trainer: the same Trainer, whose batches come from headrace; and a callback that measures its steps.
 
 The Trainer's own methods decide everything as before (dataset, columns, collator, sampling strategy, batch size); what
 they return, a torch DataLoader that Accelerate has prepared, is never iterated but read, and replaced by a headrace
@@ -16,7 +16,10 @@ import transformers
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
+from headrace import feed
 from headrace.adapters.accelerate import DataLoader
+from headrace.feed.meter import StepMeter
+from headrace.feed.tracking import Tracked, measured
 
 
 class FeedMixin:
@@ -92,6 +95,56 @@ class FeedMixin:
 
 class Trainer(FeedMixin, transformers.Trainer):
     """`transformers.Trainer` with headrace's loaders."""
+
+
+class MeterCallback(transformers.TrainerCallback):
+    """Measures the steps of a Trainer whose loader is not headrace's: ``Trainer(..., callbacks=[MeterCallback()])``.
+
+    A step is one batch of the loader: with gradient accumulation the Trainer takes several of them in a row and works
+    on them together, so that single steps tell little then, and their sums all. Evaluation is no part of a step. In a
+    run that goes on in the middle of an epoch, that epoch's loader is made by Accelerate and is not measured.
+    headrace's loaders measure themselves; beside one of them this does nothing, nor does it outside a job.
+
+    Args:
+        name: name of the loader in the run's metrics.
+    """
+
+    def __init__(self, name: str = "train") -> None:
+        self._meter = StepMeter(name)
+        self._epoch = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+        """Has the loader measured."""
+        own = isinstance(train_dataloader, (feed.DataLoader, Tracked))
+        if not self._meter.file or own or getattr(train_dataloader, "headrace_measures", False):
+            return
+        kind = type(train_dataloader)
+
+        def passes(loader: Any) -> Iterator[Any]:
+            return measured(kind.__iter__(loader), self._meter, self._epoch)
+
+        # `iter` asks an object's class, in Python; so the loader gets a class of its own, and stays the one that others
+        # have seen. Accelerate's loaders have a `__class__` that is a property, behind which the real one is.
+        own_class = type(kind.__name__, (kind,), {"__iter__": passes, "headrace_measures": True})
+        object.__dict__["__class__"].__set__(train_dataloader, own_class)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Counts."""
+        self._epoch = int(state.epoch or 0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The step under way ends before an evaluation."""
+        if control.should_evaluate:
+            self._meter.pause()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The last step has ended; the Trainer asks for no further batch."""
+        self._meter.pause()
+        self._meter.ended()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Writes what is left."""
+        self._meter.close()
 
 
 @contextmanager

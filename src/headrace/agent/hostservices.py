@@ -21,6 +21,7 @@ from headrace.runs import MetricWriter, RunPaths, Stream
 from headrace.runs.metrics import ServiceSecond
 
 INTERVAL = 1.0
+IMPORT_SECONDS = 180.0  # for TensorFlow to be imported: 4 s on an idle machine, a minute on a busy one with cold disks
 SILENCE = 20.0  # seconds without a word of a tf.data server, which speaks every second
 
 
@@ -168,7 +169,8 @@ class HostServices:
         def down(reason: str, gone: bool) -> None:
             self._tell(ServerDown(stream, reason, gone))
 
-        return KeptServer(stream, self._starter(stream), take, down, note, self._plan.start_timeout, SILENCE)
+        limit = max(IMPORT_SECONDS, self._plan.start_timeout)
+        return KeptServer(stream, self._starter(stream), take, down, note, limit, SILENCE)
 
     def _tell(self, message: Message) -> None:
         self._report(self._memory.explain(message))

@@ -5,8 +5,8 @@ tf.data.service has lost its dispatcher, or all its workers, for good; or when i
 TensorFlow, because the graphs that they exchange need equal ones. (Patch versions may differ: TensorFlow keeps its
 graphs compatible within a minor version.)
 
-A worker of tf.data.service that is lost for good while others serve is a case of its own: TensorFlow's client waits
-for it without end, see `headrace.agent.stall`.
+A worker of tf.data.service that is lost for good while others serve is a case of its own: TensorFlow's client goes on
+with the others, and waits for it without end when the epoch ends; see `headrace.agent.stall`.
 
 Pure.
 """
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from headrace.agent.hoststate import HostState, ServerState
 from headrace.agent.messages import ServerUp
+from headrace.agent.stall import Missing
 from headrace.instance.launch import FeedHost, LaunchPlan
 from headrace.instance.tfdata import DISPATCHER
 from headrace.runs.events import Cause, ServerReady
@@ -83,13 +84,15 @@ class Serving:
         """Returns why nobody serves data at this moment, because of a death; None while somebody serves."""
         return self._feed_over({LOST, STARTING}) or self._tf_data_over({LOST, STARTING})
 
-    def missing(self) -> tuple[float, Cause] | None:
-        """Returns since when a server of tf.data.service is gone for good, and which; the first one that went."""
-        gone = [(server.since, host, name) for host, name, server in self._servers() if server.state == LOST]
-        if not gone:
+    def missing(self) -> Missing | None:
+        """Returns the server of tf.data.service that is gone; the first that is gone for good, else the first."""
+        down = [each for each in self._servers() if each[2].state != READY and each[2].word]
+        if not down:
             return None
-        since, host, name = min(gone, key=lambda each: each[0])
-        return since, _cause(host, name, "is gone for good, and TensorFlow's client waits for it")
+        host, name, server = min(down, key=lambda each: (each[2].state != LOST, each[2].since))
+        for_good = server.state == LOST
+        how = "is gone for good" if for_good else "is not back"
+        return Missing(server.since, for_good, _cause(host, name, f"{how}, and TensorFlow's client may wait for it"))
 
     def _feed_over(self, states: set[str]) -> Cause | None:
         host = self._down

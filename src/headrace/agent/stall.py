@@ -1,12 +1,13 @@
 """Whether a job stands still: no line, no metric and no batch for a long time. A pure function.
 
-TensorFlow's client waits without end for a worker of tf.data.service that does not come back. So when one is gone for
-good, a job without a limit of its own has `GONE_LIMIT`: it goes on if it can, and ends soon if it cannot.
+At the end of an epoch TensorFlow's client waits without end for a worker of tf.data.service that is gone. So when one
+is gone for good, a job without a limit of its own has `GONE_LIMIT`: it goes on if it can, and ends soon if it cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,9 +18,22 @@ GONE_LIMIT = 60.0  # seconds without any sign, while a server of tf.data.service
 _NAMED = 4  # programs that the cause names
 
 
-def stalled(
-    hosts: Iterable[HostState], limit: float, now: float, missing: tuple[float, Cause] | None = None
-) -> Cause | None:
+@dataclass(frozen=True)
+class Missing:
+    """A server of tf.data.service that does not serve.
+
+    Attributes:
+        since: when it went, on the coordinator's clock.
+        for_good: whether it is not started again.
+        cause: names it.
+    """
+
+    since: float
+    for_good: bool
+    cause: Cause
+
+
+def stalled(hosts: Iterable[HostState], limit: float, now: float, missing: Missing | None = None) -> Cause | None:
     """Returns why the job counts as stalled, None if it does not.
 
     One program that shows a sign of life is enough: ranks wait for each other, and often only one of them writes.
@@ -28,14 +42,14 @@ def stalled(
         hosts: those of the completion groups.
         limit: seconds without any sign; 0 means none.
         now: the time on the coordinator's clock.
-        missing: since when a server of tf.data.service is gone for good, and which.
+        missing: a server of tf.data.service that does not serve.
     """
-    if missing is not None:
+    if missing is not None and missing.for_good:
         limit = min(limit or GONE_LIMIT, GONE_LIMIT)
     if not limit:
         return None
     running: list[tuple[float, HostState, str]] = []
-    last = missing[0] if missing else 0.0
+    last = missing.since if missing else 0.0
     for host in hosts:
         if not host.started:
             return None  # it waits for another group, and that has a limit of its own
@@ -53,5 +67,5 @@ def stalled(
     _, host, stream = running[0]
     reason = f"stalled: no output or metrics for {limit:g} s; the quietest: {named}{more}"
     if missing is not None:
-        return msgspec.structs.replace(missing[1], reason=f"{missing[1].reason}; {reason}")
+        return msgspec.structs.replace(missing.cause, reason=f"{missing.cause.reason}; {reason}")
     return Cause(reason, host.group, host.name, stream)

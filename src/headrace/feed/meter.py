@@ -56,7 +56,7 @@ class _Step:
 
 @dataclass
 class _Window:
-    """The steps of one line, and when it ended."""
+    """The steps of one line, and when the last one ended."""
 
     loader: str
     epoch: int
@@ -89,9 +89,10 @@ class _Window:
 
 
 class _Lines:
-    """The windows that have ended and wait for the device, in order."""
+    """The window under way, and those that have ended and wait for the device, in order."""
 
-    def __init__(self, file: MetricFile) -> None:
+    def __init__(self, file: MetricFile, window: _Window) -> None:
+        self.window = window
         self._file = file
         self._windows: collections.deque[_Window] = collections.deque()
         self._steps: collections.deque[tuple[_Window, Marks | None, Marks | None]] = collections.deque()
@@ -101,13 +102,19 @@ class _Lines:
         window.pending += 1
         self._steps.append((window, compute, copy))
 
-    def add(self, window: _Window) -> None:
-        """A window has ended."""
-        window.t = time.time()
-        self._windows.append(window)
+    def follow(self, window: _Window) -> None:
+        """The window under way has ended; another one follows."""
+        if self.window.sums.steps:
+            self._windows.append(self.window)
+        self.window = window
+
+    def write_rest(self) -> None:
+        """Writes all windows at the end, the one under way too, without what is not known of them yet."""
+        self.follow(_Window("", 0))
+        self.write(all_of_them=True)
 
     def write(self, *, all_of_them: bool = False) -> None:
-        """Writes the windows whose steps are done; or all, without what is not known of them."""
+        """Writes the windows whose steps are done, or all."""
         while self._steps and all(marks is None or marks[1].query() for marks in self._steps[0][1:]):
             window, compute, copy = self._steps.popleft()
             window.pending -= 1
@@ -118,7 +125,9 @@ class _Lines:
                 window.h2d += copy[0].elapsed_time(copy[1]) / 1000
                 window.copied += 1
         while self._windows and (all_of_them or not self._windows[0].pending):
-            self._file.write(self._windows.popleft().line())
+            window = self._windows.popleft()
+            if self._file:
+                self._file.write(window.line())
 
 
 class StepMeter:
@@ -138,20 +147,20 @@ class StepMeter:
     def __init__(self, name: str, path: str | None = None, mark: Callable[[], TimedMark | None] = gputime.mark) -> None:
         self.file = MetricFile(path)
         self._name = name
-        self._mark = mark if self.file else lambda: None
-        self._lines = _Lines(self.file)
+        self._mark = mark
+        self._lines = _Lines(self.file, _Window(name, 0))
         self._step: _Step | None = None  # the one under way: its batch was handed over
         self._next = _Step(0.0, 0.0)  # the one whose batch is being waited for
         self._epoch = 0
         self._counted = 0.0
         self.counts_queue = False
         self.totals = Totals()
-        self._reset(time.monotonic())
-        weakref.finalize(self, self._lines.write, all_of_them=True)
+        self._since = time.monotonic()
+        weakref.finalize(self, self._lines.write_rest)
 
-    def _reset(self, now: float) -> None:
-        self._since = now
-        self._window = _Window(self._name, self._epoch)
+    def __reduce__(self) -> tuple[type[StepMeter], tuple[str, str]]:
+        """A copy, here or in another process, measures for itself."""
+        return type(self), (self._name, self.file.path)
 
     def begin(self) -> None:
         """A pass begins. A step that was under way has no end that is known: its loop was broken off."""
@@ -180,7 +189,7 @@ class StepMeter:
         if epoch != self._epoch:
             self._epoch = epoch
             self._flush()
-        step.handed = self._mark()
+        step.handed = self._mark() if self.file else None
         self._step = step
 
     def pause(self) -> float:
@@ -197,7 +206,7 @@ class StepMeter:
         self._flush()
 
     def _end_step(self, step: _Step, now: float) -> None:
-        length, window = now - step.begun, self._window
+        length, window = now - step.begun, self._lines.window
         for sums in (self.totals, window.sums):
             sums.steps += 1
             sums.samples += step.samples
@@ -205,6 +214,7 @@ class StepMeter:
             sums.wait += step.waited
             sums.cpu += step.cpu
             sums.step += length
+        window.t = time.time()
         window.shortest, window.longest = min(window.shortest, length), max(window.longest, length)
         if step.queue is not None:
             window.queue += step.queue
@@ -218,10 +228,9 @@ class StepMeter:
             self._flush()
 
     def _flush(self) -> None:
-        if self._window.sums.steps and self.file:
-            self._lines.add(self._window)
-            self._lines.write()
-        self._reset(time.monotonic())
+        self._lines.follow(_Window(self._name, self._epoch))
+        self._lines.write()
+        self._since = time.monotonic()
 
     def close(self) -> None:
         """Writes what is left."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from headrace.feed import messages
+from headrace.feed.layout import decode_layout
 from headrace.feed.linkuse import LinkUse
 from headrace.feed.metricfile import MetricFile
 from headrace.feed.worktime import WorkTime
@@ -72,10 +73,7 @@ class WorkMeter:
             pieces = [piece for number, piece in enumerate(ask.pieces) if number not in failed]
             self._slices += 1
             self._samples += sum(piece.last - piece.first - len(piece.left_out) for piece in pieces)
-            only = ask.pieces[0]  # a part of a batch lies in the batch's slab, whose size is told
-            self._bytes += (
-                answer.size * (only.last - only.first) // (only.rows or 1) if len(ask.pieces) == 1 else answer.size
-            )
+            self._bytes += _payload(ask, answer, pieces)
         elif isinstance(answer, messages.Cancelled):
             seconds = 0.0
         self._time.answered(executor, self._clock(), seconds)
@@ -142,3 +140,11 @@ class WorkMeter:
             used += times.user + times.system - before
         self._processes = processes
         return used
+
+
+def _payload(ask: messages.Ask, answer: messages.Done, pieces: list[messages.Piece]) -> int:
+    """Returns the payload bytes of an answer; `size` is that of a whole slab, or ends behind the slice's batch."""
+    if answer.layout and (answer.fresh or len(ask.pieces) == 1) and answer.size:
+        layout = decode_layout(answer.layout)
+        return sum(layout.size(piece.last - piece.first) for piece in pieces)
+    return answer.size

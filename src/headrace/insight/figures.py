@@ -44,6 +44,11 @@ FORMULAS: dict[str, str] = {
     "worker_cpu": "1000 * CPU seconds (user + system) of the executors / samples",
     "bytes_per_sample": "payload bytes of the executors' results / samples",
     "link": "100 * seconds in which a host's busiest connection was sending / seconds, mean over the hosts",
+    "server_cpu": (
+        "CPU seconds (user + system) of a tf.data server between its records / seconds between them: CPUs kept busy; "
+        "the time from a start to its first record is left out"
+    ),
+    "server_rss": "largest resident bytes of a tf.data server",
     "cpu": (
         "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * cores that these hosts "
         "may use); 100 % means that all its own cores were busy"

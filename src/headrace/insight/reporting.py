@@ -14,6 +14,7 @@ from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
 from headrace.insight.series import Series, group_series, loader_series
+from headrace.insight.services import ServerReport, server_reports
 from headrace.insight.verdict import Verdict, verdict
 from headrace.insight.witnesses import Usage, VerdictInputs, rank_times, silence_of, supply_of
 from headrace.insight.workers import WorkersReport, workers_reports
@@ -26,6 +27,7 @@ from headrace.runs import (
     Run,
     RunHeader,
     RunState,
+    ServiceSecond,
     Status,
     Stream,
     WorkerSecond,
@@ -66,6 +68,7 @@ class Report(msgspec.Struct, frozen=True):
             loader metrics.
         loaders: every loader of every rank.
         workers: the data workers of every group: feed servers, and those that ranks have of their own.
+        servers: the servers of tf.data.service.
         groups, programs: every instance group and every program.
         cost: what it costs; None when plan.json, which names the instance types, cannot be read.
         series: figures over time, thinned: step time and data wait of the main loader, CPU and GPU use of the groups.
@@ -88,6 +91,7 @@ class Report(msgspec.Struct, frozen=True):
     training: LoaderReport | None
     loaders: tuple[LoaderReport, ...]
     workers: tuple[WorkersReport, ...]
+    servers: tuple[ServerReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
     cost: CostReport | None
@@ -129,7 +133,8 @@ def report(run: Run) -> Report:
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
     cost = None if priced is None else cost_of(state, priced, loaders, now=now, on=on, engine=header.engine)
     plan = _plan(run, PlannedJob) or PlannedJob()
-    return judge(header, state, plan, loaders, hosts, workers, cost=cost, damage=tuple(run.damage), now=now)
+    servers = {s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()}
+    return judge(header, state, plan, loaders, hosts, workers, servers, cost=cost, damage=tuple(run.damage), now=now)
 
 
 def _plan(run: Run, part: type[P]) -> P | None:
@@ -147,6 +152,7 @@ def judge(
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
     workers: Mapping[Stream, Sequence[WorkerSecond]],
+    servers: Mapping[Stream, Sequence[ServiceSecond]] | None = None,
     *,
     cost: CostReport | None = None,
     damage: Sequence[Damage] = (),
@@ -161,6 +167,7 @@ def judge(
         loaders: metrics of the loaders, by rank.
         hosts: metrics of the hosts.
         workers: metrics of the data workers.
+        servers: metrics of the servers of tf.data.service.
         cost: what it costs.
         damage: lines that could not be read.
         now: seconds since the epoch; the end of a run that has ended.
@@ -209,6 +216,7 @@ def judge(
             loader_report(name, {stream: records}) for name, ranks in named.items() for stream, records in ranks.items()
         ),
         workers=found_workers,
+        servers=server_reports(servers or {}),
         groups=groups,
         programs=tuple(_program(program) for program in state.programs),
         cost=cost,

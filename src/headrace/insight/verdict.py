@@ -303,8 +303,8 @@ def _waiting(facts: _Facts) -> Verdict | None:
             sentence += f"; the data workers make samples {supply.produce:.0f} % of the time"
             if supply.produce < LINK_BUSY:
                 notes.append(
-                    f"the data workers are busy only {supply.produce:.0f} % of the time and no link is: the requests "
-                    "come too late; raise prefetch_factor"
+                    f"the data workers are busy only {supply.produce:.0f} % of the time and no link is: batches are "
+                    "asked for too late (raise prefetch_factor) or taken in too slowly (a trainer's host short of CPU)"
                 )
             if supply.link is not None:
                 formula += f", not (link >= {LINK_BUSY:g} % and link > produce)"

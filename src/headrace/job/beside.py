@@ -67,10 +67,11 @@ def with_data_hosts(
     else:
         completion = data.get("completion")
         data["completion"] = {**(completion if isinstance(completion, dict) else {}), "instance_groups": names}
-    data["inputs"] = {
-        name: _channel(dump(channel, type(channel)), channel.instance_groups, removed, names, new if hosts else "")
-        for name, channel in job.inputs.items()
-    }
+    if job.inputs:
+        data["inputs"] = {
+            name: _channel(dump(channel, type(channel)), channel.instance_groups, removed, names, new if hosts else "")
+            for name, channel in job.inputs.items()
+        }
     engines = data.get("engines")
     local = dict(engines["local"]) if isinstance(engines, dict) else {}
     if cpu_sets is not None:

@@ -14,7 +14,7 @@ from headrace.runs.events import (
 )
 from headrace.runs.layout import RunPaths, Stream, runs_dir
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
-from headrace.runs.metrics import GpuUse, HostSecond, LoaderSecond, Metric, ValueSecond, WorkerSecond
+from headrace.runs.metrics import GpuUse, HostSecond, LoaderSecond, Metric, ServiceSecond, ValueSecond, WorkerSecond
 from headrace.runs.reading import EndOfRun, EventFollower, MetricFollower, Run, list_runs
 from headrace.runs.state import ENGINE_KILLED, Program, RunState, state_of
 from headrace.runs.store import (
@@ -56,6 +56,7 @@ __all__ = [
     "RunPaths",
     "RunState",
     "Selector",
+    "ServiceSecond",
     "Status",
     "Stream",
     "ValueSecond",

@@ -27,7 +27,7 @@ from headrace.errors import HeadraceError
 from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
-from headrace.processes.oom import FD_VARIABLE, OomCounter, oom_words
+from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, oom_words
 from headrace.processes.spawn import spawn
 from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
@@ -45,9 +45,8 @@ class _Agent:
     host: HostPlan
     process: Started
     lifeline: int  # this end of it
-    memory: OomCounter | None  # the kernel's count of processes of the host that it killed for memory
+    memory: RecentKills | None  # processes of the host that the kernel killed for memory
     stillness: Stillness
-    kills: int = 0  # of memory, when it was read last
     stood_still: bool = False
 
 
@@ -106,9 +105,8 @@ class Agents:
         begun = [self._begin(host) for host in self._plan.hosts]
         for host, each in zip(self._plan.hosts, begun, strict=True):
             process = self._started(each, host.name)
-            agent = _Agent(host, process, each.lifeline, each.memory, Stillness(process.pid))
-            if agent.memory is not None:  # an earlier attempt may have had kills in the same group
-                agent.kills = agent.memory.read()
+            memory = None if each.memory is None else RecentKills(each.memory)
+            agent = _Agent(host, process, each.lifeline, memory, Stillness(process.pid))
             self._agents[agent.process.pid] = agent
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
 
@@ -195,7 +193,7 @@ class Agents:
         """Notes what the kernel killed for memory, and kills the agents when their time is over."""
         for agent in self._agents.values():
             if agent.memory is not None:
-                agent.kills = agent.memory.read()
+                agent.memory.look()
             if self.leader_ended or agent.host.name == self._plan.leader:
                 agent.stood_still = agent.stillness.seconds() > (STILL_AFTER_VERDICT if self.leader_ended else LIMIT)
             if agent.stood_still or time.monotonic() > self._kill_at:
@@ -245,7 +243,7 @@ class Agents:
 def _how_it_ended(agent: _Agent, status: int) -> str:
     exit_code, number = describe_exit(status)
     if agent.memory is not None:
-        killed = agent.memory.read() > agent.kills
+        killed = agent.memory.look()
         agent.memory.close()
         if killed and number == signal.SIGKILL:
             return oom_words(agent.host.memory)

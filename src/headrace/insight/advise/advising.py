@@ -33,13 +33,14 @@ DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarg
 
 ADVISE_FORMULAS: dict[str, str] = {
     "step": (
-        "predicted: max(compute, making, wire); making: least t with sum over data hosts of min(workers / wall, cores "
-        "/ cpu) * t + min(workers * t / wall, (cores * t - trainer_cpu) / cpu) of every host that trains >= samples of "
-        "a step; wire: the same with every host limited to bandwidth / bytes of a sample"
+        "predicted: max(compute, making, wire); making: least t in which t * (sum over data hosts of rate(workers, "
+        "cores) + sum over hosts that train of rate(workers, cores - trainer_cpu / t)) >= samples of a step; wire: the "
+        "same with every host limited to bandwidth / bytes of a sample; rate: machine-repairman model of workers that "
+        "pause and then compute on shared cores"
     ),
     "compute": "(sum(step) - sum(wait)) / steps of the rank with the least, training window",
     "cpu": "CPU seconds of the data workers / samples, training window",
-    "wall": "busy seconds of the data workers / samples, less what they queued for a core where all cores were busy",
+    "pause": "busy seconds of the data workers / samples - cpu - queueing for a core by the same model",
     "trainer_cpu": "(CPU of a host that trains - CPU of its data workers) a second * step",
     "wait": "predicted: 1 - compute / step",
     "range": (

@@ -107,13 +107,13 @@ def pools_of(scenario: Scenario, instance_type: str, data_hosts: int) -> list[Po
     known = shape(instance_type)
     assert known is not None
     cores = known.vcpus * cores_per_vcpu(measured, instance_type)
-    cpu, wall = sample_cost(measured, instance_type)
+    cpu, pause = sample_cost(measured, instance_type)
     executors = max(1.0, cores) if scenario.workers is None else float(scenario.workers)
-    return [own, Pool(data_hosts, cores, executors, cpu, wall, bandwidth_of(instance_type))]
+    return [own, Pool(data_hosts, cores, executors, cpu, pause, bandwidth_of(instance_type))]
 
 
 def sample_cost(measured: Measured, instance_type: str) -> tuple[Range, Range]:
-    """Returns CPU and wall seconds of a sample on a type.
+    """Returns CPU seconds and pause of a sample on a type.
 
     What its own hosts took; else what others took, with a range that also holds what the published clocks of both
     types say.
@@ -122,15 +122,12 @@ def sample_cost(measured: Measured, instance_type: str) -> tuple[Range, Range]:
     same = [group for group in told if group.instance_type == instance_type]
     group = (same or told)[0]
     assert group.cpu is not None
-    assert group.wall is not None
+    assert group.pause is not None
     here, there = speed(group.instance_type).clock_ghz, speed(instance_type).clock_ghz
     if same or here is None or there is None:
-        return group.cpu, group.wall
+        return group.cpu, group.pause
     ratio = here / there
-    waiting = group.wall.value - group.cpu.value
-    cpu = Range(group.cpu.low * min(1.0, ratio), group.cpu.value, group.cpu.high * max(1.0, ratio))
-    low = min(group.wall.low, cpu.low + waiting)
-    return cpu, Range(max(cpu.low, low), group.wall.value, max(group.wall.high, cpu.high + waiting))
+    return Range(group.cpu.low * min(1.0, ratio), group.cpu.value, group.cpu.high * max(1.0, ratio)), group.pause
 
 
 def bandwidth_of(instance_type: str) -> float | None:
@@ -140,9 +137,11 @@ def bandwidth_of(instance_type: str) -> float | None:
 
 
 def _pool(measured: Measured, group: GroupFacts, hosts: int) -> Pool:
-    cpu, wall = (group.cpu, group.wall) if group.cpu and group.wall else sample_cost(measured, group.instance_type)
+    cpu, pause = group.cpu, group.pause
+    if cpu is None or pause is None:
+        cpu, pause = sample_cost(measured, group.instance_type)
     bandwidth = bandwidth_of(group.instance_type)
-    return Pool(hosts, group.cores, group.executors, cpu, wall, bandwidth, group.trains)
+    return Pool(hosts, group.cores, group.executors, cpu, pause, bandwidth, group.trains)
 
 
 def candidate(scenario: Scenario, instance_type: str, data_hosts: int) -> Candidate:

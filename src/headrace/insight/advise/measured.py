@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.insight.advise.model import Range, Workload, around, exactly
+from headrace.insight.advise.model import Range, Workload, around, exactly, pause_of
 from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
 from headrace.insight.loaders import by_loader, main_loader, window_of
 from headrace.insight.workers import workers_report
@@ -38,7 +38,8 @@ class GroupFacts(msgspec.Struct, frozen=True):
         executors: data workers a host, as planned; 0 without a feed server.
         cores: CPUs that each host may use.
         busy: share of them that was busy, 0 to 1; None if it was not measured.
-        cpu, wall: seconds of a sample in its workers; None when they made nothing.
+        cpu: CPU seconds of a sample in its workers; None when they made nothing.
+        pause: seconds that a worker spends on a sample without needing a core.
     """
 
     name: str
@@ -49,7 +50,7 @@ class GroupFacts(msgspec.Struct, frozen=True):
     cores: int
     busy: float | None = None
     cpu: Range | None = None
-    wall: Range | None = None
+    pause: Range | None = None
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -159,7 +160,7 @@ def measure(
             raise not_enough("its data workers wrote no metrics in the training window")
         cpu, trainer = _foreign(steps, costs.host_cpu, per_host, len(trainer_hosts), assumptions)
         compute = steps.compute
-        found = {group.name: (cpu, cpu) for group in makers}
+        found = {group.name: (cpu, exactly(0.0)) for group in makers}
     return Measured(
         workload=Workload(steps.rows, compute, trainer, steps.bytes / steps.kept_samples or None),
         step=steps.step,
@@ -213,6 +214,8 @@ class _Steps:
         pool = [one for found in kept.values() for one in found]
         count = sum(one.steps for one in pool)
         self.kept_samples = sum(one.samples for one in pool)
+        if not self.kept_samples:
+            raise not_enough("its loader does not tell how many samples a batch has")
         self.bytes = sum(one.bytes for one in pool)
         self.rows = sum(sum(o.samples for o in found) / sum(o.steps for o in found) for found in kept.values())
         self.step = _spread(sum(one.step for one in pool) / count, [one.step / one.steps for one in pool])
@@ -310,7 +313,7 @@ class _Costs:
         return Range(min(NICE_SHARE * measured.low, alone), alone, measured.high)
 
     def of(self, group: str) -> tuple[Range | None, Range | None]:
-        """Returns CPU and wall seconds of a sample in a group's workers; None when they made nothing."""
+        """Returns CPU seconds and pause of a sample in a group's workers; None when they made nothing."""
         mine = {stream: found for stream, found in self._told.items() if stream.group == group}
         made = [one for found in mine.values() for one in found if one.samples]
         report = workers_report(group, "", mine, self._window)
@@ -319,21 +322,23 @@ class _Costs:
         value, produce = report.cpu.value / 1000, 1 / report.supply.value
         cpu = _spread(value, [one.cpu / one.samples for one in made])
         spread = _spread(produce, [one.produce / one.samples for one in made])
-        queued = self._queueing(sorted({stream.host for stream in mine}), value)
-        wall = value + max(0.0, produce - max(value, queued))
-        return cpu, Range(max(cpu.low, min(spread.low, wall)), max(value, wall), max(cpu.high, wall, spread.high))
+        low, middle, high = (
+            self._pause(sorted({stream.host for stream in mine}), busy, value)
+            for busy in (spread.low, produce, spread.high)
+        )
+        return cpu, Range(min(low, middle), middle, max(high, middle))
 
-    def _queueing(self, hosts: Sequence[str], cpu: float) -> float:
-        """Returns what a sample takes of an executor that competes for a core, on hosts whose cores are all busy."""
-        longest = 0.0
+    def _pause(self, hosts: Sequence[str], busy: float, cpu: float) -> float:
+        """Returns a worker's busy time for a sample less computing and queueing for a core, mean over the hosts."""
+        found = []
         for host in hosts:
-            found = self._by_host.get(host)
-            if found is None or found.rate < SATURATED * found.cores:
+            known = self._by_host.get(host)
+            if known is None:
+                found.append(max(0.0, busy - cpu))
                 continue
             others = self._others(host) if host in self._trainer_hosts else 0.0
-            left = max(found.cores - others, 1e-9)
-            longest = max(longest, cpu * self._executors(host) / left)
-        return longest
+            found.append(pause_of(busy, self._executors(host), known.cores - others, cpu))
+        return sum(found) / len(found)
 
 
 def _facts(
@@ -343,7 +348,7 @@ def _facts(
     trains: bool,
     executors: int,
     cpu: Range | None,
-    wall: Range | None,
+    pause: Range | None,
 ) -> GroupFacts:
     cores = [found[-1].cores for stream, found in hosts.items() if stream.group == group.name and found]
     if not cores:
@@ -358,5 +363,5 @@ def _facts(
         cores=min(cores),
         busy=sum(one.rate for one in busy) / sum(one.cores for one in busy) if busy else None,
         cpu=cpu,
-        wall=wall,
+        pause=pause,
     )

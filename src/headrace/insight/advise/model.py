@@ -5,12 +5,13 @@ So the step lasts as long as the longest of the three:
 
     step = max(compute, making, wire)
 
-    making: the shortest step t in which all workers together make the rows of a step. One data host makes
-        min(executors / wall, cores / cpu) samples a second: `wall` is what an executor takes for a sample when nothing
-        holds it up, `cpu` the CPU seconds in it. A host that trains too has `cores - trainer_cpu / t` for its
-        executors: the ranks come first.
+    making: the shortest step t in which all workers together make the rows of a step. A host that trains too has
+        `cores - trainer_cpu / t` for its workers: the ranks come first.
     wire: the same with every host limited to what its network carries, bandwidth / bytes of a sample, and with the
         trainer's hosts taking in no more than theirs.
+
+What the workers of a host make is `rate`: every worker in turn waits (for a disk, a network) and computes, and shares
+the host's cores with the others while it computes.
 
 With one core that trains and one that helps this is (P + T) / 2, and never less than T, where P and T are the CPU
 seconds a step of preprocessing and of training. Nothing here is fitted: every number is measured, published, or an
@@ -25,6 +26,11 @@ import math
 from collections.abc import Callable, Sequence
 
 import msgspec
+
+_HALVINGS = 50
+_SHORTEST = 1e-6
+_LARGE = 1e200
+_LITTLE = 1e-9
 
 COMPUTE, WORKERS, NETWORK = "compute", "workers", "network"
 
@@ -70,9 +76,9 @@ class Pool(msgspec.Struct, frozen=True):
     Attributes:
         hosts: how many.
         cores: of each; a part of a core is allowed.
-        executors: data worker processes on each.
+        executors: data worker processes on each; for a type that stands for a part of its vCPUs, a part of one.
         cpu: CPU seconds of a sample there.
-        wall: seconds an executor there takes for a sample when nothing holds it up, at least `cpu`.
+        pause: seconds that an executor spends on a sample without needing a core.
         bandwidth: bytes a second that its network carries, each way; None for no limit.
         trains: its hosts run ranks too.
     """
@@ -81,7 +87,7 @@ class Pool(msgspec.Struct, frozen=True):
     cores: float
     executors: float
     cpu: Range
-    wall: Range
+    pause: Range = Range(0.0, 0.0, 0.0)
     bandwidth: float | None = None
     trains: bool = False
 
@@ -119,9 +125,61 @@ def predict(workload: Workload, pools: Sequence[Pool]) -> Prediction:
     return Prediction(Range(max(low), step, max(high)), compute, making, wire, limit, wait)
 
 
-def host_rate(pool: Pool) -> float:
-    """Returns the samples a second that one host of a pool makes when nobody else uses its cores."""
-    return _rate(pool.executors, pool.cores, pool.cpu.value, pool.wall.value)
+def rate(executors: float, cores: float, cpu: float, pause: float) -> float:
+    """Returns the samples a second that the executors of one host make together.
+
+    This is the machine-repairman model: N executors, each `pause` seconds on its own and then `cpu` seconds on one of C
+    cores, which are shared evenly. How many compute at a time is a birth-death process with the exact solution
+
+        p(k) / p(k - 1) = (N - k + 1) / pause * cpu / min(k, C),        rate = sum of p(k) * min(k, C) / cpu
+
+    that depends on the means of both times only (processor sharing is insensitive to their distributions). Without
+    pauses it is min(N, C) / cpu; with a core for everybody N / (cpu + pause).
+
+    Args:
+        executors: N. A part of one counts in proportion.
+        cores: C. A part of one is a slower core.
+        cpu, pause: seconds a sample.
+    """
+    if executors <= 0 or (cores <= 0 and cpu > 0):
+        return 0.0
+    if cpu <= 0:
+        return executors / pause if pause > 0 else math.inf
+    if pause <= cpu * _LITTLE:
+        return min(executors, cores) / cpu
+    whole = math.floor(executors)
+    below = _closed(whole, cores, cpu, pause)
+    part = executors - whole
+    return below if part <= 0 else below + part * (_closed(whole + 1, cores, cpu, pause) - below)
+
+
+def pause_of(busy: float, executors: int, cores: float, cpu: float) -> float:
+    """Returns the pause at which executors that all have work are busy for `busy` seconds with a sample.
+
+    The inverse of `rate`: executors / rate(...) = busy. 0 when queueing for the cores explains all of it.
+    """
+    alone = rate(executors, cores, cpu, 0.0)
+    if alone <= 0 or executors / alone >= busy:
+        return 0.0
+    low, high = 0.0, busy - cpu  # queueing only adds to the busy time
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if executors / rate(executors, cores, cpu, middle) < busy:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _closed(executors: int, cores: float, cpu: float, pause: float) -> float:
+    weight, weights, made = 1.0, 1.0, 0.0
+    for k in range(1, executors + 1):
+        served = min(k, cores) / cpu
+        weight *= (executors - k + 1) / pause / served
+        weights, made = weights + weight, made + weight * served
+        if weights > _LARGE:
+            weight, weights, made = weight / weights, 1.0, made / weights
+    return made / weights
 
 
 def _low(of: Range) -> float:
@@ -136,12 +194,6 @@ def _high(of: Range) -> float:
     return of.high
 
 
-def _rate(executors: float, cores: float, cpu: float, wall: float) -> float:
-    by_wall = executors / wall if wall > 0 else math.inf
-    by_cpu = cores / cpu if cpu > 0 else math.inf
-    return min(by_wall, by_cpu)
-
-
 def _step(workload: Workload, pools: Sequence[Pool], pick: Callable[[Range], float]) -> tuple[float, float, float]:
     """Returns compute, making and wire with one end of every range."""
     free = carried = 0.0
@@ -150,9 +202,9 @@ def _step(workload: Workload, pools: Sequence[Pool], pick: Callable[[Range], flo
         if pool.trains:
             own = pool
             continue
-        rate = _rate(pool.executors, pool.cores, pick(pool.cpu), pick(pool.wall))
-        free += pool.hosts * rate
-        carried += pool.hosts * min(rate, _carries(pool.bandwidth, workload.sample_bytes))
+        each = rate(pool.executors, pool.cores, pick(pool.cpu), pick(pool.pause))
+        free += pool.hosts * each
+        carried += pool.hosts * min(each, _carries(pool.bandwidth, workload.sample_bytes))
     if own is not None:
         carried = min(carried, own.hosts * _carries(own.bandwidth, workload.sample_bytes))
     trainer = pick(workload.trainer_cpu)
@@ -166,24 +218,34 @@ def _carries(bandwidth: float | None, size: float | None) -> float:
 
 
 def _making(rows: float, others: float, own: Pool | None, trainer_cpu: float, pick: Callable[[Range], float]) -> float:
-    """Returns the shortest step t in which all workers make `rows`.
-
-    That is the least t with  t * others + hosts * max(0, min(t * executors / wall, (t * cores - trainer_cpu) / cpu))
-    >= rows, whose left side grows with t.
+    """Returns the shortest step in which all workers make `rows`, seconds; infinite without a worker.
 
     Args:
         rows: samples of a step.
         others: samples a second of the hosts that do not train.
-        own: the hosts that train, None when they make nothing.
+        own: the hosts that train; None, or without executors, when they make nothing.
         trainer_cpu: CPU seconds a step that each of them needs for the ranks.
         pick: which end of the ranges.
     """
     without = rows / others if others > 0 else math.inf
-    if own is None or own.executors <= 0:
+    if own is None or own.executors <= 0 or without == 0.0:
         return without
-    cpu, wall, hosts = pick(own.cpu), pick(own.wall), own.hosts
-    by_wall = others + hosts * own.executors / wall if wall > 0 else math.inf
-    slowest = rows / by_wall
-    if cpu > 0:
-        slowest = max(slowest, (rows + hosts * trainer_cpu / cpu) / (others + hosts * own.cores / cpu))
-    return min(without, slowest)
+
+    def lacks(step: float) -> bool:
+        """The samples of a step grow with its length, so there is one length at which they are enough."""
+        each = rate(own.executors, own.cores - trainer_cpu / step, pick(own.cpu), pick(own.pause))
+        return step * (others + own.hosts * each) < rows
+
+    high = without
+    if math.isinf(without):
+        high = max(trainer_cpu / own.cores, _SHORTEST)
+        while lacks(high):
+            high *= 2
+    low = 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle > 0 and lacks(middle):
+            low = middle
+        else:
+            high = middle
+    return high

@@ -70,8 +70,8 @@ def predict_published(run: Published, added: Added, *, trainer_helps: bool) -> t
     found = predict(
         Workload(1.0, compute, Range(trainer, trainer, trainer)),
         [
-            Pool(added.hosts, other.vcpus, workers, beside, beside, bandwidth_of(added.instance_type)),
-            Pool(1, own.vcpus, own.vcpus - run.ranks if trainer_helps else 0, work, work, None, trains=True),
+            Pool(added.hosts, other.vcpus, workers, beside, bandwidth=bandwidth_of(added.instance_type)),
+            Pool(1, own.vcpus, own.vcpus - run.ranks if trainer_helps else 0, work, trains=True),
         ],
     )
     return found, (

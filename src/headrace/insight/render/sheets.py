@@ -52,6 +52,11 @@ def report_sheets(report: Report) -> list[Sheet]:
             ],
         ),
         _figures(
+            "tf.data servers",
+            ("server", "restarts"),
+            [((f"{one.group}/{one.host}[{one.stream}]", str(one.restarts)), one) for one in report.servers],
+        ),
+        _figures(
             "instance groups",
             ("group", "hosts", "cores"),
             [

@@ -23,6 +23,8 @@ TITLES = {
     "cpu": "CPU",
     "gpu": "GPU",
     "max_rss": "max RSS",
+    "server_cpu": "CPUs busy",
+    "server_rss": "max RSS",
     "supply": "supply an executor",
     "produce": "produce",
     "blocked": "blocked",

@@ -1,0 +1,64 @@
+"""Tries `headrace.tensorflow.distribute` against a dispatcher and a worker in this process; prints JSON."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+import tensorflow as tf
+
+from headrace.errors import HeadraceError
+from headrace.tensorflow import distribute
+
+service = tf.data.experimental.service
+found: dict[str, object] = {}
+
+
+def attempt(name: str, dataset: tf.data.Dataset, **options: object) -> None:
+    try:
+        distribute(dataset, name, **options)
+        found[name] = "taken"
+    except HeadraceError as error:
+        found[name] = [type(error).__name__, error.message, error.hint]
+
+
+def numbers(count: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(count)
+
+
+def python(row: object) -> object:
+    return row
+
+
+def generate() -> object:
+    yield 1
+
+
+found["local"] = [int(row) for row in distribute(numbers(3))]
+dispatcher = service.DispatchServer()
+worker = service.WorkerServer(service.WorkerConfig(dispatcher._address))
+address = dispatcher.target.replace("localhost", "127.0.0.1")
+shared = distribute(numbers(10).map(lambda row: row * 2), service=address)
+found["epochs"] = [sorted(int(row) for row in shared) for _ in range(2)]
+attempt("train", numbers(3), service=address)
+offered = {"max_outstanding_requests": 2, "compression": None, "target_workers": "ANY", "processing_mode": "off"}
+attempt("options", numbers(3), service=address, **offered)
+rounds = distribute(
+    numbers(2).repeat(), "rounds", service=address, consumer_index=0, num_consumers=1, max_outstanding_requests=1
+)
+found["rounds"] = len([row for row, _ in zip(rounds, range(4), strict=False)])
+attempt("cache", numbers(3).repeat(), service=address, cross_trainer_cache=service.CrossTrainerCache(trainer_id="a"))
+attempt("py_function", numbers(3).map(lambda row: tf.py_function(python, [row], tf.int64)), service=address)
+inner = numbers(3).map(lambda row: tf.numpy_function(python, [row], tf.int64))
+attempt("nested", numbers(3).flat_map(lambda _: inner), service=address)
+made = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec((), tf.int64))
+attempt("generator", made, service=address)
+attempt("refused", numbers(3), service="grpc://127.0.0.1:1", wait=0.5)
+with socket.create_server(("127.0.0.1", 0)) as mute:
+    attempt("mute", numbers(3), service=f"grpc://127.0.0.1:{mute.getsockname()[1]}", wait=0.5)
+attempt("worker", numbers(3), service=f"grpc://127.0.0.1:{worker._address.rpartition(':')[2]}", wait=0.5)
+attempt("form", numbers(3), service="127.0.0.1:5000")
+attempt("mode", numbers(3), service=address, processing_mode="data")
+print(json.dumps(found))
+sys.stdout.flush()

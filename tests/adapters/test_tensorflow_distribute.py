@@ -1,0 +1,82 @@
+"""`headrace.tensorflow.distribute`: what reaches the workers, and what is refused before it could hang or be lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, object]:
+    """What one process found out: importing TensorFlow takes longer than all of it."""
+    script = Path(__file__).with_name("distributing.py")
+    variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    variables.pop("HEADRACE_TF_DATA_SERVICE", None)
+    done = subprocess.run(
+        [sys.executable, script], env=variables, check=False, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_without_a_service_the_data_set_stays_local(found):
+    assert found["local"] == [0, 1, 2]
+
+
+def test_every_iteration_is_an_epoch_with_each_element_once(found):
+    assert found["epochs"] == [list(range(0, 20, 2))] * 2
+
+
+def test_what_tensorflow_offers_can_be_reached(found):
+    assert found["options"] == found["cache"] == "taken"
+    assert found["rounds"] == 4
+
+
+def test_a_name_is_used_once_because_tensorflow_would_give_the_rest_of_the_first(found):
+    kind, message, hint = found["train"]
+    assert kind == "UsageError"
+    assert "'train' is distributed already" in message
+    assert "distribute(dataset, 'train-2')" in hint
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"), [("py_function", "EagerPyFunc"), ("nested", "PyFunc"), ("generator", "PyFunc")]
+)
+def test_python_in_a_pipeline_is_refused_with_what_to_use_instead(found, name, operation):
+    kind, message, hint = found[name]
+    assert kind == "PipelineError"
+    assert f"Python functions ({operation} in " in message
+    assert "TFRecordDataset" in hint
+    assert "after distribute()" in hint
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("refused", "no tf.data.service answers at grpc://127.0.0.1:1 within 0.5 s: Connection refused"),
+        ("mute", "within 0.5 s: timed out"),
+        ("worker", "is no dispatcher of tf.data.service"),
+    ],
+)
+def test_a_wrong_address_is_named_in_time(found, name, why):
+    kind, message, _ = found[name]
+    assert kind == "WorkersLost"
+    assert why in message
+
+
+def test_what_is_no_address_and_no_mode_is_refused(found):
+    assert found["form"][:2] == ["UsageError", "'127.0.0.1:5000' is no address of a tf.data.service"]
+    assert found["mode"][:2] == ["UsageError", "processing_mode must be one of dynamic, off, not 'data'"]
+
+
+def test_importing_it_does_not_import_tensorflow():
+    code = "import headrace.tensorflow, sys; print('tensorflow' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,182 @@
+"""The coordinator and tf.data.service: readiness, versions, deaths, and who is blamed."""
+
+import msgspec
+import pytest
+from agent_plans import make_plan, scripts, workers
+from test_agent_coordinator import Play
+
+from headrace.agent.coordinator import Phase
+from headrace.agent.messages import FeedUp, Ready, ServerDown, ServerUp
+from headrace.agent.stall import GONE_LIMIT
+from headrace.instance.launch import Readiness, TfDataPlan
+from headrace.runs.events import DataWorkerLost, HostReleased, ServerReady, Status
+
+
+def play(*, dnn=None, up=("algo-1", "algo-2"), **fields):
+    """`data` (algo-1) with the dispatcher, `dnn` (algo-2); both have a worker."""
+    plan = make_plan(workers("data", "algo-1", feed=0), dnn or scripts("dnn", "algo-2"),
+                     tf_data=TfDataPlan(("data", "dnn")), **fields)  # fmt: skip
+    made = Play(plan)
+    made.come("algo-1", "algo-2")
+    if "algo-1" in up:
+        made.say("algo-1", ServerUp("tf-dispatcher", "2.21.0"))
+    for host in up:
+        made.say(host, ServerUp("tf-worker-0", "2.21.0"))
+    return made
+
+
+ALIVE = ("algo-1", "algo-2")
+
+
+def test_each_server_that_serves_is_recorded_with_its_version():
+    ready = play().of(ServerReady)
+    assert [(event.host, event.stream, event.version) for event in ready] == [
+        ("algo-1", "tf-dispatcher", "2.21.0"),
+        ("algo-1", "tf-worker-0", "2.21.0"),
+        ("algo-2", "tf-worker-0", "2.21.0"),
+    ]
+
+
+@pytest.mark.parametrize(("version", "fits"), [("2.21.1", True), ("2.20.0", False), ("3.21.0", False)])
+def test_servers_must_have_one_minor_version(version, fits):
+    job = play(up=("algo-1",))
+    job.say("algo-2", ServerUp("tf-worker-0", version))
+    job.wait(1, ALIVE)
+    assert (job.core.phase is Phase.RUNNING) is fits
+    if not fits:
+        job.end(*ALIVE)
+        assert job.verdict.status is Status.FAILED
+        assert "2.21.0 on data/algo-1 (tf-dispatcher)" in job.verdict.cause.reason
+        assert f"{version} on dnn/algo-2 (tf-worker-0)" in job.verdict.cause.reason
+
+
+def test_a_server_that_is_started_again_degrades_the_run_and_nothing_else():
+    job = play()
+    for stream in ("tf-worker-0", "tf-dispatcher"):
+        job.say("algo-1", ServerDown(stream, "killed by SIGKILL", False), ServerUp(stream, "2.21.0"))
+    job.wait(GONE_LIMIT + 30, ALIVE)
+    assert job.core.phase is Phase.RUNNING
+    assert [event.recovered for event in job.of(DataWorkerLost)] == [True, True]
+
+
+def test_a_dispatcher_that_is_gone_for_good_ends_the_job():
+    job = play()
+    job.say("algo-1", ServerDown("tf-dispatcher", "exited with code 1", True))
+    job.wait(1, ALIVE)
+    job.end(*ALIVE)
+    assert str(job.verdict.cause) == (
+        "data/algo-1[tf-dispatcher]: no dispatcher of tf.data.service is left: tf-dispatcher exited with code 1"
+    )
+
+
+def test_the_job_ends_with_its_last_worker():
+    job = play()
+    job.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    job.wait(1, ALIVE)
+    assert job.core.phase is Phase.RUNNING
+    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGSEGV", True))
+    job.wait(1, ALIVE)
+    job.end(*ALIVE)
+    assert str(job.verdict.cause) == (
+        "dnn/algo-2[tf-worker-0]: no worker of tf.data.service is left: tf-worker-0 killed by SIGSEGV"
+    )
+
+
+def test_a_lost_host_takes_its_servers_with_it_and_counts_as_infrastructure():
+    job = play()
+    job.take(job.core.host_gone("algo-1", "its agent was killed", job.now))
+    job.wait(1, ("algo-2",))
+    job.end("algo-2")
+    cause = job.verdict.cause
+    assert (cause.stream, cause.infrastructure) == ("tf-dispatcher", True)
+    assert [event.recovered for event in job.of(DataWorkerLost)] == [False, False]
+
+
+def test_a_worker_that_is_gone_for_good_is_named_when_nothing_moves_any_more():
+    job = play()
+    job.wait(5, ALIVE)
+    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    job.wait(GONE_LIMIT - 2, ALIVE)
+    assert job.core.phase is Phase.RUNNING
+    job.wait(4, ALIVE)
+    job.end(*ALIVE)
+    cause = job.verdict.cause
+    assert (cause.group, cause.host, cause.stream) == ("dnn", "algo-2", "tf-worker-0")
+    assert cause.reason.startswith(
+        "is gone for good, and TensorFlow's client may wait for it: tf-worker-0 killed by SIGKILL; stalled: "
+    )
+    assert "dnn/algo-2[0]" in cause.reason
+
+
+def test_the_job_s_own_limit_holds_when_it_is_shorter_and_without_a_loss_nothing_stalls():
+    job = play(stall_after=10.0)
+    job.wait(5, ALIVE)
+    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    job.wait(11, ALIVE)
+    assert job.core.phase is Phase.STOPPING
+    quiet = play()
+    quiet.wait(GONE_LIMIT + 30, ALIVE)
+    assert quiet.core.phase is Phase.RUNNING
+
+
+def test_a_worker_that_is_not_back_yet_is_named_by_the_job_s_own_limit_only():
+    slow = play(stall_after=10.0)
+    slow.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", False))
+    slow.wait(11, ALIVE)
+    slow.end(*ALIVE)
+    words = str(slow.verdict.cause)
+    assert words.startswith(
+        "data/algo-1[tf-worker-0]: is not back, and TensorFlow's client may wait for it: tf-worker-0"
+    )
+    assert "stalled: no output or metrics for 10 s" in words
+    free = play()
+    free.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", False))
+    free.wait(GONE_LIMIT + 30, ALIVE)
+    assert free.core.phase is Phase.RUNNING
+
+
+def test_a_trainer_that_fails_while_nobody_serves_is_not_blamed():
+    job = play()
+    job.say("algo-1", ServerDown("tf-dispatcher", "killed by SIGKILL", False))
+    job.exit("algo-2", "0", 1)
+    job.wait(1, ALIVE)
+    job.end(*ALIVE)
+    assert job.verdict.cause.stream == "tf-dispatcher"
+    assert job.verdict.cause.reason.endswith("; dnn/algo-2[0] then exited with code 1")
+
+
+def test_a_group_that_depends_on_the_data_waits_for_all_its_servers():
+    dnn = scripts("dnn", "algo-2")
+    data = workers("data", "algo-1", feed=0)
+    dnn = msgspec.structs.replace(dnn, depends_on=("data",))
+    data = msgspec.structs.replace(data, ready=Readiness(timeout=30))
+    job = Play(make_plan(data, dnn, tf_data=TfDataPlan(("data",))))
+    job.come(*ALIVE)
+    job.say("algo-1", Ready(), ServerUp("tf-dispatcher", "2.21.0"))
+    assert not job.core.orders("algo-2").start
+    job.say("algo-1", ServerUp("tf-worker-0", "2.21.0"))
+    assert job.core.orders("algo-2").start
+    late = Play(make_plan(data, dnn, tf_data=TfDataPlan(("data",))))
+    late.come(*ALIVE)
+    late.say("algo-1", Ready(), ServerUp("tf-dispatcher", "2.21.0"))
+    late.wait(31, ALIVE)
+    late.end(*ALIVE)
+    assert "algo-1 has a tf-worker-0 that does not serve (it is starting)" in late.verdict.cause.reason
+
+
+def test_a_host_whose_script_is_done_is_kept_while_its_worker_serves_the_others():
+    plan = make_plan(scripts("dnn", "algo-1", "algo-2"), tf_data=TfDataPlan(("dnn",)))
+    job = Play(plan)
+    job.come(*ALIVE)
+    job.exit("algo-2", "0", 0)
+    job.wait(1, ALIVE)
+    assert not job.of(HostReleased)
+    assert job.core.orders("algo-2").stop is None
+
+
+def test_feed_and_tf_data_do_not_stand_in_for_each_other():
+    job = Play(make_plan(workers("data", "algo-1", feed=2), scripts("dnn", "algo-2")))
+    job.come(*ALIVE)
+    job.say("algo-1", FeedUp(2))
+    assert job.core.orders("algo-2").feed[0].state == "ready"
+    assert not job.of(ServerReady)

@@ -1,0 +1,301 @@
+"""From a run's metrics to the advice: what is read, what candidates cost, which stand out, what the sentence says."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headrace.catalog.cost import cost
+from headrace.catalog.prices import Price, price_of
+from headrace.errors import UsageError
+from headrace.insight.advise import (
+    DEFAULT_TYPES,
+    Advised,
+    GroupFacts,
+    Measured,
+    PlannedHosts,
+    Range,
+    Workload,
+    judge_clusters,
+    measure,
+)
+from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
+from headrace.insight.advise.model import exactly
+from headrace.insight.figures import Window
+from headrace.runs import HostSecond, LoaderSecond, Stream, WorkerSecond
+
+TRAINER, DATA = "ml.g5.xlarge", "ml.c5.xlarge"
+ROWS = 10
+
+
+def facts(name: str, kind: str, hosts: int = 1, *, trains: bool = False, **more: object) -> GroupFacts:
+    base = GroupFacts(name, kind, hosts, trains, 4, 4, busy=0.99, cpu=exactly(0.1), pause=exactly(0.0))
+    return msgspec.structs.replace(base, **more)
+
+
+def measured(
+    step: float = 0.3, wait: float = 0.7, *groups: GroupFacts, compute: float = 0.09, size: float | None = 1000.0
+) -> Measured:
+    """A run whose 4 cores take 0.25 s to make a step of 10 samples, and 0.09 s to compute one."""
+    return Measured(
+        workload=Workload(ROWS, exactly(compute), exactly(0.2), size),
+        step=Range(step * 0.95, step, step * 1.05),
+        wait=wait,
+        steps=1000,
+        samples=1000 * ROWS,
+        window=Window(0.0, 300.0),
+        groups=groups or (facts("train", TRAINER, trains=True, executors=3),),
+        workers_told=True,
+    )
+
+
+def advise(run: Measured, *types: str, region: str = "us-east-1", trained: float | None = 310.0) -> Advised:
+    names = types or DEFAULT_TYPES
+    wanted = dict.fromkeys([*(group.instance_type for group in run.groups), *names])
+    prices = [price for name in wanted if (price := price_of(name, region)) is not None]
+    return judge_clusters("run-1", run, prices, types=names, max_hosts=8, region=region, time_to_train=trained)
+
+
+def price(name: str) -> float:
+    found = price_of(name)
+    assert isinstance(found, Price)
+    return found.price
+
+
+def test_data_hosts_remove_the_wait_and_the_sentence_says_how_many_and_whether_it_is_cheaper() -> None:
+    found = advise(measured())
+    assert found.best is not None
+    assert found.best.wait < 0.05
+    assert found.best.limit == "compute"
+    assert f"{found.best.data_hosts} data host" in found.advice
+    assert found.best.instance_type in found.advice
+    assert "removes the wait: a predicted step of 90 ms" in found.advice
+    assert "instead of 300 ms measured" in found.advice
+    assert "% cheaper a sample at list prices" in found.advice
+    cheaper = [one for one in found.candidates if one.wait < 0.05 and one.data_hosts]
+    assert found.best.cost_per_1000_samples is not None
+    assert found.best.cost_per_1000_samples.value == min(
+        one.cost_per_1000_samples.value for one in cheaper if one.cost_per_1000_samples
+    )
+
+
+def test_a_step_that_does_not_wait_gets_no_hosts() -> None:
+    found = advise(measured(0.1, 0.02, compute=0.098))
+    assert found.advice.startswith("Do not add CPU hosts: ranks wait 2.0 % of a step of 100 ms (measured)")
+    assert found.best is None
+    assert not found.add
+
+
+def test_a_network_that_is_full_gets_no_hosts() -> None:
+    # 0.1 GB a sample: the trainer's 2.5 Gbit/s carry 3 of them a second
+    found = advise(measured(3.2, 0.9, facts("train", TRAINER, trains=True, executors=0), size=1e8))
+    assert found.advice.startswith("Do not add CPU hosts: ")
+    assert "the network carries no more" in found.advice
+    assert {one.verdict for one in found.candidates} == {"network-bound"}
+
+
+def test_too_many_data_hosts_are_noticed() -> None:
+    groups = (facts("data", DATA, 6), facts("train", TRAINER, trains=True, executors=3))
+    found = advise(measured(0.0905, 0.005, *groups), DATA)
+    assert found.best is not None
+    assert 0 < found.best.data_hosts < 6
+    assert "Do not add CPU hosts" in found.advice
+    assert f"{found.best.data_hosts} data hosts of {DATA} would be enough" in found.advice
+
+
+def test_costs_are_the_one_cost_function_of_the_predicted_time() -> None:
+    found = advise(measured(), DATA)
+    two = next(one for one in found.candidates if one.data_hosts == 2)
+    hourly = price(TRAINER) + 2 * price(DATA)
+    assert two.price_per_hour == pytest.approx(hourly)
+    assert two.cost_per_1000_samples is not None
+    assert two.cost_per_1000_samples.value == cost(two.price_per_hour or 0, two.step.value * 1000 / ROWS)
+    # 310 s to train, of which 1,000 steps took 300 s: 10 s are no steps and stay
+    assert two.time_to_train is not None
+    assert two.time_to_train.value == pytest.approx(1000 * two.step.value + 10)
+    assert two.cost_to_train is not None
+    assert two.cost_to_train.value == cost(two.price_per_hour or 0, two.time_to_train.value)
+    assert found.now.cost_per_1000_samples == cost(price(TRAINER), 0.3 * 1000 / ROWS)
+    assert found.now.cost_to_train == cost(price(TRAINER), 310.0)
+
+
+def test_a_run_that_goes_on_has_no_cost_to_train() -> None:
+    found = advise(measured(), trained=None)
+    assert found.now.cost_to_train is None
+    assert all(one.time_to_train is None and one.cost_to_train is None for one in found.candidates)
+    assert found.best is not None
+
+
+def test_without_prices_there_is_advice_but_no_money() -> None:
+    found = advise(measured(), DATA, region="mars-1")
+    assert all(one.cost_per_1000_samples is None and one.price_per_hour is None for one in found.candidates)
+    assert found.now.cost_per_1000_samples is None
+    assert found.cheapest is found.knee is None
+    assert found.best is not None
+    assert "whether it is cheaper is not known" in found.advice
+    assert f"no price of {TRAINER}, {DATA} in mars-1" in found.notes[0]
+
+
+def test_the_frontier_holds_what_nothing_beats_in_both() -> None:
+    found = advise(measured())
+    edge = [one for one in found.candidates if "frontier" in one.marks]
+    assert edge
+
+    def worth(one: Candidate) -> tuple[float, float]:
+        assert one.cost_per_1000_samples is not None
+        return one.step.value, one.cost_per_1000_samples.value
+
+    for one in found.candidates:
+        beaten = any(worth(e)[0] <= worth(one)[0] and worth(e)[1] < worth(one)[1] for e in found.candidates)
+        assert not (beaten and one in edge)
+    assert frontier(found.candidates) == sorted(edge, key=worth, reverse=True)
+    for name, chosen in (("fastest", found.fastest), ("cheapest", found.cheapest), ("knee", found.knee)):
+        assert chosen is not None
+        assert name in chosen.marks
+        assert sum(name in one.marks for one in found.candidates) == 1
+    assert found.fastest is not None
+    assert found.fastest.step.value <= min(one.step.value for one in found.candidates) * (1 + SAME)
+
+
+def test_a_core_that_stands_for_vcpus_keeps_their_proportions() -> None:
+    # one core played the 4 vCPUs of a g5.xlarge: a c5.9xlarge is then 9 cores
+    run = measured(0.3, 0.7, facts("train", TRAINER, trains=True, cores=1, executors=1))
+    assert cores_per_vcpu(run, "ml.c5.9xlarge") == 0.25
+    found = advise(run, "ml.c5.9xlarge")
+    assert found.candidates[1].workers == 9
+    assert any("1 core of this run stood for the 4 vCPUs of ml.g5.xlarge" in text for text in found.assumptions)
+
+
+def test_the_range_is_widened_by_what_the_model_misses_on_the_runs_own_cluster() -> None:
+    # the model says 0.3 s ((10 * 0.1 + 0.2) / 4 cores) where 0.36 s were measured
+    found = advise(measured(0.36, 0.75), DATA)
+    assert found.now.predicted.value == pytest.approx(0.3333, rel=1e-3)
+    assert found.now.residual == pytest.approx(0.08, rel=1e-2)
+    best = found.candidates[-1]
+    assert best.step.high == pytest.approx(best.step.value * 1.08)
+
+
+def test_an_unknown_shape_is_assumed_in_words_and_clocks_widen_the_range() -> None:
+    found = advise(measured(), "ml.c5.9xlarge", "ml.c7i.4xlarge")
+    joined = " ".join(found.assumptions)
+    assert "ml.c5.9xlarge 3.4 GHz" in joined
+    assert "ml.c7i.4xlarge 3.2 GHz" in joined
+    one = next(c for c in found.candidates if c.instance_type == "ml.c7i.4xlarge")  # slower clock than 3.3
+    assert one.step.high >= one.step.value
+
+
+# From records
+
+
+TRAIN_HOST, DATA_HOST = Stream("train", "algo-2", "host"), Stream("data", "algo-1", "host")
+RANK = Stream("train", "algo-2", "0")
+PLAN = [
+    PlannedHosts("data", DATA, ("algo-1",), entry_point=False, feed_executors=2),
+    PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1, feed_executors=1),
+]
+
+
+def loader_second(t: float, steps: int = 5, wait: float = 0.5, step: float = 1.0) -> LoaderSecond:
+    size = {"step_min": 0.1, "step_max": 0.3, "bytes": 1000 * steps * ROWS}
+    return LoaderSecond(
+        t=t,
+        loader="train",
+        epoch=0,
+        steps=steps,
+        samples=steps * ROWS,
+        wait=wait,
+        step=step,
+        **size,  # type: ignore[arg-type]
+    )
+
+
+def worker_second(t: float, executors: int, produce: float, cpu: float, samples: int) -> WorkerSecond:
+    return WorkerSecond(
+        t=t, seconds=1.0, executors=executors, produce=produce, blocked=0.0, idle=executors - produce,
+        cpu=cpu, slices=1, samples=samples, bytes=1000 * samples,
+    )  # fmt: skip
+
+
+def host_second(t: float, rate: float, cores: int = 2) -> HostSecond:
+    return HostSecond(t=t, cpu=rate * t, cores=cores, rss=1, processes=1)
+
+
+LOADERS = {RANK: [loader_second(t, wait=9.0 if t == 1.0 else 0.5) for t in (1.0, 2.0, 3.0, 4.0)]}
+HOSTS = {
+    TRAIN_HOST: [host_second(t, 1.0) for t in (1.0, 2.0, 3.0, 4.0)],
+    DATA_HOST: [host_second(t, 0.9) for t in (1.0, 2.0, 3.0, 4.0)],
+}
+WORKERS = {
+    Stream("data", "algo-1", "feed"): [worker_second(t, 2, 2.0, 0.8, 40) for t in (1.0, 2.0, 3.0, 4.0)],
+    Stream("train", "algo-2", "feed"): [worker_second(t, 1, 0.5, 0.3, 10) for t in (1.0, 2.0, 3.0, 4.0)],
+}
+
+
+def test_what_a_run_tells_is_read_without_its_warm_up() -> None:
+    found = measure(PLAN, LOADERS, WORKERS, HOSTS)
+    assert found.window == Window(1.0, 4.0)
+    assert found.step.value == pytest.approx(0.2)
+    assert found.wait == pytest.approx(0.5)
+    assert (found.steps, found.samples) == (20, 200)
+    assert found.workload.rows == ROWS
+    assert found.workload.compute.value == pytest.approx(0.1)
+    assert found.workload.sample_bytes == 1000
+    # 1 CPU second a second on the trainer's host, 0.3 of it its worker's; 5 steps a second
+    assert found.workload.trainer_cpu.value == pytest.approx(0.7 / 5)
+    data, train = found.groups
+    assert (data.trains, train.trains) == (False, True)
+    assert (data.executors, data.cores, data.busy) == (2, 2, pytest.approx(0.45))
+    assert data.cpu is not None
+    assert data.pause is not None
+    assert data.cpu.value == pytest.approx(0.02)
+    assert data.pause.value == pytest.approx(0.03)  # busy 50 ms a sample; a core for each of the two
+    assert found.workers_told
+    assert found.assumptions == ()
+
+
+def test_a_rank_that_waits_for_another_in_a_collective_does_not_count_as_computing() -> None:
+    other = {Stream("train", "algo-2", "1"): [loader_second(t, wait=0.1) for t in (1.0, 2.0, 3.0)]}
+    found = measure(PLAN, LOADERS | other, WORKERS, HOSTS)
+    assert found.workload.compute.value == pytest.approx(0.1)  # of the rank that waited for its data
+    assert found.workload.rows == 2 * ROWS
+
+
+def test_a_loader_that_tells_nothing_of_its_workers_is_assumed_for_in_words() -> None:
+    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    found = measure(plan, LOADERS, {}, {TRAIN_HOST: [host_second(t, 1.5) for t in (1.0, 2.0, 3.0, 4.0)]})
+    assert not found.workers_told
+    # 0.3 CPU seconds a step, 0.1 of them the rank's
+    cpu = found.groups[0].cpu
+    assert cpu is not None
+    assert (cpu.value, cpu.high) == (pytest.approx(0.02), pytest.approx(0.03))
+    assert "each rank is taken to keep one core busy while it computes" in found.assumptions[0]
+
+
+def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:
+    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1, feed_executors=1)]
+    workers = {Stream("train", "algo-2", "feed"): [worker_second(t, 1, 1.0, 0.53, 10) for t in (1.0, 2.0, 3.0, 4.0)]}
+    hosts = {TRAIN_HOST: [host_second(t, 1.0, cores=1) for t in (1.0, 2.0, 3.0, 4.0)]}
+    found = measure(plan, LOADERS, workers, hosts)
+    assert found.workload.compute.value == pytest.approx(0.47 / 5)  # less than the 100 ms measured
+    assert found.workload.compute.high == pytest.approx(0.1)
+    assert "data workers competed for the cores of the ranks" in found.assumptions[0]
+
+
+@pytest.mark.parametrize(
+    ("loaders", "workers", "hosts", "message"),
+    [
+        ({}, {}, HOSTS, "no loader wrote metrics"),
+        ({RANK: LOADERS[RANK][:1]}, WORKERS, HOSTS, "no loader wrote metrics"),
+        (LOADERS, WORKERS, {DATA_HOST: HOSTS[DATA_HOST]}, "the hosts of train wrote no CPU metrics"),
+        (LOADERS, {}, HOSTS, "its data workers wrote no metrics"),
+        ({RANK: [msgspec.structs.replace(s, samples=0) for s in LOADERS[RANK]]}, {}, HOSTS, "how many samples"),
+    ],
+)
+def test_a_run_that_tells_too_little_is_refused(
+    loaders: dict[Stream, list[LoaderSecond]],
+    workers: dict[Stream, list[WorkerSecond]],
+    hosts: dict[Stream, list[HostSecond]],
+    message: str,
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        measure(PLAN, loaders, workers, hosts)

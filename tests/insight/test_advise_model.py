@@ -1,0 +1,144 @@
+"""The model of a step: what it is in cases that can be worked out by hand, and what must always hold."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.insight.advise.model import Pool, Range, Workload, exactly, pause_of, predict, rate
+
+NOTHING = exactly(0.0)
+
+
+def workload(compute: float = 0.1, trainer_cpu: float = 0.0, size: float | None = None) -> Workload:
+    return Workload(rows=10.0, compute=exactly(compute), trainer_cpu=exactly(trainer_cpu), sample_bytes=size)
+
+
+def pool(hosts: int = 1, cores: float = 1, executors: float = 1, cpu: float = 0.02, **more: object) -> Pool:
+    return msgspec.structs.replace(Pool(hosts, cores, executors, exactly(cpu)), **more)
+
+
+def test_workers_that_only_compute_make_what_their_cores_can() -> None:
+    assert rate(4, 2, cpu=0.1, pause=0.0) == pytest.approx(20)
+    assert rate(2, 4, cpu=0.1, pause=0.0) == pytest.approx(20)
+    assert rate(1, 0.25, cpu=0.1, pause=0.0) == pytest.approx(2.5)
+
+
+def test_workers_that_only_wait_need_no_core() -> None:
+    assert rate(6, 1, cpu=0.0, pause=0.1) == pytest.approx(60)
+
+
+def test_a_core_for_every_worker_means_no_queue() -> None:
+    assert rate(3, 3, cpu=0.03, pause=0.07) == pytest.approx(30)
+
+
+def test_two_workers_on_one_core_queue_as_the_closed_form_says() -> None:
+    # p1 / p0 = 2 / Z * D, p2 / p1 = 1 / Z * D; busy share = 1 - p0
+    cpu, pause = 0.03, 0.05
+    first = 2 * cpu / pause
+    empty = 1 / (1 + first + first * cpu / pause)
+    assert rate(2, 1, cpu, pause) == pytest.approx((1 - empty) / cpu)
+
+
+def test_many_workers_saturate_the_cores_and_never_pass_them() -> None:
+    assert rate(500, 2, cpu=0.01, pause=0.1) == pytest.approx(200)
+    assert rate(96, 96, cpu=5.0, pause=0.0001) == pytest.approx(96 / 5.0001)
+
+
+@given(
+    st.integers(1, 40),
+    st.floats(0.25, 64),
+    st.floats(1e-4, 1),
+    st.floats(1e-3, 1),
+)
+def test_the_pause_is_found_again(executors: int, cores: float, cpu: float, pause: float) -> None:
+    busy = executors / rate(executors, cores, cpu, pause)
+    again = pause_of(busy, executors, cores, cpu)
+    assert executors / rate(executors, cores, cpu, again) == pytest.approx(busy, rel=1e-6)
+
+
+def test_what_queueing_explains_is_no_pause() -> None:
+    assert pause_of(0.04, executors=4, cores=2, cpu=0.02) == 0.0
+    assert pause_of(0.05, executors=1, cores=1, cpu=0.02) == pytest.approx(0.03)
+
+
+def test_one_core_that_trains_and_one_that_helps_share_all_the_work() -> None:
+    # P = 200 ms and T = 50 ms of CPU a step: (P + T) / 1 alone, (P + T) / 2 with one more core
+    own = pool(trains=True)
+    alone = predict(workload(compute=0.05, trainer_cpu=0.05), [own])
+    both = predict(workload(compute=0.05, trainer_cpu=0.05), [own, pool()])
+    assert alone.step.value == pytest.approx(0.25)
+    assert both.step.value == pytest.approx(0.125)
+    assert alone.limit == both.limit == "workers"
+    assert both.wait == pytest.approx(1 - 0.05 / 0.125)
+
+
+def test_the_step_is_never_shorter_than_computing() -> None:
+    found = predict(workload(compute=0.1), [pool(hosts=50)])
+    assert found.step.value == 0.1
+    assert (found.limit, found.wait) == ("compute", 0.0)
+
+
+def test_a_trainer_without_a_core_to_spare_makes_nothing() -> None:
+    # its ranks need 1.2 CPU seconds of one core for a step that the data host makes in 0.2 s
+    found = predict(workload(compute=0.1, trainer_cpu=1.2), [pool(trains=True), pool()])
+    assert found.making == pytest.approx(0.2)
+
+
+def test_the_network_limits_the_data_hosts_and_what_the_trainer_takes_in() -> None:
+    # 10 samples of 1 MB a step; a host makes 50 samples a second and sends 25, or the trainer takes in 20
+    sender = predict(workload(size=1e6), [pool(bandwidth=25e6)])
+    assert (sender.limit, sender.making, sender.wire) == ("network", pytest.approx(0.2), pytest.approx(0.4))
+    trainer = pool(executors=0, trains=True, bandwidth=20e6)
+    taker = predict(workload(size=1e6), [pool(hosts=4), trainer])
+    assert (taker.limit, taker.wire) == ("network", pytest.approx(0.5))
+
+
+def test_without_a_worker_a_step_never_ends() -> None:
+    found = predict(workload(), [pool(executors=0, trains=True)])
+    assert math.isinf(found.step.value)
+    assert found.wait == 1.0
+
+
+POOLS = st.builds(
+    pool,
+    hosts=st.integers(1, 8),
+    cores=st.floats(0.25, 96),
+    executors=st.integers(1, 32),
+    cpu=st.floats(1e-4, 1),
+    pause=st.floats(0, 1).map(exactly),
+    bandwidth=st.none() | st.floats(1e3, 1e10),
+)
+WORKLOADS = st.builds(
+    workload, compute=st.floats(1e-3, 10), trainer_cpu=st.floats(0, 5), size=st.none() | st.floats(1, 1e7)
+)
+
+
+@given(WORKLOADS, POOLS, POOLS, st.booleans())
+def test_more_hosts_cores_workers_or_network_are_never_slower(
+    work: Workload, own: Pool, beside: Pool, with_own: bool
+) -> None:
+    rest = [msgspec.structs.replace(own, trains=True)] if with_own else []
+    before = predict(work, [*rest, beside])
+    for more in (
+        {"hosts": beside.hosts + 1},
+        {"cores": beside.cores * 2},
+        {"executors": beside.executors + 1},
+        {"bandwidth": None},
+        {"cpu": exactly(beside.cpu.value / 2)},
+    ):
+        after = predict(work, [*rest, msgspec.structs.replace(beside, **more)])
+        assert after.step.value <= before.step.value * (1 + 1e-6)
+    assert before.step.value >= work.compute.value
+
+
+@given(WORKLOADS, POOLS, POOLS)
+def test_the_range_holds_the_value_and_grows_with_what_is_unknown(work: Workload, own: Pool, beside: Pool) -> None:
+    wide = msgspec.structs.replace(beside, cpu=Range(beside.cpu.value / 2, beside.cpu.value, beside.cpu.value * 2))
+    found = predict(work, [msgspec.structs.replace(own, trains=True), wide])
+    assert found.step.low <= found.step.value * (1 + 1e-9)
+    assert found.step.value <= found.step.high * (1 + 1e-9)
