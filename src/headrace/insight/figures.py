@@ -85,7 +85,6 @@ FORMULAS: dict[str, str] = {
         "sum(compute) / sum(steps) of the slowest rank; without CUDA events compute = step - wait - h2d"
     ),
     "compute_of_others": "median of that figure over the other ranks",
-    "gpu": "mean over GPUs and seconds of the share of the sample period in which a kernel ran (NVML)",
     "silence": "now, or the end of the run - end of the last record of any loader",
     "verdict": "the rule that applied is `verdict.formula`; all rules in their order: docs/verdicts.md",
     "confidence": (

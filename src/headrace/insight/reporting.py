@@ -220,7 +220,7 @@ def judge(
             VerdictInputs(
                 ranks=rank_times(ranks),
                 supply=supply_of(found_workers, main or ""),
-                usage=_usage(groups, hosts, window),
+                usage=_usage(groups),
                 silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
                 window=window,
             )
@@ -287,23 +287,18 @@ def _groups(
     )
 
 
-def _usage(
-    groups: Sequence[GroupReport], hosts: Mapping[Stream, Sequence[HostSecond]], window: Window | None
-) -> Usage | None:
-    """Returns how busy the GPUs and the busiest group's CPUs looked in the window."""
-    if window is None:
-        return None
-    uses = [
-        gpu.use
-        for records in hosts.values()
-        for second in records
-        if window.start <= second.t <= window.end
-        for gpu in second.gpus
-        if gpu.use is not None
+def _usage(groups: Sequence[GroupReport]) -> Usage:
+    """Returns how busy all GPUs, and the CPUs of the busiest group, looked."""
+    gpus = [
+        (len(host.gpus), host.gpu_use.value)
+        for group in groups
+        for host in group.by_host
+        if host.gpu_use.value is not None
     ]
     known = {group.name: group.cpu.value for group in groups if group.cpu.value is not None}
     busiest = max(known, key=lambda name: known[name], default="")
-    return Usage(sum(uses) / len(uses) if uses else None, known.get(busiest), busiest)
+    use = sum(count * value for count, value in gpus) / sum(count for count, _ in gpus) if gpus else None
+    return Usage(use, known.get(busiest), busiest)
 
 
 def _program(program: Program) -> ProgramReport:

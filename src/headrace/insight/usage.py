@@ -204,5 +204,6 @@ def _of_gpus(
     if not means:
         why = "its GPUs do not tell it" if inside else "no GPU was measured in the training window"
         return missing(name, unit, why)
-    spread = spread_of([together(list(row)) for row in zip(*rows, strict=False)])
-    return Figure(name, unit, together(means), _span(inside), spread, note)
+    per_second = [together(list(row)) for row in zip(*rows, strict=False)]
+    known = confidence_of_ratio(per_second, [1.0] * len(per_second))
+    return Figure(name, unit, together(means), _span(inside), spread_of(per_second), note, known)
