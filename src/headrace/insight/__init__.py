@@ -1,5 +1,6 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
 
+from headrace.insight.advise import Advised, advised
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
 from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, cost_report
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Confidence, Figure, Spread, Window
@@ -17,6 +18,7 @@ from headrace.insight.workers import WorkersReport
 __all__ = [
     "FORMULAS",
     "WARM_UP_RECORDS",
+    "Advised",
     "Cell",
     "ComparedRun",
     "Comparison",
@@ -46,6 +48,7 @@ __all__ = [
     "VerdictName",
     "Window",
     "WorkersReport",
+    "advised",
     "compare",
     "cost_report",
     "project",
