@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, summary, table
@@ -18,6 +19,18 @@ from bench.advise.runs import WORKLOADS, outcomes_of, run_cluster
 from headrace.insight.advise.advising import measured_of
 
 RESULTS = Path(__file__).parent.parent / "results"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "advise.md"
+BEGIN, END = "<!-- from the raw data: advise -->\n", "<!-- end of it -->"
+
+
+def publish(document: dict[str, Any], name: str) -> None:
+    """Writes the table of a raw data file into the page, between its markers."""
+    page = PAGE.read_text()
+    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    load = document["load_before"][0]
+    where = f"Rounds: {document['rounds']}, on {document['machine']['cpus']} cores, load before: {load:.1f}; `{name}`"
+    text = f"\n{document['table']}\n\n{document['text']}\n\n{where}\n"
+    PAGE.write_text(page[:begin] + text + page[end:])
 
 
 def main() -> int:
@@ -29,7 +42,13 @@ def main() -> int:
         "--calibration", type=float, default=6.0, help="seconds of every workload in the calibration run"
     )
     parser.add_argument("--output", type=Path, help="file for the raw data")
+    parser.add_argument(
+        "--publish", type=Path, metavar="FILE", help="measure nothing; write its table into docs/advise.md"
+    )
     options = parser.parse_args()
+    if options.publish:
+        publish(json.loads(options.publish.read_text()), options.publish.name)
+        return 0
     if (os.cpu_count() or 1) < 2:
         print("error: two CPUs are needed", file=sys.stderr)
         return 2
@@ -59,6 +78,9 @@ def main() -> int:
         "seconds": time.monotonic() - begun,
         "workloads": WORKLOADS,
         "summary": found.numbers,
+        "rounds": options.repeats,
+        "text": found.text,
+        "table": table(judged),
         "judged": [one.plain() for one in judged],
         "calibrations": msgspec.to_builtins(calibrations),
         "outcomes": [one.plain() for one in outcomes],

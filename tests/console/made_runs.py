@@ -284,7 +284,7 @@ def _rank_log(
     warned = False
     for index in range(count):
         t = begin + index * every + 0.21 * int(rank) / 4
-        if t > middle and not warned:
+        if t > middle + 0.4 and not warned:
             warned = True
             yield middle + 0.4, "e", "\x1b[33mWARNING\x1b[0m a data worker of algo-2 was replaced, 3 slices asked again"
         loss = 6.9 * math.exp(-index / (count / 4)) + 0.7

@@ -7,6 +7,7 @@ A moment is what the run's files say, never a time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -157,14 +158,16 @@ def at(moment: Deed, number: signal.Signals, victim: Victim) -> Deed:
     return deed
 
 
-def at_last(moment: Deed, number: signal.Signals, victim: Victim) -> Deed:
-    """At a moment a victim gets a signal, unless it has just ended: it was about to."""
+def at_last(before: Deed, moment: Deed, number: signal.Signals, victim: Victim) -> Deed:
+    """As `at`, at a moment when the victim, which is there after `before`, may just have ended by itself."""
 
     def deed(play: Play) -> None:
-        try:
-            at(moment, number, victim)(play)
-        except ProcessLookupError:
-            print("it had ended already")
+        before(play)
+        pid = victim(play)
+        moment(play)
+        play.strike()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     return deed
 

@@ -65,7 +65,12 @@ FEED = [
         then(at(feed_ready, KILL, program("algo-2", "feed")), worker_lost, served_again(2), let_end),
         **COMPLETED,
     ),
-    Row("feed server killed at the end", FEEDING, at_last(complete, KILL, program("algo-2", "feed")), **COMPLETED),
+    Row(
+        "feed server killed at the end",
+        FEEDING,
+        at_last(feed_ready, complete, KILL, program("algo-2", "feed")),
+        **COMPLETED,
+    ),
     Row(
         "feed server stopped: does not hold the end",
         FEEDING,

@@ -51,7 +51,7 @@ def measured(
 
 def advise(run: Measured, *types: str, region: str = "us-east-1", trained: float | None = 310.0) -> Advised:
     names = types or DEFAULT_TYPES
-    wanted = dict.fromkeys([*(group.instance_type for group in run.groups), *names])
+    wanted = dict.fromkeys([*run.instance_types, *names])
     prices = [price for name in wanted if (price := price_of(name, region)) is not None]
     return judge_clusters("run-1", run, prices, types=names, max_hosts=8, region=region, time_to_train=trained)
 
@@ -178,8 +178,7 @@ def test_the_range_is_widened_by_what_the_model_misses_on_the_runs_own_cluster()
 def test_an_unknown_shape_is_assumed_in_words_and_clocks_widen_the_range() -> None:
     found = advise(measured(), "ml.c5.9xlarge", "ml.c7i.4xlarge")
     joined = " ".join(found.assumptions)
-    assert "ml.c5.9xlarge 3.4 GHz" in joined
-    assert "ml.c7i.4xlarge 3.2 GHz" in joined
+    assert "(GHz: ml.g5.xlarge 3.3, ml.c5.9xlarge 3.4, ml.c7i.4xlarge 3.2)" in joined
     one = next(c for c in found.candidates if c.instance_type == "ml.c7i.4xlarge")  # slower clock than 3.3
     assert one.step.high >= one.step.value
 
@@ -269,6 +268,31 @@ def test_a_loader_that_tells_nothing_of_its_workers_is_assumed_for_in_words() ->
     assert cpu is not None
     assert (cpu.value, cpu.high) == (pytest.approx(0.02), pytest.approx(0.03))
     assert "each rank is taken to keep one core busy while it computes" in found.assumptions[0]
+
+
+def test_the_model_proves_itself_on_the_cluster_of_a_foreign_loader() -> None:
+    # two cores, busy all the time: 0.4 CPU seconds a step of 0.2 s
+    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    found = measure(plan, LOADERS, {}, {TRAIN_HOST: [host_second(t, 2.0) for t in (1.0, 2.0, 3.0, 4.0)]})
+    assert (found.groups[0].executors, found.ranks_per_host) == (2, 1.0)
+    assert advise(found).now.predicted.value == pytest.approx(0.2)
+
+
+def test_hosts_of_another_data_service_count_with_all_their_cpu_time() -> None:
+    plan = [msgspec.structs.replace(PLAN[0], feed_executors=0), msgspec.structs.replace(PLAN[1], feed_executors=0)]
+    found = measure(plan, LOADERS, {}, HOSTS)
+    # (1.0 + 0.9) CPU seconds a second, 5 steps a second, 0.1 s of each the rank's
+    assert found.groups[0].cpu is not None
+    assert found.groups[0].cpu.value == pytest.approx((1.9 / 5 - 0.1) / ROWS)
+    assert "all CPU time of data goes into samples" in found.assumptions
+
+
+def test_groups_that_do_neither_stay_and_cost_money() -> None:
+    plan = [*PLAN, PlannedHosts("judge", "ml.m5.large", ("algo-3",))]
+    found = advise(measure(plan, LOADERS, WORKERS, HOSTS), DATA)
+    assert found.now.cluster == f"1 x {DATA} + 1 x {TRAINER} + 1 x ml.m5.large"
+    assert found.now.price_per_hour == pytest.approx(price(TRAINER) + price(DATA) + price("ml.m5.large"))
+    assert found.candidates[0].price_per_hour == pytest.approx(price(TRAINER) + price("ml.m5.large"))
 
 
 def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from recorded_runs import FEED, feed, host, loader, rank, record
+from recorded_runs import FEED, START, feed, host, loader, rank, record
 
 from headrace.insight import Comparison, Report, compare, report
 from headrace.insight.figures import Figure, Spread
@@ -24,7 +24,7 @@ from headrace.insight.render import (
 from headrace.insight.render.charts import HEIGHT, WIDTH, Line, chart, nice_ticks
 from headrace.insight.render.words import number, quantity, spread
 from headrace.insight.series import MOST_POINTS, Point, Series, thinned
-from headrace.runs import Cause, Status, Stream
+from headrace.runs import Cause, Status, Stream, ValueSecond
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
 EVIL = '<script>alert("1")</script> | `x` & "y"'
@@ -116,6 +116,31 @@ def test_every_number_of_the_figures_is_a_field_of_the_json(compared: Comparison
             shown = [cell.split(" [")[0] for cell in sheet.rows[0][4:]]
             assert len(shown) >= 6
             assert set(shown) <= mine
+
+
+def test_gpu_use_is_compared_where_there_is_a_gpu(tmp_path: Path) -> None:
+    trainer = Stream("dnn_group", "algo-2", "host")
+    reports = [
+        report(record(tmp_path, f"job-{use:.0f}", {rank(0): loader(0.4), **HOSTS, trainer: host(0.9, gpu=use)}))
+        for use in (45.0, 74.0)
+    ]
+    found = compare(reports)
+    ((name, cells),) = [(row.group, row.cells) for row in found.rows if row.name == "gpu_use"]
+    assert name == "dnn_group"
+    assert [cell.figure.value for cell in cells] == [45, 74]
+    assert cells[1].differs is True
+    assert "GPU of dnn_group" in comparison_page(found)
+
+
+def test_metrics_of_the_logs_have_a_table(tmp_path: Path) -> None:
+    losses = [
+        ValueSecond(t=START + n, name="loss", stream="0", count=2, last=1.5 - n / 10, low=1.0, high=2.0, total=3.0)
+        for n in range(5)
+    ]
+    run = record(tmp_path, "job", {rank(0): loader(0.4), Stream("dnn_group", "algo-2", "host"): [*host(0.9), *losses]})
+    (sheet,) = [one for one in report_sheets(report(run)) if one.title == "metrics of the logs"]
+    assert sheet.columns == ("metric", "programs", "found", "last", "least", "greatest", "mean")
+    assert sheet.rows == (("loss", "dnn_group/algo-2[0]", "10", "1.1", "1", "2", "1.5"),)
 
 
 class Reader(HTMLParser):

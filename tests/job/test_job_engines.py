@@ -143,7 +143,6 @@ IDLE: dict[str, object] = {
     "use_spot_instances": True,
     "keep_alive_period_in_seconds": 60,
     "training_plan": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p",
-    "metric_definitions": [{"name": "a", "regex": "b"}],
     "tags": [{"key": "a", "value": "b"}],
 }
 
@@ -156,7 +155,9 @@ def test_every_key_without_effect_is_listed_and_no_other() -> None:
         "AlgorithmSpecification": {"EnableSageMakerMetricsTimeSeries": True},
         "InputDataConfig": [{"ChannelName": "d"}, {"ChannelName": "e", "DataSource": {}}],
     }
-    full = job(**IDLE, stopping_condition=stops, request_extras=extras, hyperparameters={"rate": 0.001})
+    values = [{"name": "a", "regex": "a=([0-9]+)"}]  # they have an effect
+    rate = {"rate": 0.001}
+    full = job(**IDLE, metric_definitions=values, stopping_condition=stops, request_extras=extras, hyperparameters=rate)
     listed = [unused.field for unused in full.without_effect("local")]
     assert sorted(listed) == sorted(
         [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from headrace.runs import Cause, EventWriter, Run, Status, create_run, state_of
+from headrace.runs import Cause, EventWriter, MetricWriter, Run, Status, Stream, ValueSecond, create_run, state_of
 from headrace.runs.describe import describe
 from headrace.runs.events import (
     AttemptStarted,
@@ -22,6 +23,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
+from headrace.runs.layout import VALUES
 from headrace.runs.lifecycle import billable_seconds
 
 S = SecondaryStatus
@@ -174,3 +176,16 @@ def test_a_run_that_has_only_begun_or_lost_its_job_is_described_too(tmp_path: Pa
     assert found["TrainingJobStatus"] == "InProgress"
     assert "TrainingStartTime" not in found
     assert "BillableTimeInSeconds" not in found
+
+
+def test_the_last_value_of_each_metric_is_described_as_the_service_does(tmp_path: Path):
+    paths = create_run("j", runs=tmp_path)
+    for host, t, last in (("algo-1", 20.0, 0.5), ("algo-2", 19.0, 0.7)):
+        with MetricWriter(paths.metrics(Stream("g", host, VALUES))) as writer:
+            for when, value in ((t - 5, 9.0), (t, last)):
+                record = {"count": 1, "last": value, "low": value, "high": value, "total": value}
+                writer.write(ValueSecond(t=when, name="loss", stream="0", **record))
+    found = describe(Run(paths))["FinalMetricDataList"]
+    when = datetime.fromtimestamp(20, timezone.utc)
+    assert found == [{"MetricName": "loss", "Value": 0.5, "Timestamp": when}]
+    assert Run(paths).host_seconds() == {}

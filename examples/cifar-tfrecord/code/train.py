@@ -10,11 +10,11 @@ import argparse
 import json
 from pathlib import Path
 
-import headrace.keras
 import tensorflow as tf
 from images import test_set, train_set
 
 import headrace
+import headrace.keras
 import headrace.tensorflow
 from model import resnet
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
+import keras  # type: ignore[import-untyped, unused-ignore]
 
 from headrace.errors import FeedError
 from headrace.feed.meter import StepMeter
@@ -24,7 +24,7 @@ from headrace.feed.tracking import measured
 Function = Callable[[Any], Any]
 
 
-class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
     """Measures a training's steps: ``model.fit(dataset, callbacks=[MeterCallback()])``.
 
     Outside a job nothing is measured and the training function is not touched. TensorFlow tells no time of the device's
@@ -105,7 +105,7 @@ def _steps_per_execution(model: Any) -> int:
 
 def _on_one_batch(model: Any) -> Function:
     """Returns Keras 2's training function for an iterator over one batch."""
-    import tensorflow as tf
+    import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
     eager, compiled = model.run_eagerly, model.train_function
     model.run_eagerly = True  # what is made then is a plain function, which goes into a graph below

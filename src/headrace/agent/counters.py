@@ -14,7 +14,6 @@ from headrace.processes.table import Process, read_proc
 
 _NETWORK = "/proc/self/net/dev"
 _LOOPBACK = b"lo"
-_NOT_RECLAIMABLE = {b"total_rss", b"total_shmem", b"anon", b"shmem"}  # lines of memory.stat: two of v1, two of v2
 
 
 def has_network(plan: LaunchPlan, host: str) -> bool:
@@ -103,5 +102,7 @@ def memory_file() -> Path | None:
 def used_memory(path: Path) -> int:
     """Returns the bytes of a control group that the kernel cannot take back: private and shared memory, each page
     once; without the cache of files. Raises OSError."""
-    lines = (line.split() for line in read_proc(str(path)).splitlines())
-    return sum(int(value) for name, value in lines if name in _NOT_RECLAIMABLE)
+    lines = dict(line.split() for line in read_proc(str(path)).splitlines())
+    if b"total_rss" in lines:  # v1, where the names without `total` leave groups below out
+        return int(lines[b"total_rss"]) + int(lines[b"total_shmem"])
+    return int(lines[b"anon"]) + int(lines[b"shmem"])

@@ -54,8 +54,8 @@ def verify(run: Run, found: Advised, *, quiet: bool) -> Verified:
     trainers = _trainer_cpus(run, job)
     if not found.measured.workers_told:
         raise UsageError(
-            "--verify cannot run this job on data hosts: its loader is not headrace's",
-            hint="load with headrace.feed.DataLoader and a feed.pipeline; docs/feed.md shows how",
+            "--verify cannot run this job on data hosts: no data worker of headrace made its batches",
+            hint="load a feed.pipeline with headrace.feed.DataLoader, and enable data_service.feed; see docs/feed.md",
         )
     free = sorted(os.sched_getaffinity(0) - {cpu for cpus in trainers.values() for cpu in cpus})
     chosen = _choose(found, free)

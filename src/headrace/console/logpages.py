@@ -135,7 +135,8 @@ class _Logs:
             ready = [head for head in heads.values() if head.record is not None]
             if not ready:
                 break
-            chosen = (min if forwards else max)(ready, key=lambda head: head.t)
+            # Of lines with one time the first stream's comes first, whichever way the page is read.
+            chosen = min(ready, key=lambda h: h.t) if forwards else max(reversed(ready), key=lambda h: h.t)
             found.append(chosen.take())
         reached = {name: head.cursor for name, head in heads.items()}
         at_end = all(head.finished for head in heads.values())

@@ -19,17 +19,22 @@ ADDRESS = "127.0.0.1"
 
 
 class _Server(uvicorn.Server):
-    """A server whose Ctrl-C is its ordinary end: the signal is not raised once more after the shutdown."""
+    """A server whose signals are caught from before its address is told until after its end."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        """Leaves the signals to `_ended_by_signals`; the base class would raise them once more after the shutdown."""
+        yield
+
+
+@contextmanager
+def _ended_by_signals(server: uvicorn.Server) -> Generator[None, None, None]:
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def serve(port: int, path: str, ready: Callable[[str], None]) -> None:
@@ -53,8 +58,9 @@ def serve(port: int, path: str, ready: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=3, http="h11", loop="asyncio",
         )  # fmt: skip
         server = _Server(config)
-        ready(f"http://{ADDRESS}:{bound}{quote(path)}?token={token}")
-        server.run(sockets=[listener])
+        with _ended_by_signals(server):
+            ready(f"http://{ADDRESS}:{bound}{quote(path)}?token={token}")
+            server.run(sockets=[listener])
 
 
 def _listen(port: int) -> socket.socket:

@@ -1,13 +1,15 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
 
+from headrace.insight.advise import Advised, advised
 from headrace.insight.comparison import Cell, ComparedRun, Comparison, Row, compare
 from headrace.insight.costs import CostReport, EpochCost, GroupCost, HostCost, cost_report
 from headrace.insight.figures import FORMULAS, WARM_UP_RECORDS, Confidence, Figure, Spread, Window
-from headrace.insight.groups import GroupReport
+from headrace.insight.groups import GroupReport, HostReport
 from headrace.insight.loaders import LoaderReport
 from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
 from headrace.insight.series import Series
+from headrace.insight.values import ValueReport
 from headrace.insight.verdict import Verdict, VerdictName, verdict
 from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
 from headrace.insight.workers import WorkersReport
@@ -15,6 +17,7 @@ from headrace.insight.workers import WorkersReport
 __all__ = [
     "FORMULAS",
     "WARM_UP_RECORDS",
+    "Advised",
     "Cell",
     "ComparedRun",
     "Comparison",
@@ -25,6 +28,7 @@ __all__ = [
     "GroupCost",
     "GroupReport",
     "HostCost",
+    "HostReport",
     "LoaderReport",
     "PlannedCost",
     "ProgramReport",
@@ -37,11 +41,13 @@ __all__ = [
     "Spread",
     "Supply",
     "Usage",
+    "ValueReport",
     "Verdict",
     "VerdictInputs",
     "VerdictName",
     "Window",
     "WorkersReport",
+    "advised",
     "compare",
     "cost_report",
     "project",

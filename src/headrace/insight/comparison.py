@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -97,13 +97,12 @@ def compare(reports: Sequence[Report]) -> Comparison:
             f"a comparison needs two runs or more, not {len(reports)}",
             hint="for example `headrace compare homogeneous heterogeneous`",
         )
-    names = list(dict.fromkeys(group.name for report in reports for group in report.groups))
     rows = (
         _row("time_to_train", [report.time_to_train for report in reports]),
         _row("step_time", [_training(report, "step_time", "ms") for report in reports]),
         _row("samples_per_second", [_training(report, "samples_per_second", "1/s") for report in reports]),
         _row("data_wait", [_training(report, "data_wait", "%") for report in reports]),
-        *(_row("cpu", [_of_group(report, name, "cpu", "%") for report in reports], group=name) for name in names),
+        *_group_rows(reports),
         _row("cost_per_hour", [_money(report, "per_hour") for report in reports]),
         _row("cost_per_1000_samples", [_noisy_money(report, "per_1000_samples") for report in reports]),
         _row("cost_per_step", [_noisy_money(report, "per_step") for report in reports]),
@@ -133,6 +132,16 @@ def _training(report: Report, name: str, unit: str) -> Figure:
     figure = getattr(report.training, name)
     assert isinstance(figure, Figure)
     return figure
+
+
+def _group_rows(reports: Sequence[Report]) -> Iterable[Row]:
+    """CPU use of every group, and GPU use of the groups that have a GPU in one of the runs."""
+    names = dict.fromkeys(group.name for report in reports for group in report.groups)
+    yield from (_row("cpu", [_of_group(report, name, "cpu", "%") for report in reports], group=name) for name in names)
+    for name in names:
+        figures = [_of_group(report, name, "gpu_use", "%") for report in reports]
+        if any(figure.value is not None for figure in figures):
+            yield _row("gpu_use", figures, group=name)
 
 
 def _of_group(report: Report, group: str, name: str, unit: str) -> Figure:

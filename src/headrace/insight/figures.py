@@ -54,13 +54,37 @@ FORMULAS: dict[str, str] = {
         "may use); 100 % means that all its own cores were busy"
     ),
     "max_rss": "largest sum of resident bytes over the processes of one host of the group, whole run",
+    "memory": (
+        "largest 100 * bytes in use / bytes that the host may use, over the hosts and seconds of the whole run; in "
+        "use: private and shared memory in the host's control group, each page once, without the cache of files; "
+        "without a control group: the sum of resident bytes of its processes"
+    ),
+    "network_received": (
+        "growth of the bytes received by all network devices of a host but loopback / seconds, added over the hosts"
+    ),
+    "network_sent": "the same of the bytes sent",
+    "disk_read": (
+        "growth of the bytes that a host's processes had read from disks (not from the cache) / seconds, added over "
+        "the hosts; read_bytes of /proc/PID/io, of processes that ended too"
+    ),
+    "disk_written": "the same of the bytes for disks, counted when a page is changed (write_bytes)",
+    "gpu_use": (
+        "mean share of the time in which a kernel ran on a GPU (NVML), every GPU by itself, then over the GPUs; one "
+        "busy multiprocessor counts as much as all"
+    ),
+    "gpu_memory": "largest 100 * bytes in use / bytes of one GPU (NVML), over the GPUs and seconds of the whole run",
+    "gpu_power": "mean power of every GPU (NVML), added over the GPUs; one that hosts share counts for each",
+    "value_count": "values that a metric definition's regex found in the programs' lines, whole run",
+    "value_last": "the last of them",
+    "value_min": "the least of them",
+    "value_max": "the greatest of them",
+    "value_mean": "their sum / their count; spread: of the means of seconds",
     "data_wait_of_worst": "data_wait of the rank (or of the ranks of the host) that waits most",
     "data_wait_of_others": "data_wait of all other ranks together",
     "compute_of_worst": (
         "sum(compute) / sum(steps) of the slowest rank; without CUDA events compute = step - wait - h2d"
     ),
     "compute_of_others": "median of that figure over the other ranks",
-    "gpu": "mean over GPUs and seconds of the share of the sample period in which a kernel ran (NVML)",
     "silence": "now, or the end of the run - end of the last record of any loader",
     "verdict": "the rule that applied is `verdict.formula`; all rules in their order: docs/verdicts.md",
     "confidence": (
@@ -149,7 +173,8 @@ class Figure(msgspec.Struct, frozen=True):
 
     Attributes:
         name: which figure it is; `FORMULAS` says how it is computed.
-        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes``, ``USD``, ``USD/hour`` or ``1`` for a count.
+        unit: ``s``, ``ms``, ``1/s``, ``%``, ``bytes``, ``bytes/s``, ``W``, ``USD``, ``USD/hour``, ``1`` for a count;
+            empty for a value of a metric definition, which has the unit that the program meant.
         value: the number, None if it was not measured.
         window: where it was measured; None when there is no value.
         spread: of the per-second values, None when there are fewer than two.

@@ -15,6 +15,7 @@ from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
 from headrace.insight.series import Series, group_series, loader_series
 from headrace.insight.services import ServerReport, server_reports
+from headrace.insight.values import ValueReport, value_reports
 from headrace.insight.verdict import Verdict, verdict
 from headrace.insight.witnesses import Usage, VerdictInputs, rank_times, silence_of, supply_of
 from headrace.insight.workers import WorkersReport, workers_reports
@@ -30,6 +31,7 @@ from headrace.runs import (
     ServiceSecond,
     Status,
     Stream,
+    ValueSecond,
     WorkerSecond,
 )
 
@@ -70,6 +72,7 @@ class Report(msgspec.Struct, frozen=True):
         workers: the data workers of every group: feed servers, and those that ranks have of their own.
         servers: the servers of tf.data.service.
         groups, programs: every instance group and every program.
+        values: every metric that the job defines by a regex.
         cost: what it costs; None when plan.json, which names the instance types, cannot be read.
         series: figures over time, thinned: step time and data wait of the main loader, CPU and GPU use of the groups.
         notes: what a reader must know about these figures.
@@ -94,6 +97,7 @@ class Report(msgspec.Struct, frozen=True):
     servers: tuple[ServerReport, ...]
     groups: tuple[GroupReport, ...]
     programs: tuple[ProgramReport, ...]
+    values: tuple[ValueReport, ...]
     cost: CostReport | None
     series: tuple[Series, ...]
     notes: tuple[str, ...]
@@ -107,11 +111,18 @@ class PlannedGroup(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
 
 
+class PlannedMetric(msgspec.Struct, frozen=True):
+    """The part of a metric definition in plan.json that a report needs."""
+
+    name: str
+
+
 class PlannedJob(msgspec.Struct, frozen=True):
     """The part of plan.json that a report needs."""
 
     groups: tuple[PlannedGroup, ...] = ()
     completion_groups: tuple[str, ...] = ()
+    metric_definitions: tuple[PlannedMetric, ...] = ()
 
 
 def report(run: Run) -> Report:
@@ -128,13 +139,15 @@ def report(run: Run) -> Report:
     loaders = {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()}
     hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
     workers = {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()}
+    values = {s: [m for m in found if isinstance(m, ValueSecond)] for s, found in metrics.items()}
     now = time.time() if state.ended is None else state.ended
     header, priced = run.header, _plan(run, PricedJob)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
     cost = None if priced is None else cost_of(state, priced, loaders, now=now, on=on, engine=header.engine)
     plan = _plan(run, PlannedJob) or PlannedJob()
     servers = {s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()}
-    return judge(header, state, plan, loaders, hosts, workers, servers, cost=cost, damage=tuple(run.damage), now=now)
+    measured = (loaders, hosts, workers, servers, values)
+    return judge(header, state, plan, *measured, cost=cost, damage=tuple(run.damage), now=now)
 
 
 def _plan(run: Run, part: type[P]) -> P | None:
@@ -153,6 +166,7 @@ def judge(
     hosts: Mapping[Stream, Sequence[HostSecond]],
     workers: Mapping[Stream, Sequence[WorkerSecond]],
     servers: Mapping[Stream, Sequence[ServiceSecond]] | None = None,
+    values: Mapping[Stream, Sequence[ValueSecond]] | None = None,
     *,
     cost: CostReport | None = None,
     damage: Sequence[Damage] = (),
@@ -168,6 +182,7 @@ def judge(
         hosts: metrics of the hosts.
         workers: metrics of the data workers.
         servers: metrics of the servers of tf.data.service.
+        values: what the metric definitions found, by host.
         cost: what it costs.
         damage: lines that could not be read.
         now: seconds since the epoch; the end of a run that has ended.
@@ -205,7 +220,7 @@ def judge(
             VerdictInputs(
                 ranks=rank_times(ranks),
                 supply=supply_of(found_workers, main or ""),
-                usage=_usage(groups, hosts, window),
+                usage=_usage(groups),
                 silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
                 window=window,
             )
@@ -219,6 +234,7 @@ def judge(
         servers=server_reports(servers or {}),
         groups=groups,
         programs=tuple(_program(program) for program in state.programs),
+        values=value_reports((each.name for each in plan.metric_definitions), values or {}),
         cost=cost,
         series=(*loader_series(ranks), *group_series(hosts)),
         notes=tuple(notes),
@@ -271,23 +287,18 @@ def _groups(
     )
 
 
-def _usage(
-    groups: Sequence[GroupReport], hosts: Mapping[Stream, Sequence[HostSecond]], window: Window | None
-) -> Usage | None:
-    """Returns how busy the GPUs and the busiest group's CPUs looked in the window."""
-    if window is None:
-        return None
-    uses = [
-        gpu.use
-        for records in hosts.values()
-        for second in records
-        if window.start <= second.t <= window.end
-        for gpu in second.gpus
-        if gpu.use is not None
+def _usage(groups: Sequence[GroupReport]) -> Usage:
+    """Returns how busy all GPUs, and the CPUs of the busiest group, looked."""
+    gpus = [
+        (len(host.gpus), host.gpu_use.value)
+        for group in groups
+        for host in group.by_host
+        if host.gpu_use.value is not None
     ]
     known = {group.name: group.cpu.value for group in groups if group.cpu.value is not None}
     busiest = max(known, key=lambda name: known[name], default="")
-    return Usage(sum(uses) / len(uses) if uses else None, known.get(busiest), busiest)
+    use = sum(count * value for count, value in gpus) / sum(count for count, _ in gpus) if gpus else None
+    return Usage(use, known.get(busiest), busiest)
 
 
 def _program(program: Program) -> ProgramReport:

@@ -103,5 +103,5 @@ def group_series(hosts: Mapping[Stream, Sequence[HostSecond]]) -> tuple[Series, 
             for gpu in one.gpus
             if gpu.use is not None
         ]
-        found += [thinned("cpu", "%", cpu, group=group), thinned("gpu", "%", gpu, group=group)]
+        found += [thinned("cpu", "%", cpu, group=group), thinned("gpu_use", "%", gpu, group=group)]
     return tuple(series for series in found if series is not None)

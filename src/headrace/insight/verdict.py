@@ -388,22 +388,25 @@ def _inferred(usage: Usage | None, window: Window | None) -> Verdict:
     seen = f"GPU use is {usage.gpu:.0f} %, CPU use{of} {usage.cpu:.0f} %"
     if usage.gpu < GPU_LOW and usage.cpu >= CPU_BUSY:
         name, why = VerdictName.INPUT_BOUND, "the GPUs are under-used while the CPUs are saturated"
-        formula = f"gpu < {GPU_LOW:g} % and cpu >= {CPU_BUSY:g} %"
+        formula = f"gpu_use < {GPU_LOW:g} % and cpu >= {CPU_BUSY:g} %"
     elif usage.gpu < GPU_LOW:
         name, why = VerdictName.UNKNOWN, "neither is saturated, and what the job waits for does not show in either"
-        formula = f"gpu < {GPU_LOW:g} % and cpu < {CPU_BUSY:g} %"
+        formula = f"gpu_use < {GPU_LOW:g} % and cpu < {CPU_BUSY:g} %"
     elif usage.gpu >= GPU_BUSY and usage.cpu < CPU_BUSY:
         name, why = VerdictName.COMPUTE_BOUND, "the GPUs are saturated and the CPUs are not"
-        formula = f"gpu >= {GPU_BUSY:g} % and cpu < {CPU_BUSY:g} %"
+        formula = f"gpu_use >= {GPU_BUSY:g} % and cpu < {CPU_BUSY:g} %"
     else:
         name, why = VerdictName.BALANCED, "the GPUs are well used, and the CPUs have no more to spare than they"
-        formula = f"gpu >= {GPU_LOW:g} %, not (gpu >= {GPU_BUSY:g} % and cpu < {CPU_BUSY:g} %)"
+        formula = f"gpu_use >= {GPU_LOW:g} %, not (gpu_use >= {GPU_BUSY:g} % and cpu < {CPU_BUSY:g} %)"
     return Verdict(
         name,
         f"{name.value} (inferred): {seen}: {why}",
         NEXT[name],
         inferred=True,
-        evidence=(Figure("gpu", "%", usage.gpu, window), Figure("cpu", "%", usage.cpu, window, note=usage.cpu_of)),
+        evidence=(
+            Figure("gpu_use", "%", usage.gpu, window),
+            Figure("cpu", "%", usage.cpu, window, note=usage.cpu_of),
+        ),
         window=window,
         formula=formula,
         notes=("no waits were measured: how busy a GPU or a CPU looks is a weak witness",),

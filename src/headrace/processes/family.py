@@ -8,9 +8,7 @@ it cannot become one. Only a pid that was used again may hide a member; every `R
 
 from __future__ import annotations
 
-import os
-
-from headrace.processes.table import Process, descendants, look
+from headrace.processes.table import Process, descendants, look, pids
 
 REWALK = 60
 
@@ -30,7 +28,7 @@ class Family:
 
     def look(self) -> list[Process]:
         """Returns the root, if it lives, and its descendants as of now."""
-        there = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208  (names are enough)
+        there = set(pids())
         head = look(self._root)
         if head is None:
             return []

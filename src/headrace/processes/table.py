@@ -67,9 +67,14 @@ def read_proc(path: str) -> bytes:
         os.close(descriptor)
 
 
+def pids() -> list[int]:
+    """Returns the pids of all processes that can be seen."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  (names are enough)
+
+
 def scan() -> list[Process]:
     """Returns all processes that can be seen."""
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  (names are enough)
+    found = map(look, pids())
     return [process for process in found if process is not None]
 
 

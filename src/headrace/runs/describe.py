@@ -14,6 +14,7 @@ import time
 from datetime import datetime, timezone
 
 from headrace.runs.lifecycle import billable_seconds
+from headrace.runs.metrics import ValueSecond
 from headrace.runs.reading import Run
 from headrace.runs.state import RunState
 from headrace.runs.store import RunHeader
@@ -50,6 +51,7 @@ def describe(run: Run) -> dict[str, object]:
         **_times(state),
         "LastModifiedTime": _when(max([header.created, *(event.t for event in last)])),
         **_request(run),
+        **_final_metrics(run),
         **({} if seconds is None else {"TrainingTimeInSeconds": seconds, "BillableTimeInSeconds": seconds}),
     }
     model = next((each.uri for each in state.artefacts if each.name == "model"), "")
@@ -72,6 +74,22 @@ def _times(state: RunState) -> dict[str, object]:
     if state.ended is not None:
         times["TrainingEndTime"] = _when(state.ended)
     return dict(times)
+
+
+def _final_metrics(run: Run) -> dict[str, object]:
+    """The last value of every metric that the job's metric definitions found."""
+    newest: dict[str, ValueSecond] = {}
+    for seconds in run.value_seconds().values():
+        for second in seconds:
+            if second.name not in newest or second.t >= newest[second.name].t:
+                newest[second.name] = second
+    if not newest:
+        return {}
+    final = [
+        {"MetricName": name, "Value": second.last, "Timestamp": _when(second.t)}
+        for name, second in sorted(newest.items())
+    ]
+    return {"FinalMetricDataList": final}
 
 
 def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str, object]:

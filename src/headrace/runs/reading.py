@@ -12,9 +12,9 @@ import msgspec
 
 from headrace.errors import UsageError
 from headrace.runs.events import ArtefactsStored, Cause, Event, RunFinished, Status
-from headrace.runs.layout import RunPaths, Stream
+from headrace.runs.layout import HOST, VALUES, RunPaths, Stream
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector, stream_of
-from headrace.runs.metrics import HostSecond, LoaderSecond, Metric
+from headrace.runs.metrics import HostSecond, LoaderSecond, Metric, ValueSecond
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RunHeader, find_run, list_paths, read_header, supervisor_alive
 from headrace.runs.tail import Damage, TailSet, Tree
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.08
 _AFTER_DEATH = 0.5  # silence after which a run without a supervisor is taken as read
 _AFTER_DEATH_MAX = 5.0
 
-M = TypeVar("M", LoaderSecond, HostSecond)
+M = TypeVar("M", LoaderSecond, HostSecond, ValueSecond)
 
 
 class EventFollower:
@@ -50,14 +50,21 @@ class EventFollower:
 
 
 class MetricFollower:
-    """The metrics of a run as they come."""
+    """The metrics of a run as they come.
 
-    def __init__(self, paths: RunPaths, on_damage: Callable[[Damage], None]) -> None:
+    Args:
+        paths: the run.
+        on_damage: told once of each damaged line.
+        selector: which streams.
+    """
+
+    def __init__(self, paths: RunPaths, on_damage: Callable[[Damage], None], selector: Selector | None = None) -> None:
         decoder = msgspec.json.Decoder(Metric)
+        chosen = selector or Selector()
 
-        def decode_for(path: Path) -> Callable[[bytes], tuple[Stream, Metric]]:
+        def decode_for(path: Path) -> Callable[[bytes], tuple[Stream, Metric]] | None:
             stream = stream_of(path)
-            return lambda line: (stream, decoder.decode(line))
+            return (lambda line: (stream, decoder.decode(line))) if chosen.matches(stream) else None
 
         self._set = TailSet(Tree(paths.root / "metrics", 3, ".jsonl"), decode_for, on_damage)
 
@@ -174,10 +181,14 @@ class Run:
         logs = {stream_of(path) for path in Tree(self.paths.root / "logs", 3, ".log").new()}
         return sorted(logs | {program.stream for program in self.programs})
 
-    def metrics(self) -> dict[Stream, list[Metric]]:
-        """Returns the metrics of every stream, each in the order of its file."""
+    def metrics(self, selector: Selector | None = None) -> dict[Stream, list[Metric]]:
+        """Returns the metrics of every stream, each in the order of its file.
+
+        Args:
+            selector: which streams; None for all.
+        """
         found: dict[Stream, list[Metric]] = {}
-        for stream, metric in MetricFollower(self.paths, self.on_damage).poll():
+        for stream, metric in MetricFollower(self.paths, self.on_damage, selector).poll():
             found.setdefault(stream, []).append(metric)
         return found
 
@@ -187,7 +198,11 @@ class Run:
 
     def host_seconds(self) -> dict[Stream, list[HostSecond]]:
         """Returns the metrics of the hosts."""
-        return _of_type(self.metrics(), HostSecond)
+        return _of_type(self.metrics(Selector(name=HOST)), HostSecond)
+
+    def value_seconds(self) -> dict[Stream, list[ValueSecond]]:
+        """Returns what the job's metric definitions found, by host."""
+        return _of_type(self.metrics(Selector(name=VALUES)), ValueSecond)
 
     def logs(
         self,

@@ -27,6 +27,7 @@ from headrace.insight.advise.wording import Current, assumed, decide, notes_of
 from headrace.insight.figures import Window
 from headrace.insight.reporting import PlannedGroup, PlannedJob, time_to_train
 from headrace.runs import HostSecond, LoaderSecond, Run, WorkerSecond
+from headrace.runs.events import FeedReady
 
 DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarge", "ml.c5.18xlarge")
 """Data hosts that are tried when nobody names types: the seeds' family."""
@@ -167,7 +168,7 @@ def advised(
         )
     plan, job = _read(run)
     measured = measured_of(run)
-    names = dict.fromkeys([*(group.instance_type for group in measured.groups), *types])
+    names = dict.fromkeys([*measured.instance_types, *types])
     prices = [price for name in names if (price := price_of(name, region)) is not None]
     groups = tuple(PlannedGroup(group.name, group.hosts) for group in plan.groups)
     trained = time_to_train(run.state(), PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
@@ -196,13 +197,23 @@ def measured_of(run: Run, loader: str | None = None) -> Measured:
     """
     plan, _ = _read(run)
     metrics = run.metrics()
+    ready = _ready(run)
     return measure(
         plan.groups,
-        {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()},
+        {s: [m for m in found if isinstance(m, LoaderSecond) and m.t >= ready] for s, found in metrics.items()},
         {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()},
         {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()},
         loader,
     )
+
+
+def _ready(run: Run) -> float:
+    """Returns when the last host's data workers became ready for the first time: what came before had fewer of them."""
+    first: dict[str, float] = {}
+    for event in run.events():
+        if isinstance(event, FeedReady):
+            first.setdefault(event.host, event.t)
+    return max(first.values(), default=0.0)
 
 
 def verified(candidate: Candidate, run: Run) -> Verified:
@@ -261,7 +272,10 @@ def judge_clusters(
     price = current_price(scenario)
     step = measured.step.value
     now = Current(
-        cluster=" + ".join(f"{group.hosts} x {group.instance_type}" for group in measured.groups),
+        cluster=" + ".join(
+            [f"{group.hosts} x {group.instance_type}" for group in measured.groups]
+            + [f"{len(group.hosts)} x {group.instance_type}" for group in measured.others]
+        ),
         step=measured.step,
         wait=measured.wait,
         predicted=own,

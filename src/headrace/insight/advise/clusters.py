@@ -101,7 +101,7 @@ def pools_of(scenario: Scenario, instance_type: str, data_hosts: int) -> list[Po
     trainer = measured.trainer
     own = _pool(measured, trainer, trainer.hosts)
     if not measured.workers_told:  # its loader would be headrace's then: what the ranks leave of the cores
-        own = msgspec.structs.replace(own, executors=max(1.0, own.cores - 1))
+        own = msgspec.structs.replace(own, executors=max(1.0, own.cores - measured.ranks_per_host))
     if not data_hosts:
         return [own]
     known = shape(instance_type)
@@ -192,18 +192,22 @@ def _money(price: float | None, seconds: Range) -> Range | None:
 
 def _price(scenario: Scenario, instance_type: str, data_hosts: int) -> float | None:
     trainer = scenario.measured.trainer
-    wanted = [(trainer.instance_type, trainer.hosts), *([(instance_type, data_hosts)] if data_hosts else [])]
-    if any(name not in scenario.prices for name, _ in wanted):
-        return None
-    return sum(scenario.prices[name] * hosts for name, hosts in wanted)
+    return _sum_of_prices(
+        scenario, [(trainer.instance_type, trainer.hosts), *([(instance_type, data_hosts)] if data_hosts else [])]
+    )
 
 
 def current_price(scenario: Scenario) -> float | None:
     """Returns what an hour of the run's own cluster costs; None when a price is not known."""
-    groups = scenario.measured.groups
-    if any(group.instance_type not in scenario.prices for group in groups):
+    return _sum_of_prices(scenario, [(group.instance_type, group.hosts) for group in scenario.measured.groups])
+
+
+def _sum_of_prices(scenario: Scenario, hosts: Sequence[tuple[str, int]]) -> float | None:
+    """Returns the price of an hour of these hosts and of those that neither train nor make samples."""
+    wanted = [*hosts, *((group.instance_type, len(group.hosts)) for group in scenario.measured.others)]
+    if any(name not in scenario.prices for name, _ in wanted):
         return None
-    return sum(scenario.prices[group.instance_type] * group.hosts for group in groups)
+    return sum(scenario.prices[name] * count for name, count in wanted)
 
 
 def candidates(scenario: Scenario, types: Iterable[str], max_hosts: int) -> list[Candidate]:

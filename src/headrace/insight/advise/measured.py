@@ -1,7 +1,7 @@
 """What a run tells the model: the cost of a step and of a sample, from its metrics. Pure.
 
-Only what was measured in the training window (warm-up left out) is used. What a run cannot tell is assumed, and every
-assumption is a sentence in `Measured.assumptions`.
+Only what was measured in the training window is used: warm-up is left out, and so is what came before all data workers
+were ready. What a run cannot tell is assumed, and every assumption is a sentence in `Measured.assumptions`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,17 @@ NICE_SHARE = 1024 / (1024 + 110)
 """What a rank keeps of a core on which a data worker of niceness 10 computes too: the kernel's weights of 0 and 10."""
 
 Second = TypeVar("Second", HostSecond, WorkerSecond)
+
+
+class PlannedHosts(msgspec.Struct, frozen=True):
+    """A group in plan.json, as far as it is needed here."""
+
+    name: str
+    instance_type: str
+    hosts: tuple[str, ...]
+    entry_point: bool = True
+    processes_per_host: int = 0
+    feed_executors: int = 0
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
@@ -60,9 +71,11 @@ class Measured(msgspec.Struct, frozen=True):
         workload: what a step costs.
         step: the measured step, seconds, with the 10th and 90th percentile of its per-second values.
         wait: share of it that ranks waited, 0 to 1.
-        steps, samples: of the whole run.
+        steps, samples: from when all data workers were ready, to the end.
         window: where this was measured.
-        groups: the cluster.
+        groups: the hosts that train, and those that make samples.
+        ranks_per_host: training processes on each host that trains.
+        others: groups that do neither; they stay, and cost money.
         workers_told: whether data workers have told what they did; else `assumptions` say what was assumed of them.
         assumptions: sentences.
     """
@@ -75,7 +88,15 @@ class Measured(msgspec.Struct, frozen=True):
     window: Window
     groups: tuple[GroupFacts, ...]
     workers_told: bool
+    ranks_per_host: float = 1.0
+    others: tuple[PlannedHosts, ...] = ()
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def instance_types(self) -> tuple[str, ...]:
+        """The types of all hosts, each once."""
+        own = [group.instance_type for group in self.groups]
+        return tuple(dict.fromkeys([*own, *(group.instance_type for group in self.others)]))
 
     @property
     def trainer(self) -> GroupFacts:
@@ -94,17 +115,6 @@ def not_enough(what: str) -> UsageError:
         f"the run cannot be advised: {what}",
         hint="train for at least 5 seconds with headrace.feed.DataLoader, or wrap the loader in headrace.track",
     )
-
-
-class PlannedHosts(msgspec.Struct, frozen=True):
-    """A group in plan.json, as far as it is needed here."""
-
-    name: str
-    instance_type: str
-    hosts: tuple[str, ...]
-    entry_point: bool = True
-    processes_per_host: int = 0
-    feed_executors: int = 0
 
 
 def measure(
@@ -130,7 +140,9 @@ def measure(
     ranks = by_loader(loaders).get(main, {}) if main is not None else {}
     window = window_of(ranks)
     if main is None or window is None:
-        raise not_enough("no loader wrote metrics for longer than the first second, which is left out as warm-up")
+        raise not_enough(
+            "no loader wrote metrics for longer than a second after all data workers were ready; that second is warm-up"
+        )
     training = sorted({stream.group for stream in ranks})
     if len(training) > 1:
         raise not_enough(
@@ -151,16 +163,18 @@ def measure(
     per_host = len(ranks) / len(trainer_hosts)
     assumptions: list[str] = []
     costs = _Costs(told, spent, trainer_hosts, steps, per_host, window)
-    makers = [group for group in plan if group.name == own.name or group.feed_executors]
     if costs.told:
+        makers = [group for group in plan if group.name == own.name or group.feed_executors]
         compute, trainer = costs.compute(steps.compute, assumptions), costs.trainer_cpu
-        found = {group.name: costs.of(group.name) for group in makers}
+        found = {group.name: (costs.executors_of(group), *costs.of(group.name)) for group in makers}
     else:
-        if any(group.feed_executors for group in makers if group.name != own.name):
+        makers = list(plan)
+        beside = [group for group in plan if group.name != own.name]
+        if any(group.feed_executors for group in beside):
             raise not_enough("its data workers wrote no metrics in the training window")
-        cpu, trainer = _foreign(steps, costs.host_cpu, per_host, len(trainer_hosts), assumptions)
         compute = steps.compute
-        found = {group.name: (cpu, exactly(0.0)) for group in makers}
+        cpu, trainer = _foreign(steps, costs, per_host, beside, assumptions)
+        found = {group.name: (costs.cores_of(group), cpu, exactly(0.0)) for group in makers}
     return Measured(
         workload=Workload(steps.rows, compute, trainer, steps.bytes / steps.kept_samples or None),
         step=steps.step,
@@ -168,40 +182,43 @@ def measure(
         steps=steps.total,
         samples=steps.samples,
         window=window,
-        groups=tuple(
-            _facts(group, hosts, spent, group.name == own.name, costs.executors_of(group), *found[group.name])
-            for group in makers
-        ),
+        groups=tuple(_facts(group, hosts, spent, group.name == own.name, *found[group.name]) for group in makers),
+        others=tuple(group for group in plan if group not in makers),
+        ranks_per_host=per_host,
         workers_told=costs.told,
         assumptions=tuple(assumptions),
     )
 
 
-def _foreign(steps: _Steps, host_cpu: float, ranks: float, hosts: int, assumptions: list[str]) -> tuple[Range, Range]:
+def _foreign(
+    steps: _Steps, costs: _Costs, ranks: float, beside: Sequence[PlannedHosts], assumptions: list[str]
+) -> tuple[Range, Range]:
     """Returns the CPU seconds of a sample, and the CPU of the ranks a step and host, when no data worker told it.
 
     Args:
         steps: the steps.
-        host_cpu: CPU seconds a step of each host that trains.
-        ranks: on each of them.
-        hosts: how many train.
-        assumptions: gets a sentence.
+        costs: what hosts used.
+        ranks: on each host that trains.
+        beside: the groups that do not train; all their CPU time is taken to go into samples.
+        assumptions: gets sentences.
     """
-    rows = steps.rows / hosts
-    alone = ranks * steps.compute.value
-    if host_cpu <= 0:
-        raise not_enough("the hosts that train used no CPU time that could be measured")
-    if host_cpu > alone:
+    alone, total = ranks * steps.compute.value, costs.total_cpu
+    if total <= 0:
+        raise not_enough("its hosts used no CPU time that could be measured")
+    if beside:
+        names = ", ".join(group.name for group in beside)
+        assumptions.append(f"all CPU time of {names} goes into samples")
+    if costs.host_cpu > alone:
         assumptions.append(
             "the loader does not tell its workers from the ranks: each rank is taken to keep one core busy while it "
             "computes, and the rest of the host's CPU time to go into samples; the range counts all of it as samples"
         )
-        return around((host_cpu - alone) / rows, host_cpu / rows), Range(alone, alone, 0.0)
+        return around((total - costs.trainers * alone) / steps.rows, total / steps.rows), Range(alone, alone, 0.0)
     assumptions.append(
         "the loader does not tell its workers from the ranks: all CPU time of the host is taken to go into samples, "
         "because it is less than one core for each computing rank"
     )
-    return exactly(host_cpu / rows), exactly(0.0)
+    return exactly(total / steps.rows), exactly(0.0)
 
 
 class _Steps:
@@ -276,11 +293,17 @@ class _Costs:
         self.trainer_cpu = _spread(rate * steps.step.value, [one * steps.step.value for one in left])
         totals = [self._by_host[host].rate for host in sorted(self._trainer_hosts)]
         self.host_cpu = sum(totals) / len(totals) * steps.step.value
+        self.total_cpu = sum(one.rate for one in self._by_host.values()) * steps.step.value
+        self.trainers = len(totals)
         self.told = any(one.samples for found in told.values() for one in found)
 
     def executors_of(self, group: PlannedHosts) -> int:
         """Returns the data workers a host: as they told it, else as planned."""
         return max(group.feed_executors, *(self._executors(host) for host in group.hosts))
+
+    def cores_of(self, group: PlannedHosts) -> int:
+        """Returns the cores of each host: so many workers are taken to be there when nobody told it."""
+        return min((self._by_host[host].cores for host in group.hosts if host in self._by_host), default=1)
 
     def _executor_rate(self, host: str) -> float:
         """Returns the CPU seconds a second of all data workers of a host."""

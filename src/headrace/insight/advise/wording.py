@@ -126,12 +126,10 @@ def assumed(measured: Measured, types: Sequence[str]) -> tuple[str, ...]:
                 f"{group.instance_type}: a vCPU counts as {scale:.3g} of them"
             )
     if foreign:
-        clocks = {name: speed(name).clock_ghz for name in foreign}
-        known_clocks = ", ".join(f"{name} {clock} GHz" for name, clock in clocks.items() if clock is not None)
+        clocks = ", ".join(f"{name} {speed(name).clock_ghz or 'unknown'}" for name in (*sorted(told), *foreign))
         found.append(
-            f"a vCPU of {', '.join(foreign)} is as fast as a core of this run; the range holds the published clocks, "
-            f"where known ({known_clocks or 'none'}; {', '.join(sorted(told))}: "
-            f"{', '.join(str(speed(name).clock_ghz or 'unknown') for name in sorted(told))})"
+            f"a vCPU of {', '.join(foreign)} is as fast as a core of this run; the range holds their published clocks "
+            f"(GHz: {clocks})"
         )
     if trainer.executors or not measured.workers_told:
         found.append("the trainer's hosts go on making samples with the cores that their ranks leave")
@@ -148,11 +146,7 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Returns what a reader must know before he believes the table, in sentences."""
     notes = []
-    lacking = [
-        name
-        for name in dict.fromkeys([*(group.instance_type for group in measured.groups), *types])
-        if name not in prices
-    ]
+    lacking = [name for name in dict.fromkeys([*measured.instance_types, *types]) if name not in prices]
     if lacking:
         notes.append(f"no price of {', '.join(lacking)} in {region}: no cost of clusters with it")
     if abs(residual) > WORTH - 1:

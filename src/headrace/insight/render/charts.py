@@ -18,8 +18,8 @@ STYLES = 8
 """Line styles; a ninth line looks like the first."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
-_GAP = 3.0
-"""A line is broken where points are missing for longer than this many buckets."""
+_GAP = 10.0
+"""A line is broken where points are missing for longer than this many buckets: a record of slow steps spans several."""
 
 
 @dataclass(frozen=True)

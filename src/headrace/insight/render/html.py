@@ -71,7 +71,7 @@ def _side_by_side(comparison: Comparison) -> str:
         if any(cell.figure.value is not None for cell in row.cells)
     )
     table = f'<table class="runs"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    return f'<div class="wide">{table}</div>'
+    return f'<div class="wide" tabindex="0">{table}</div>'
 
 
 def _compared(cell: Cell) -> str:
@@ -143,7 +143,7 @@ def _table(sheet: Sheet) -> str:
         "<tr>" + "".join(_cell(sheet, y, x, cell) for x, cell in enumerate(row)) + "</tr>"
         for y, row in enumerate(sheet.rows)
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _cell(sheet: Sheet, y: int, x: int, cell: str) -> str:

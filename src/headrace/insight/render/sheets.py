@@ -18,6 +18,9 @@ from headrace.insight.verdict import Verdict
 BEYOND = "beyond noise"
 WITHIN = "within noise"
 
+SPREAD = frozenset({"step_time", "samples_per_second", "data_wait", "cpu", "gpu_use", "supply"})
+"""Figures whose spread stands beside them in wide tables; the JSON has it of all."""
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -52,17 +55,22 @@ def report_sheets(report: Report) -> list[Sheet]:
             ],
         ),
         _figures(
-            "tf.data servers",
-            ("server", "restarts"),
-            [((f"{one.group}/{one.host}[{one.stream}]", str(one.restarts)), one) for one in report.servers],
-        ),
-        _figures(
             "instance groups",
             ("group", "hosts", "cores"),
             [
                 ((one.name, _hosts(one.hosts), MISSING if one.cores is None else str(one.cores)), one)
                 for one in report.groups
             ],
+        ),
+        _figures(
+            "tf.data servers",
+            ("server", "role", "restarts"),
+            [((f"{one.group}/{one.host}[{one.stream}]", one.role, str(one.restarts)), one) for one in report.servers],
+        ),
+        _figures(
+            "metrics of the logs",
+            ("metric", "programs"),
+            [((one.name, _hosts(one.programs)), one) for one in report.values],
         ),
         *(cost_sheets(report.cost) if report.cost is not None else ()),
         _programs(report),
@@ -138,10 +146,13 @@ def _figures(name: str, keys: Sequence[str], rows: Sequence[tuple[tuple[str, ...
     kept = [index for index, known in enumerate(measured) if known]
     names = [title(figures[0][index].name) for index in kept]
     cells = tuple(
-        (*key, *(f"{number(found[index])} {spread(found[index])}".strip() for index in kept))
-        for (key, _), found in zip(rows, figures, strict=True)
+        (*key, *(_shown(found[index]) for index in kept)) for (key, _), found in zip(rows, figures, strict=True)
     )
     return Sheet(name, (*keys, *names), cells)
+
+
+def _shown(figure: Figure) -> str:
+    return f"{number(figure)} {spread(figure)}".strip() if figure.name in SPREAD else number(figure)
 
 
 def _where(one: LoaderReport) -> str:

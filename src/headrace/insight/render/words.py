@@ -21,10 +21,20 @@ TITLES = {
     "compute": "compute",
     "queue": "queue",
     "cpu": "CPU",
-    "gpu": "GPU",
+    "gpu_use": "GPU",
     "max_rss": "max RSS",
+    "memory": "memory used",
+    "network_received": "network in",
+    "network_sent": "network out",
+    "disk_read": "disk read",
+    "disk_written": "disk written",
     "server_cpu": "CPUs busy",
     "server_rss": "max RSS",
+    "value_count": "found",
+    "value_last": "last",
+    "value_min": "least",
+    "value_max": "greatest",
+    "value_mean": "mean",
     "supply": "supply an executor",
     "produce": "produce",
     "blocked": "blocked",
@@ -74,6 +84,8 @@ def quantity(value: float, unit: str) -> str:
         return f"{amount(value)} {unit}"
     if unit == "1":
         return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+    if not unit:  # as the program printed it
+        return f"{value:.6g}"
     return f"{value:.{_places(value)}f}{'' if unit == '1/s' else ' ' + unit}"
 
 

@@ -7,6 +7,7 @@ const TITLES = {
   link: "Link busy", gpu: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power", per_hour: "Cost an hour",
   per_step: "Cost a step", per_epoch: "Cost an epoch", per_1000_samples: "Cost of 1,000 samples", total: "Cost",
   platform: "Platform's bill", cost: "Cost", cost_per_hour: "Cost an hour", cost_per_step: "Cost a step",
+  worker_cpu: "CPU of 1,000 samples", billable_seconds: "Billable",
   cost_per_epoch: "Cost an epoch", cost_per_1000_samples: "Cost of 1,000 samples", cost_platform: "Platform's bill",
 };
 

@@ -17,6 +17,7 @@ export class Logs {
     this.groups = [];
     this.before = this.after = null;
     this.busy = false;
+    this.top = 0;
     const select = (name, words) => el("select", { name, "aria-label": words, onchange: () => this.restart() }, el("option", { value: "" }, words));
     this.selects = { group: select("group", "All groups"), host: select("host", "All hosts"), stream: select("stream", "All programs") };
     this.words = el("input", { type: "search", placeholder: "Search in the lines", "aria-label": "Search in the lines", autocomplete: "off" });
@@ -74,6 +75,11 @@ export class Logs {
     this.follows.checked = false;
     if (place.host && this.selects.host.value && this.selects.host.value !== place.host) this.selects.host.value = "";
     await this.restart(t, BACK, [t, t + Math.max(1, width)]);
+    const next = this.lines.querySelector("[data-after]");
+    if (next && !this.lines.querySelector(".hit")) {
+      next.classList.add("hit");
+      this.note.textContent = "no line at that moment; marked is the next one";
+    }
     const box = this.lines.getBoundingClientRect();
     if (box.top > innerHeight - 80 || box.bottom < 80) this.lines.scrollIntoView({ block: "center" });
     say(`log lines from ${moment(t)}`);
@@ -119,8 +125,8 @@ export class Logs {
 
   put(page, front) {
     const height = this.lines.scrollHeight;
-    this.lines.querySelectorAll(".log-more").forEach((button) => button.remove());
     const made = page.lines.map((line) => this.line(line));
+    this.lines.querySelectorAll(".log-more").forEach((button) => button.remove());
     if (front) this.lines.prepend(...made);
     else this.lines.append(...made);
     if (front || this.before === null) [this.before, this.first] = [page.before, page.first];
@@ -134,9 +140,16 @@ export class Logs {
       else [this.before[key], this.first] = [gone.record.at + gone.record.size, false];
       gone.remove();
     }
-    if (!this.first) this.lines.prepend(el("button", { type: "button", class: "log-more", onclick: () => this.older() }, "Older lines"));
-    if (!this.last) this.lines.append(el("button", { type: "button", class: "log-more", onclick: () => this.newer() }, "Newer lines"));
+    this.edges();
     if (front) this.lines.scrollTop += this.lines.scrollHeight - height;
+  }
+
+  /** Puts buttons where lines are left out. */
+  edges() {
+    this.lines.querySelectorAll(".log-more").forEach((button) => button.remove());
+    const more = (words, ask) => el("button", { type: "button", class: "log-more", onclick: ask }, words);
+    if (!this.first) this.lines.prepend(more("Older lines", () => this.older()));
+    if (!this.last) this.lines.append(more("Newer lines", () => this.newer()));
   }
 
   older() {
@@ -158,10 +171,13 @@ export class Logs {
     if (this.after === null) return;
     this.last = false;
     if (this.follows.checked) this.newer();
+    else this.edges();
   }
 
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.lines;
+    if (scrollTop < this.top - 2 && scrollHeight - scrollTop - clientHeight > 200) this.follows.checked = false; // to read
+    this.top = scrollTop;
     if (scrollTop < 80) this.older();
     else if (scrollHeight - scrollTop - clientHeight < 80 && !this.last) this.newer();
   }

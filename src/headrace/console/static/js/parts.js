@@ -29,6 +29,10 @@ export class ReportParts {
     this.tables(report, origin);
   }
 
+  waiting() {
+    fill(this.places.figures, this.head("Figures", "figures"), el("p", { class: "muted", role: "status" }, "reading the metrics …"));
+  }
+
   failed(error) {
     fill(this.places.figures, this.head("Figures", "figures"), el("div", { class: "notice" }, error.message, error.hint ? el("div", {}, error.hint) : null));
   }

@@ -67,6 +67,7 @@ async function life() {
   fill(by("lanes"), heading("lanes-title", "Hosts", `headrace timeline ${id} --output json`, runPath(id, "timeline")),
     lanes(timeline, (t, place) => logs.jump(t, place)));
   events(timeline);
+  return timeline;
 }
 
 async function figures() {
@@ -79,13 +80,15 @@ async function figures() {
 
 async function start() {
   try {
-    await life();
+    logs.follows.checked = !(await life()).finished;
   } catch (error) {
     fill(by("head"), el("h1", {}, id));
     trouble(null, [], error);
     return;
   }
-  await Promise.all([charts.load(), figures(), logs.restart()]);
+  await Promise.all([charts.load(), logs.restart()]); // at once, however long the run
+  parts.waiting();
+  figures(); // they take seconds for a run of a million steps
   const [renewLife, renewCharts, renewFigures] = [throttle(life, 1000), throttle(() => charts.load(), 1000), throttle(figures, 3000)];
   let known = {};
   follow(runPath(id, "live"), (now, last) => {

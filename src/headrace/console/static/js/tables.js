@@ -16,9 +16,9 @@ export function figuresTable(caption, parts, field, names, heads, origin) {
   const fields = Object.keys(parts[0]).filter((name) => isFigure(parts[0][name]) && parts.some((part) => part[name]?.value !== null));
   return el("div", { class: "scroll" }, el("table", {},
     el("caption", { class: "unseen" }, caption),
-    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)), fields.map((name) => el("th", { scope: "col", class: "right" }, title(name))))),
+    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)), fields.map((name) => el("th", { scope: "col", class: "right" }, title(parts.find((part) => isFigure(part[name]))[name].name))))),
     el("tbody", {}, parts.map((part, index) => el("tr", {},
-      names(part).map((text) => el("td", {}, text)),
+      names(part).map((text) => el("td", { class: String(text).length < 24 ? "number" : null }, text)),
       fields.map((name) => el("td", { class: "right" }, isFigure(part[name]) ? cell(part[name], `${field}[${index}].${name}`, origin) : "–")))))));
 }
 
