@@ -4,6 +4,7 @@
 #              of the fault table FAULT_ROUNDS (20) times, about an hour
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
+# make bench-advise   how far the predictions of `headrace advise` are off, on this machine
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
 # make docs    the user's documentation as a site, under site/
 
@@ -26,7 +27,7 @@ SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/engines/test_l
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
 
-.PHONY: demo test soak check bench bench-feed docs format clean horovod openmpi5
+.PHONY: demo test soak check bench bench-feed bench-advise docs format clean horovod openmpi5
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -76,6 +77,9 @@ bench: $(VENV)/ready bench-feed
 
 bench-feed: $(PEERS)/ready
 	PYTHONPATH=$(CURDIR)/src $(PEERS)/bin/python -m bench.feed $(BENCH_FEED)
+
+bench-advise: $(VENV)/ready
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m bench.advise
 
 docs: $(VENV)/ready
 	$(BIN)/python $(PIP) -c constraints.txt -e '.[docs]'

@@ -16,11 +16,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 import prepare
 from headrace import insight
+from headrace.cli.advicetables import show_advised
 from headrace.errors import HeadraceError
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths
@@ -45,6 +47,11 @@ class Outcome:
         if value is None:
             raise HeadraceError(f"{self.report.run_id}: {name} was not measured")
         return float(value)
+
+    def money(self, name: str, places: int) -> str:
+        """Returns a figure of the cost, as text."""
+        value = None if self.report.cost is None else getattr(self.report.cost, name).value
+        return "-" if value is None else f"{value:.{places}f} USD"
 
     def cpu(self, group: str) -> str:
         """Returns the CPU share of a group, as text."""
@@ -86,12 +93,37 @@ def table(outcomes: list[Outcome], costs: dict[str, float]) -> Table:
         "CPU of data_group": [outcome.cpu("data_group") for outcome in outcomes],
         "time to train, s": [f"{outcome.report.time_to_train.value or 0:.1f}" for outcome in outcomes],
         "held-out accuracy": [f"{outcome.accuracy:.3f}" for outcome in outcomes],
+        "verdict": [outcome.report.verdict.name.value for outcome in outcomes],
+        "list price an hour": [outcome.money("per_hour", 2) for outcome in outcomes],
+        "cost of 1,000 samples": [outcome.money("per_1000_samples", 6) for outcome in outcomes],
         "speed-up": [f"{base / outcome.figure('step_time'):.2f}" for outcome in outcomes],
         "ideal speed-up": ["", "1.00", f"{costs['ideal_ratio']:.2f}"],
     }
     for name, cells in rows.items():
         shown.add_row(name, *cells)
     return shown
+
+
+def meaning(console: Console, outcomes: list[Outcome]) -> None:
+    """Prints the verdicts, and where the prices come from."""
+    for outcome in outcomes:
+        console.print(f"\n[bold]{outcome.title}[/]: {outcome.report.verdict.sentence}", highlight=False)
+    console.print()
+    for source in sorted(
+        {
+            f"{group.instance_type} {group.price.price:g} {group.price.unit} in {group.price.region} "
+            f"({group.price.status}, {group.price.source}, {group.price.as_of})"
+            for outcome in outcomes
+            if outcome.report.cost is not None
+            for group in outcome.report.cost.groups
+            if group.price is not None
+        }
+    ):
+        console.print(f"price: {source}", highlight=False, soft_wrap=True)
+    console.print(
+        "these are list prices of the named instance types, for the time measured on this machine",
+        soft_wrap=True,
+    )
 
 
 def main() -> int:
@@ -134,6 +166,8 @@ def main() -> int:
             "runs": runs,
             "step_time_ms": [outcome.figure("step_time") for outcome in outcomes],
             "data_wait_percent": [outcome.figure("data_wait") for outcome in outcomes],
+            "verdict": [outcome.report.verdict.name.value for outcome in outcomes],
+            "cost": [outcome.report.cost and msgspec.to_builtins(outcome.report.cost) for outcome in outcomes],
             "accuracy": [outcome.accuracy for outcome in outcomes],
             "speed_up": outcomes[1].figure("step_time") / outcomes[2].figure("step_time"),
             "loss_curves_equal": same,
@@ -148,7 +182,13 @@ def main() -> int:
             f"loss curves of headrace's two runs, {len(outcomes[1].losses)} steps: "
             f"{'equal bit by bit' if same else 'DIFFERENT'}"
         )
-        console.print(f"more: headrace report {runs[2]}; headrace compare {' '.join(runs)}", soft_wrap=True)
+        meaning(console, outcomes[1:])
+        show_advised(insight.advised(Run.open(runs[1])), everything=False)
+        console.print(
+            f"\nmore: headrace report {runs[2]}; headrace cost {runs[2]}; headrace compare {' '.join(runs)}",
+            soft_wrap=True,
+        )
+        console.print(f"[bold]the same on a page:[/] {Path(sys.executable).parent / 'headrace'} ui", soft_wrap=True)
     return 0 if same else 1
 
 

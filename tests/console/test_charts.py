@@ -28,6 +28,7 @@ from headrace.runs.events import (
     RunFinished,
 )
 from headrace.runs.listing import GroupLine
+from headrace.runs.metrics import ServiceSecond
 
 T = 1000.0
 RANKS = [Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-2", "1")]
@@ -179,6 +180,16 @@ def test_workers_and_values() -> None:
     ]
     assert line_of(found, "bytes_per_second", "feed of data, sent")[0] == 200
     assert line_of(found, "value:loss", "rank 0")[0] == 2.0
+
+
+def test_servers_of_tf_data_are_added_up_and_a_restart_is_left_out() -> None:
+    rows: list[tuple[Stream, Metric]] = []
+    for name in ("tf-worker-0", "tf-worker-1"):
+        for second, cpu in enumerate((0.0, 0.5, 0.1, 1.1)):
+            record = ServiceSecond(t=T + second + 0.5, stream=name, role="worker", cpu=cpu, rss=1, restarts=second // 2)
+            rows.append((Stream("data", "algo-1", name), record))
+    found = charts_of(rows)
+    assert line_of(found, "services", "data: worker")[:4] == [None, 1.0, None, 2.0]
 
 
 def test_a_run_without_metrics_has_no_chart_and_says_so() -> None:

@@ -15,7 +15,8 @@ def test_cpu_is_counted_within_each_process_and_not_between_a_death_and_a_start(
     seconds = [second(0, 4), second(1, 5, rss=300), second(2, 7), second(10, 3, 1), second(12, 4, 1)]
     (one,) = server_reports({WORKER: seconds})
     assert (one.group, one.host, one.stream, one.role, one.restarts) == ("data", "algo-1", "tf-worker-0", "worker", 1)
-    assert one.server_cpu.value == (3 + 1) / (2 + 2)
+    assert one.server_cpu.value == 100 * (3 + 1) / (2 + 2)
+    assert one.server_cpu.unit == "%"
     assert (one.server_rss.value, one.server_rss.unit) == (300, "bytes")
     assert (one.server_cpu.window.start, one.server_cpu.window.end) == (0, 12)
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.insight import RankTimes, Silence, Supply, Usage, Verdict, VerdictInputs, VerdictName, Window, verdict
 from headrace.insight.figures import FORMULAS
 from headrace.insight.noise import LEAST_VALUES, MOST_VALUES
-from headrace.insight.verdict import (
+from headrace.insight.thresholds import (
     CPU_BUSY,
     GPU_BUSY,
     GPU_LOW,
@@ -26,8 +26,8 @@ from headrace.insight.verdict import (
     STALL_SECONDS,
     STALL_STEPS,
     STRAGGLER,
-    band_of,
 )
+from headrace.insight.verdict import band_of
 
 WINDOW = Window(100.0, 130.0)
 BUSY, SPARING = Supply(97.0, 2.0, 1.0, 10.0), Supply(30.0, 10.0, 60.0, 5.0)
@@ -130,6 +130,9 @@ def test_measured_device_time_decides_who_is_slow_not_the_rest_of_the_step() -> 
     assert {"h2d", "compute"} <= {one.name for one in even.evidence}
     uneven = verdict(VerdictInputs((with_device(0, 0.5), with_device(1, 0.9))))
     assert uneven.rank == "dnn/algo-1[1]"
+    # A rank whose device was not measured is not compared by another measure.
+    mixed = verdict(VerdictInputs((with_device(0, 0.5), rank(1, 0.0))))
+    assert mixed.name is VerdictName.COMPUTE_BOUND
     idle = verdict(VerdictInputs((with_device(0, 0.4),)))
     assert any("the device works only 40 % of the step" in note for note in idle.notes)
 

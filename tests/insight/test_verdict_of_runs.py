@@ -10,7 +10,7 @@ import pytest
 from recorded_runs import FEED, START, feed, host, loader, rank, record
 
 from headrace.insight import Verdict, report
-from headrace.insight.verdict import STALL_SECONDS
+from headrace.insight.thresholds import STALL_SECONDS
 from headrace.insight.witnesses import silence_of
 from headrace.runs import Cause, LoaderSecond, Metric, Program, Status, Stream
 

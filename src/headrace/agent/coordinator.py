@@ -66,6 +66,7 @@ from headrace.runs.events import (
     JobStopping,
     Status,
 )
+from headrace.runs.layout import AGENT
 
 SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
 FAILURE_GRACE = 5.0  # after a failure nobody waits longer than this for the others
@@ -296,7 +297,7 @@ class Coordinator:
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
         if host.unfinished and not self._goes_on_without(host):
-            cause = Cause(reason, host.group, host.name, "agent", infrastructure=True)
+            cause = Cause(reason, host.group, host.name, AGENT, infrastructure=True)
             self._suspect(Suspect(Kind.SILENT, at, cause), now)
         effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
@@ -337,7 +338,7 @@ class Coordinator:
         elif now - self._began > self._plan.start_timeout:
             names = ", ".join(host.place for host in missing)
             reason = f"did not come within {self._plan.start_timeout:g} s; waited for: {names}"
-            cause = Cause(reason, missing[0].group, missing[0].name, "agent", infrastructure=True)
+            cause = Cause(reason, missing[0].group, missing[0].name, AGENT, infrastructure=True)
             self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
 
     def _watch(self, effects: Effects, now: float) -> None:

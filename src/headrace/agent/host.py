@@ -48,6 +48,7 @@ from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import CommandReader, StopJob
 from headrace.processes.table import descendants
 from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream
+from headrace.runs.layout import AGENT
 
 ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
 FEED_GRACE = 5.0
@@ -73,7 +74,7 @@ class HostAgent:
         self.group = plan.group(self.me.group)
         self._paths = RunPaths(Path(self.me.record_dir))
         self._events = EventWriter(self._paths.events(host))
-        self._log = LogWriter(self._paths.log(self._stream("agent")))
+        self._log = LogWriter(self._paths.log(self._stream(AGENT)))
         self._variables = HostVariables(plan, host)
         self._memory = MemoryKills(self.me.memory, self.note)
         self._measuring = Measuring(plan, host, self._paths, self.note)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from headrace.agent.messages import Exited, StopOrder
 from headrace.agent.programs import is_of_mpirun
 from headrace.runs.events import Cause
+from headrace.runs.layout import AGENT
 
 QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
 
@@ -118,9 +119,9 @@ def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause) -> Cause:
     """
     left = {host.name: host for host in hosts if not host.ended}
     own = left.pop(leader, None)
-    if own is None or len(left) < 2 or cause.host not in left or cause.stream != "agent":
+    if own is None or len(left) < 2 or cause.host not in left or cause.stream != AGENT:
         return cause
     if not all(host.silent for host in left.values()):
         return cause
     reason = f"cut off: all other hosts are {cause.reason.partition(',')[0]}"
-    return Cause(reason, own.group, own.name, "agent", infrastructure=True)
+    return Cause(reason, own.group, own.name, AGENT, infrastructure=True)

@@ -20,9 +20,9 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
+from headrace.runs.layout import AGENT
 from headrace.runs.words import ended
 
-AGENT = "agent"  # its notes are for `headrace logs`
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
 LAST_LINES = 10
 CLASHES = 10  # that are named
@@ -82,7 +82,7 @@ class RunScreen:
 
     def log(self, line: LogLine) -> None:
         """Shows a line of a program."""
-        if not self._quiet and line.stream.name != AGENT:
+        if not self._quiet and line.stream.name != AGENT:  # its notes are for `headrace logs`
             self._terminal.log(line)
 
     def stopping(self, now: bool) -> None:

@@ -173,7 +173,7 @@ def _deltas(table: dict[str, Floats], field: str) -> tuple[Floats, Floats, Float
     t, values = table["t"], table[field]
     seconds, growth = np.diff(t), np.diff(values)
     kept = (seconds > 0) & (growth >= 0)
-    return t[1:][kept], seconds[kept], growth[kept], table["cores"][1:][kept]
+    return t[1:][kept], seconds[kept], growth[kept], table.get("cores", np.ones_like(t))[1:][kept]
 
 
 def _joined(hosts: list[dict[str, Floats]], field: str) -> list[Floats]:
@@ -253,6 +253,19 @@ def _workers(columns: Columns, grid: Grid) -> Iterator[Chart]:
     yield from _chart("workers", "Data workers: what executors do", "%", formula, lines)
 
 
+def _services(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    parts: dict[tuple[str, str], list[dict[str, Floats]]] = {}
+    for key in columns.keys("service"):
+        parts.setdefault((key.stream.group, key.name), []).append(columns.table(key))
+    lines = []
+    for (group, role), servers in parts.items():
+        t, seconds, used, _ = _joined(servers, "cpu")
+        busy = present(grid, [server["t"] for server in servers]) * ratio(grid, t, used, seconds)
+        lines.append(_line(f"{group}: {role}", group, busy))
+    formula = "CPU seconds of the servers / seconds, added over them"
+    yield from _chart("services", "tf.data.service: CPUs busy", "CPUs", formula, lines)
+
+
 def _memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
     formula = "resident bytes of all processes, mean, added up"
     yield from _chart("memory", "Memory by group", "bytes", formula, _levels(columns, grid, "rss"))
@@ -284,7 +297,7 @@ def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 
 _CHARTS: tuple[Callable[[Columns, Grid], Iterator[Chart]], ...] = (
-    _cpu, _step_shares, _gpu, _step_time, _queue, _bytes, _samples, _workers, _memory, _gpu_memory, _disk,
+    _cpu, _step_shares, _gpu, _step_time, _queue, _bytes, _samples, _workers, _services, _memory, _gpu_memory, _disk,
     _values,
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.runs import HostSecond, LoaderSecond, Metric, Stream, ValueSecond, WorkerSecond
+from headrace.runs.metrics import ServiceSecond
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,9 +24,9 @@ class Key(NamedTuple):
     """Whose rows these are.
 
     Attributes:
-        kind: ``loader``, ``worker``, ``host`` or ``value``.
+        kind: ``loader``, ``worker``, ``host``, ``service`` (of tf.data) or ``value``.
         stream: whose metrics file it is.
-        name: of the loader, or of the metric definition; empty otherwise.
+        name: of the loader, of the metric definition, or the role of a server; empty otherwise.
         source: the program that printed a value; empty otherwise.
     """
 
@@ -39,6 +40,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "loader": ("t", "steps", "samples", "wait", "step", "step_min", "step_max", "bytes", "h2d", "compute", "queue"),
     "worker": ("t", "seconds", "executors", "produce", "blocked", "idle", "samples", "bytes", "sent"),
     "host": ("t", "cpu", "cores", "rss", "received", "sent", "read", "written", "gpus", "use", "gpu_memory", "power"),
+    "service": ("t", "cpu", "rss", "restarts"),
     "value": ("t", "count", "last", "low", "high", "total"),
 }
 """The columns of each kind: fields of the metric records; of a host's GPUs the number, the mean use, and sums."""
@@ -99,8 +101,10 @@ def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:
     if isinstance(metric, ValueSecond):
         v = metric
         return Key("value", stream, v.name, v.stream), (v.t, v.count, v.last, v.low, v.high, v.total)
-    assert isinstance(metric, HostSecond)
-    h = metric
+    if isinstance(metric, ServiceSecond):
+        s = metric
+        return Key("service", stream, s.role), (s.t, s.cpu, s.rss, s.restarts)
+    h: HostSecond = metric  # the last kind: the type checker complains when another one comes
     gpus = h.gpus
     use = [gpu.use for gpu in gpus if gpu.use is not None]
     power = [gpu.power for gpu in gpus if gpu.power is not None]

@@ -9,8 +9,9 @@ from headrace.insight.loaders import LoaderReport
 from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
 from headrace.insight.series import Series
+from headrace.insight.thresholds import VerdictName
 from headrace.insight.values import ValueReport
-from headrace.insight.verdict import Verdict, VerdictName, verdict
+from headrace.insight.verdict import Verdict, verdict
 from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
 from headrace.insight.workers import WorkersReport
 

@@ -45,8 +45,8 @@ FORMULAS: dict[str, str] = {
     "bytes_per_sample": "payload bytes of the executors' results / samples",
     "link": "100 * seconds in which a host's busiest connection was sending / seconds, mean over the hosts",
     "server_cpu": (
-        "CPU seconds (user + system) of a tf.data server between its records / seconds between them: CPUs kept busy; "
-        "the time from a start to its first record is left out"
+        "100 * CPU seconds (user + system) of a tf.data server between its records / seconds between them: 100 % is "
+        "one core; the time from a start to its first record is left out"
     ),
     "server_rss": "largest resident bytes of a tf.data server",
     "cpu": (

@@ -19,7 +19,7 @@ class ServerReport(msgspec.Struct, frozen=True):
         group, host, stream: which one.
         role: ``dispatcher`` or ``worker``.
         restarts: how often it was started again.
-        server_cpu: CPUs that it kept busy.
+        server_cpu: its CPU time; 100 % is one core all the time.
         server_rss: its largest memory.
     """
 
@@ -59,6 +59,6 @@ def _cpu(seconds: Sequence[ServiceSecond]) -> Figure:
     pairs = [(a, b) for a, b in pairwise(seconds) if a.restarts == b.restarts]
     elapsed = sum(b.t - a.t for a, b in pairs)
     if not elapsed:
-        return missing("server_cpu", "1", "it did not live long enough for two records")
+        return missing("server_cpu", "%", "it did not live long enough for two records")
     used = sum(b.cpu - a.cpu for a, b in pairs)
-    return Figure("server_cpu", "1", used / elapsed, Window(seconds[0].t, seconds[-1].t))
+    return Figure("server_cpu", "%", 100 * used / elapsed, Window(seconds[0].t, seconds[-1].t))

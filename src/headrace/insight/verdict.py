@@ -5,7 +5,7 @@ that have no room or no work have batches to spare; between them is a link that 
 CPU looks is a weak witness (NVML counts a period in which any kernel ran at all), so it is used only where no wait was
 measured, and the verdict is then said to be `inferred`.
 
-The rules, tried in this order; the constants below are their thresholds:
+The rules, tried in this order; `headrace.insight.thresholds` has the reason of every number:
 
     1  no step for STALL_SECONDS and STALL_STEPS of the longest step, or ended by stall_after     stalled
     2  fewer than LEAST_RECORDS records of the loader:  by GPU and CPU use (inferred), else        unknown
@@ -23,58 +23,28 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from enum import Enum
 
 import msgspec
 
 from headrace.insight.figures import Confidence, Figure, Window, missing
 from headrace.insight.noise import confidence_of_ratio
+from headrace.insight.thresholds import (
+    CPU_BUSY,
+    GPU_BUSY,
+    GPU_LOW,
+    HIGHLY_BOUND,
+    LEAST_RECORDS,
+    LINK_BUSY,
+    NEXT,
+    NOT_BOUND,
+    SKEW_GAP,
+    SPARE,
+    STALL_SECONDS,
+    STALL_STEPS,
+    STRAGGLER,
+    VerdictName,
+)
 from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
-
-NOT_BOUND = 5.0
-"""% of the step time: below this a job is not input-bound. TensorFlow Profiler's lower band, which users know."""
-
-HIGHLY_BOUND = 20.0
-"""% of the step time: from here on a job is highly input-bound. TensorFlow Profiler's upper band."""
-
-SKEW_GAP = 5.0
-"""Points by which one rank must wait more than the others: the width of the band in which those do not wait."""
-
-STRAGGLER = 1.2
-"""One rank's compute time / the median of the others': the loss that counts as high for waits counts as high here."""
-
-LINK_BUSY = 50.0
-"""% of the time in which a feed server's connections were sending: a link idle for most of the time limits nothing."""
-
-SPARE = 20.0
-"""% of executor time without work or without room: a fifth to spare outlasts the step-to-step noise of a supply."""
-
-GPU_LOW = 70.0
-"""% GPU use below which a GPU is under-used: SageMaker Debugger's LowGPUUtilization."""
-
-GPU_BUSY = CPU_BUSY = 90.0
-"""% use from which a GPU or a CPU counts as saturated: SageMaker Debugger's CPUBottleneck."""
-
-STALL_SECONDS = 60.0
-"""Seconds without a step below which nothing is called a standstill: saving a checkpoint takes as long."""
-
-STALL_STEPS = 10.0
-"""Steps (the longest so far) that must have had time to end before a job is called stalled."""
-
-LEAST_RECORDS = 3
-"""Records (of about one second) after the warm-up below which waits are no measurement."""
-
-
-class VerdictName(str, Enum):
-    """The verdicts."""
-
-    INPUT_BOUND = "input-bound"
-    NETWORK_BOUND = "network-bound"
-    COMPUTE_BOUND = "compute-bound"
-    BALANCED = "balanced"
-    SKEWED = "skewed"
-    STALLED = "stalled"
-    UNKNOWN = "unknown"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -103,23 +73,6 @@ class Verdict(msgspec.Struct, frozen=True):
     window: Window | None = None
     formula: str = ""
     notes: tuple[str, ...] = ()
-
-
-NEXT: dict[VerdictName, str] = {
-    VerdictName.INPUT_BOUND: "make batches faster: more data workers or data hosts; `headrace advise` says how many",
-    VerdictName.NETWORK_BOUND: (
-        "send fewer bytes (uint8 instead of float32, augment on the trainer) or use instances with a faster network; "
-        "more data workers do not help"
-    ),
-    VerdictName.COMPUTE_BOUND: "do not add CPU hosts: make the step faster, or use fewer or cheaper data hosts",
-    VerdictName.BALANCED: "nothing to gain from data workers alone: a faster step would need more of them",
-    VerdictName.SKEWED: "look at that rank's host, shard and data: the others are waiting for it",
-    VerdictName.STALLED: (
-        "look at the quietest program's log and stack; `completion: {stall_after: 600}` ends such a job by itself"
-    ),
-    VerdictName.UNKNOWN: "wrap the training loader in headrace.track, or use headrace.feed.DataLoader; run longer",
-}
-"""What to do about each verdict."""
 
 
 def verdict(found: VerdictInputs) -> Verdict:
@@ -193,7 +146,31 @@ class _Facts:
         known = self.wait.confidence
         return f"{self.wait_share:.1f} %" + (f" (95 %: {known.low:.1f} .. {known.high:.1f})" if known else "")
 
-    def notes(self) -> list[str]:
+    def verdict(
+        self,
+        name: VerdictName,
+        sentence: str,
+        formula: str,
+        *,
+        band: str = "",
+        rank: str = "",
+        more: Sequence[Figure] = (),
+        notes: Sequence[str] = (),
+    ) -> Verdict:
+        """Returns a verdict with the evidence; `band` is that of the data wait unless it is given."""
+        return Verdict(
+            name,
+            f"{name.value}: {sentence}",
+            NEXT[name],
+            band=band or band_of(self.wait_share),
+            rank=rank,
+            evidence=self.evidence(*more),
+            window=self.window,
+            formula=formula,
+            notes=(*self._notes(), *notes),
+        )
+
+    def _notes(self) -> list[str]:
         """Returns what is worth knowing whatever the verdict."""
         known, notes = self.wait.confidence, []
         if known is None:
@@ -259,22 +236,17 @@ def _apart(facts: _Facts) -> Verdict | None:
         worst = max(waits, key=lambda place: waits[place])
         rest = _wait_of([rank for place, ranks in parts.items() if place != worst for rank in ranks])
         if waits[worst] >= NOT_BOUND > rest and waits[worst] - rest >= SKEW_GAP:
-            return Verdict(
+            return facts.verdict(
                 VerdictName.SKEWED,
-                f"skewed: {worst} waits {waits[worst]:.1f} % of its step time for batches, the others {rest:.1f} %",
-                NEXT[VerdictName.SKEWED],
+                f"{worst} waits {waits[worst]:.1f} % of its step time for batches, the others {rest:.1f} %",
+                f"data_wait of {worst} >= {NOT_BOUND:g} %, of the others < {NOT_BOUND:g} %, "
+                f"difference >= {SKEW_GAP:g} points",
                 band=band_of(waits[worst]),
                 rank=worst,
-                evidence=facts.evidence(
+                more=(
                     Figure("data_wait_of_worst", "%", waits[worst], facts.window, note=worst),
                     Figure("data_wait_of_others", "%", rest, facts.window),
                 ),
-                window=facts.window,
-                formula=(
-                    f"data_wait of {worst} >= {NOT_BOUND:g} %, of the others < {NOT_BOUND:g} %, "
-                    f"difference >= {SKEW_GAP:g} points"
-                ),
-                notes=tuple(facts.notes()),
             )
     return None
 
@@ -287,7 +259,8 @@ def _waiting(facts: _Facts) -> Verdict | None:
     """The trainer waits: which stage of the data's way is the busiest?"""
     if facts.wait_share < NOT_BOUND:
         return None
-    band, supply, notes = band_of(facts.wait_share), facts.supply, facts.notes()
+    band, supply = band_of(facts.wait_share), facts.supply
+    notes: list[str] = []
     formula = f"data_wait >= {HIGHLY_BOUND if band == 'highly' else NOT_BOUND:g} % ({band} input-bound)"
     waits = f"the ranks wait {facts.waits()} of their step time for batches"
     if supply is not None and supply.link is not None and supply.link >= LINK_BUSY and supply.link > supply.produce:
@@ -308,45 +281,35 @@ def _waiting(facts: _Facts) -> Verdict | None:
                 )
             if supply.link is not None:
                 formula += f", not (link >= {LINK_BUSY:g} % and link > produce)"
-    return Verdict(
-        name,
-        f"{name.value}: {sentence}",
-        NEXT[name],
-        band=band,
-        evidence=facts.evidence(),
-        window=facts.window,
-        formula=formula,
-        notes=tuple(notes),
-    )
+    return facts.verdict(name, sentence, formula, notes=notes)
 
 
 def _straggler(facts: _Facts) -> Verdict | None:
     """Nobody waits for batches; one rank needs longer for a step."""
-    times = {rank.place: taken for rank in facts.ranks if (taken := rank.compute_time) is not None}
+    measured = all(rank.compute for rank in facts.ranks)
+    known = {rank.place: rank.compute_time(measured=measured) for rank in facts.ranks}
+    times = {place: taken for place, taken in known.items() if taken is not None}
     if len(times) < 2:
         return None
     worst = max(times, key=lambda place: times[place])
     rest = statistics.median(taken for place, taken in times.items() if place != worst)
     if not 0 < rest * STRAGGLER <= times[worst]:
         return None
-    return Verdict(
+    return facts.verdict(
         VerdictName.SKEWED,
-        f"skewed: {worst} computes {1000 * times[worst]:.1f} ms a step, the median of the others {1000 * rest:.1f} ms",
-        NEXT[VerdictName.SKEWED],
-        band=band_of(facts.wait_share),
+        f"{worst} computes {1000 * times[worst]:.1f} ms a step, the median of the others {1000 * rest:.1f} ms",
+        f"data_wait < {NOT_BOUND:g} %, compute of {worst} >= {STRAGGLER:g} * the median of the others",
         rank=worst,
-        evidence=facts.evidence(
+        more=(
             Figure("compute_of_worst", "ms", 1000 * times[worst], facts.window, note=worst),
             Figure("compute_of_others", "ms", 1000 * rest, facts.window),
         ),
-        window=facts.window,
-        formula=f"data_wait < {NOT_BOUND:g} %, compute of {worst} >= {STRAGGLER:g} * the median of the others",
-        notes=tuple(facts.notes()),
     )
 
 
 def _not_waiting(facts: _Facts) -> Verdict:
-    supply, notes = facts.supply, facts.notes()
+    supply = facts.supply
+    notes: list[str] = []
     formula = f"data_wait < {NOT_BOUND:g} %"
     sentence = f"the ranks wait only {facts.waits()} of their step time for batches"
     name = VerdictName.COMPUTE_BOUND
@@ -362,16 +325,7 @@ def _not_waiting(facts: _Facts) -> Verdict:
             f"the device works only {facts.compute.value:.0f} % of the step: the rest is the loop's own, in Python, "
             "copies or waiting for other ranks"
         )
-    return Verdict(
-        name,
-        f"{name.value}: {sentence}",
-        NEXT[name],
-        band="not",
-        evidence=facts.evidence(),
-        window=facts.window,
-        formula=formula,
-        notes=tuple(notes),
-    )
+    return facts.verdict(name, sentence, formula, notes=notes)
 
 
 def _inferred(usage: Usage | None, window: Window | None) -> Verdict:

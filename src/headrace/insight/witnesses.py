@@ -36,14 +36,16 @@ class RankTimes(msgspec.Struct, frozen=True):
     h2d: tuple[float, ...] = ()
     compute: tuple[float, ...] = ()
 
-    @property
-    def compute_time(self) -> float | None:
-        """Seconds a step: device time where it was measured, else what wait and h2d leave; None without steps."""
+    def compute_time(self, *, measured: bool) -> float | None:
+        """Returns the seconds of computing in a step; None without steps.
+
+        Args:
+            measured: device time; else what wait and h2d leave of the step.
+        """
         total = sum(self.steps)
         if not total:
             return None
-        known = sum(self.compute) if self.compute else sum(self.step) - sum(self.wait) - sum(self.h2d)
-        return known / total
+        return (sum(self.compute) if measured else sum(self.step) - sum(self.wait) - sum(self.h2d)) / total
 
 
 class Supply(msgspec.Struct, frozen=True):

@@ -28,6 +28,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 HOME_VARIABLE = "HEADRACE_HOME"
+AGENT = "agent"
+"""Log stream of a host's agent: its own notes."""
 HOST = "host"
 """Stream of the metrics that a host's agent writes about the host: `HostSecond`."""
 VALUES = "values"

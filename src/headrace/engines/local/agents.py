@@ -33,6 +33,7 @@ from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostStarted, JobFinished
+from headrace.runs.layout import AGENT
 
 FAILURE_GRACE = 5.0
 AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
@@ -182,7 +183,7 @@ class Agents:
         patience = AFTER_VERDICT
         if self.verdict_of_coordinator() is None:
             group, host = agent.host.group, agent.host.name
-            self._cause = Cause(how, group, host, "agent", last_lines=self._last_words(host), infrastructure=True)
+            self._cause = Cause(how, group, host, AGENT, last_lines=self._last_words(host), infrastructure=True)
             self._events.write(HostLost(t=time.time(), group=group, host=host, reason=how))
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
             self._tell_all(StopJob(f"the leader's {how}", failed=True, grace=grace))

@@ -16,6 +16,7 @@ from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import Process, is_running, look, name_of_exit, send
 from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
 from headrace.runs.events import HostStarted, RunFinished
+from headrace.runs.layout import AGENT
 
 ENGINE = "engine"  # name of the engine's event file
 POLL_SECONDS = 0.05
@@ -108,8 +109,12 @@ class Handle:
                 self.stop(now=interrupts > 1)
 
     def logs(self, selector: Selector | str | None = None, *, follow: bool = False) -> Iterator[LogLine]:
-        """Yields log lines, merged by time; see `headrace.runs.Run.logs`."""
-        return self.run.logs(selector, follow=follow)
+        """Yields log lines, merged by time; see `headrace.runs.Run.logs`.
+
+        Without a selector the agents' own notes are left out, as `headrace run` does.
+        """
+        lines = self.run.logs(selector, follow=follow)
+        return lines if selector is not None else (line for line in lines if line.stream.name != AGENT)
 
     def report(self) -> object:
         """Returns the report of the run; see `headrace.insight.report`."""

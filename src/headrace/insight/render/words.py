@@ -28,7 +28,7 @@ TITLES = {
     "network_sent": "network out",
     "disk_read": "disk read",
     "disk_written": "disk written",
-    "server_cpu": "CPUs busy",
+    "server_cpu": "CPU of one core",
     "server_rss": "max RSS",
     "value_count": "found",
     "value_last": "last",

@@ -4,7 +4,7 @@ import { by, el, fill } from "./dom.js";
 import { Origin, cell } from "./figure.js";
 import { moment, number, title } from "./format.js";
 import { source } from "./source.js";
-import { statusBadge } from "./status.js";
+import { statusBadge, verdictBadge } from "./status.js";
 
 const wanted = new URLSearchParams(location.search).getAll("run");
 
@@ -22,14 +22,15 @@ function picker(lines, value, index) {
 function row(found, entry, index, origin) {
   const most = Math.max(...entry.cells.map(({ figure }) => Math.abs(figure.value ?? 0)));
   const name = title(entry.name) + (entry.group ? ` · ${entry.group}` : "");
-  return el("tr", {}, el("th", { scope: "row" }, name), entry.cells.map(({ figure, ratio, ...rest }, at) => {
+  return el("tr", {}, el("th", { scope: "row" }, name), entry.cells.map(({ figure, ratio, differs }, at) => {
     const bar = el("i");
     bar.style.width = most > 0 ? `${(100 * Math.abs(figure.value ?? 0)) / most}%` : "0";
     const range = figure.spread ? `${number(figure.spread.low, figure.unit)} – ${number(figure.spread.high, figure.unit)}` : figure.note;
     return el("td", { class: at ? null : "first" },
       el("span", { class: "value" }, cell(figure, `rows[${index}].cells[${at}].figure`, origin, name)),
       at && ratio !== null ? el("span", { class: "ratio", "data-field": `rows[${index}].cells[${at}].ratio`, "data-command": origin.command, "data-value": ratio }, `× ${ratio.toFixed(2)}`) : null,
-      rest.within_noise === true || rest.noise === true ? el("span", { class: "ratio" }, "within the noise") : null,
+      differs === true ? el("span", { class: "sure", title: "beyond the noise of the steps, with 95 % confidence" }, "differs") : null,
+      differs === false ? el("span", { class: "ratio", title: "not beyond the noise of the steps, with 95 % confidence" }, "within the noise") : null,
       figure.value === null ? null : el("div", { class: "meter", "aria-hidden": "true" }, bar),
       el("span", { class: "spread" }, range));
   }));
@@ -37,10 +38,12 @@ function row(found, entry, index, origin) {
 
 function show(found, origin) {
   fill(by("result"),
+    found.summary?.length ? el("ul", { class: "summary card" }, found.summary.map((words) => el("li", {}, words))) : null,
     el("div", { class: "scroll" }, el("table", { class: "compared" },
       el("caption", { class: "unseen" }, "Figures of the runs; ratios are to the first run"),
       el("thead", {}, el("tr", {}, el("td"), found.runs.map((run) => el("th", { scope: "col" },
-        el("a", { href: `/runs/${encodeURIComponent(run.run_id)}` }, run.job_name), " ", statusBadge(run), el("small", { class: "mono" }, run.run_id))))),
+        el("a", { href: `/runs/${encodeURIComponent(run.run_id)}` }, run.job_name), " ", statusBadge(run), " ",
+        run.verdict ? verdictBadge(run.verdict) : null, el("small", { class: "mono" }, run.run_id))))),
       el("tbody", {}, found.rows.map((entry, index) => row(found, entry, index, origin))))),
     el("h2", {}, "Notes"),
     el("ul", { class: "notes" }, [...found.notes, "× is the ratio to the first run; under each value its 10th to 90th percentile of the seconds"].map((note) => el("li", {}, note))));

@@ -71,7 +71,8 @@ export class Logs {
   }
 
   /** Shows the lines around a moment and marks those of its second. */
-  async jump(t, place = {}, width = 1) {
+  async jump(moment, place = {}, width = 1) {
+    const t = Math.floor(moment);
     this.follows.checked = false;
     if (place.host && this.selects.host.value && this.selects.host.value !== place.host) this.selects.host.value = "";
     await this.restart(t, BACK, [t, t + Math.max(1, width)]);
@@ -82,7 +83,7 @@ export class Logs {
     }
     const box = this.lines.getBoundingClientRect();
     if (box.top > innerHeight - 80 || box.bottom < 80) this.lines.scrollIntoView({ block: "center" });
-    say(`log lines from ${moment(t)}`);
+    say(`log lines from ${clock(t, 0)}`);
   }
 
   reveal() {

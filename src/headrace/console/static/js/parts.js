@@ -82,6 +82,8 @@ export class ReportParts {
     fill(this.places.tables, this.head("Groups, workers, loaders, programs", "tables"), el("div", { class: "card" },
       figuresTable("Instance groups", report.groups, "groups", (group) => [group.name, group.hosts.join(" "), group.cores ?? "–"], ["Group", "Hosts", "Cores"], origin),
       figuresTable("Data workers", report.workers, "workers", (one) => [one.group, one.hosts.join(" "), String(one.executors)], ["Data workers of", "Hosts", "Executors"], origin),
+      figuresTable("Servers of tf.data.service", report.servers, "servers", (one) => [`${one.group}/${one.host}[${one.stream}]`, one.role, String(one.restarts)], ["tf.data server", "Role", "Restarts"], origin),
+      figuresTable("Values", report.values, "values", (one) => [one.name ?? "", one.stream ?? one.rank ?? ""], ["Value", "Program"], origin),
       figuresTable("Loaders", report.loaders, "loaders", (one) => [one.loader, where(one)], ["Loader", "Rank"], origin),
       programsTable(report.programs, report.ended === null),
       report.notes.length ? el("ul", { class: "formula" }, report.notes.map((note) => el("li", {}, note))) : null));

@@ -18,7 +18,7 @@ export function looks(lines, groups) {
     const index = groups.indexOf(line.group);
     if (index < 0) {
       free += 1;
-      return { colour: `var(--c${(free + 1) % 8})`, dash: [] };
+      return { colour: `var(--c${(free - 1) % 8})`, dash: [] };
     }
     const count = used.get(index) ?? 0;
     used.set(index, count + 1);

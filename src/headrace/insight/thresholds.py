@@ -1,0 +1,67 @@
+"""The verdicts, where one ends and the next begins, and what to do about each."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+NOT_BOUND = 5.0
+"""% of the step time: below this a job is not input-bound. TensorFlow Profiler's lower band, which users know."""
+
+HIGHLY_BOUND = 20.0
+"""% of the step time: from here on a job is highly input-bound. TensorFlow Profiler's upper band."""
+
+SKEW_GAP = 5.0
+"""Points by which one rank must wait more than the others: the width of the band in which those do not wait."""
+
+STRAGGLER = 1.2
+"""One rank's compute time / the median of the others': the loss that counts as high for waits counts as high here."""
+
+LINK_BUSY = 50.0
+"""% of the time in which a feed server's connections were sending: a link idle for most of the time limits nothing."""
+
+SPARE = 20.0
+"""% of executor time without work or without room: a fifth to spare outlasts the step-to-step noise of a supply."""
+
+GPU_LOW = 70.0
+"""% GPU use below which a GPU is under-used: SageMaker Debugger's LowGPUUtilization."""
+
+GPU_BUSY = CPU_BUSY = 90.0
+"""% use from which a GPU or a CPU counts as saturated: SageMaker Debugger's CPUBottleneck."""
+
+STALL_SECONDS = 60.0
+"""Seconds without a step below which nothing is called a standstill: saving a checkpoint takes as long."""
+
+STALL_STEPS = 10.0
+"""Steps (the longest so far) that must have had time to end before a job is called stalled."""
+
+LEAST_RECORDS = 3
+"""Records (of about one second) after the warm-up below which waits are no measurement."""
+
+
+class VerdictName(str, Enum):
+    """The verdicts."""
+
+    INPUT_BOUND = "input-bound"
+    NETWORK_BOUND = "network-bound"
+    COMPUTE_BOUND = "compute-bound"
+    BALANCED = "balanced"
+    SKEWED = "skewed"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"
+
+
+NEXT: dict[VerdictName, str] = {
+    VerdictName.INPUT_BOUND: "make batches faster: more data workers or data hosts; `headrace advise` says how many",
+    VerdictName.NETWORK_BOUND: (
+        "send fewer bytes (uint8 instead of float32, augment on the trainer) or use instances with a faster network; "
+        "more data workers do not help"
+    ),
+    VerdictName.COMPUTE_BOUND: "do not add CPU hosts: make the step faster, or use fewer or cheaper data hosts",
+    VerdictName.BALANCED: "nothing to gain from data workers alone: a faster step would need more of them",
+    VerdictName.SKEWED: "look at that rank's host, shard and data: the others are waiting for it",
+    VerdictName.STALLED: (
+        "look at the quietest program's log and stack; `completion: {stall_after: 600}` ends such a job by itself"
+    ),
+    VerdictName.UNKNOWN: "wrap the training loader in headrace.track, or use headrace.feed.DataLoader; run longer",
+}
+"""What to do about each verdict."""
