@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from feed_data import Point, flat
 from test_feed_layout import by_rows
+from torch.utils.data import default_collate
 
 from headrace.errors import PositionError
 from headrace.feed import DataLoader, stack_arrays
+from headrace.feed.collate import stacks_rows
 from headrace.feed.layout import Uneven, learn
 
 HERE = Path(__file__).parent
@@ -67,6 +69,12 @@ def test_structures_are_kept_and_strings_are_listed() -> None:
     assert batch["name"] == ["n0", "n1", "n2"]
     with pytest.raises(Uneven):
         learn({"name": "n0"}, stack_arrays)
+
+
+def test_batches_of_arrays_are_cut_into_slices_as_torch_s_are() -> None:
+    assert stacks_rows(stack_arrays, batched=True)
+    assert stacks_rows(default_collate, batched=True)
+    assert not stacks_rows(list, batched=True)
 
 
 def test_samples_of_different_shapes_are_refused() -> None:

@@ -28,7 +28,7 @@ from headrace.feed.meter import StepMeter
 from headrace.feed.naming import Pipeline
 from headrace.feed.numerics import NumericsPolicy
 from headrace.feed.places import find
-from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint
+from headrace.feed.plan import BatchPlan, EpochPlan
 from headrace.feed.planner import LoaderSeeds, Planner
 from headrace.feed.policy import SessionStats, Skipped
 from headrace.feed.purity import PurityReport, check, spread
@@ -333,7 +333,9 @@ class DataLoader(TorchHabits):
             self.close()
             self._shard, vars(self)["batch_size"] = shard, batch_size
             self._planner.settle(shard, batch_size)
-            self._opening = msgspec.structs.replace(self._opening, plan=self._fingerprint())
+            self._opening = msgspec.structs.replace(
+                self._opening, plan=self._planner.fingerprint() if self._places is not None else ""
+            )
 
     def _plan(self) -> EpochPlan:
         self._settle()
@@ -357,18 +359,8 @@ class DataLoader(TorchHabits):
         standard = self._standard and self.collate_fn is not stack_arrays
         collate = "" if standard else naming.function_name(self.collate_fn, "collate_fn")
         init = naming.function_name(self.worker_init_fn, "worker_init_fn") if self.worker_init_fn else ""
-        named, plan = self.dataset, self._fingerprint()
+        named, plan = self.dataset, self._planner.fingerprint()
         return messages.Open(1, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
-
-    def _fingerprint(self) -> str:
-        """Returns what the ranks' plans must agree in; empty where nothing is sharded, or the workers are our own."""
-        if self._places is None or self._shard is None or self.batch_size is None:
-            return ""
-        world = self._shard.world_size
-        return plan_fingerprint(
-            naming.encoded(self.dataset), self.batch_size * world, world, self._planner.seed,
-            shuffle=self._planner.shuffle, drop_last=self.drop_last, begins=self._planner.begins,
-        )  # fmt: skip
 
     def _supply(self) -> Supply:
         if self._places is not None:
@@ -388,16 +380,10 @@ class DataLoader(TorchHabits):
 
     def _make_session(self) -> Session:
         return Session(
-            self._supply(),
-            self._opening,
-            memory=self._memory,
-            prefetch=self.prefetch_factor,
-            stall_timeout=self._stall_timeout,
-            policy=self._policy,
-            stats=self._stats,
-            warn=warn_user,
+            self._supply(), self._opening, memory=self._memory, prefetch=self.prefetch_factor,
+            stall_timeout=self._stall_timeout, policy=self._policy, stats=self._stats, warn=warn_user,
             pinning=find_pinning(self.device, pin=self.pin_memory),
-        )
+        )  # fmt: skip
 
     def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> ServedBatches:
         endless, begins = end_step is not None, progress.step

@@ -17,7 +17,8 @@ from headrace.errors import PositionError
 from headrace.feed.arguments import Shard
 from headrace.feed.bookmark import Bookmark
 from headrace.feed.iteration import Progress
-from headrace.feed.plan import BatchPlan, EpochPlan
+from headrace.feed.naming import encoded
+from headrace.feed.plan import BatchPlan, EpochPlan, plan_fingerprint
 from headrace.feed.position import Position, pipeline_name
 from headrace.feed.samplers import SampledPass, Source
 
@@ -139,6 +140,16 @@ class Planner:
         return EpochPlan(
             length, rows, seed, self.shuffle, self._drop_last, self._shard.rank, world, self._batch_size is not None,
             self._told,
+        )  # fmt: skip
+
+    def fingerprint(self) -> str:
+        """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is sharded."""
+        if not self._sharded or self._batch_size is None:
+            return ""
+        world = self._shard.world_size
+        return plan_fingerprint(
+            encoded(self._dataset), self._batch_size * world, world, self.seed,
+            shuffle=self.shuffle, drop_last=self._drop_last, begins=self.begins,
         )  # fmt: skip
 
     def settle(self, shard: Shard | None, batch_size: int | None) -> None:
