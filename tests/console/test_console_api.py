@@ -346,6 +346,15 @@ def test_nothing_is_written_to_a_run(ui: Ui, made: RunPaths) -> None:
     assert files() == before
 
 
+def test_a_small_answer_does_not_wait_for_an_acknowledgement(ui: Ui) -> None:
+    times = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        ui.client.get(ui.url("/static/mark.svg"))
+        times.append(time.perf_counter() - begun)
+    assert min(times) < 0.035, "Nagle's algorithm is on: each answer takes 40 ms more"
+
+
 def test_sigterm_ends_it_too(tmp_path: Path) -> None:
     running = start_ui(tmp_path)
     running.process.send_signal(signal.SIGTERM)
