@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE.parent / "src"))
 
 import httpx  # noqa: E402
 from made_runs import START, make_run  # noqa: E402
-from page_server import Ui, start_ui  # noqa: E402
+from page_server import CHROMIUM, Ui, start_ui  # noqa: E402
 
 RANKS = 4  # of a made-up run
 
@@ -115,7 +115,7 @@ def pages(ui: Ui, long: str, repeats: int) -> Iterator[dict[str, object]]:
 
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         page = browser.new_page(viewport={"width": 1600, "height": 900})
         page.set_default_timeout(120_000)
         yield timed("page: list of runs, all rows", lambda: list_page(page), repeats)

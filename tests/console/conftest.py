@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_server import Ui, start_ui
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from page_server import CHROMIUM, Ui, start_ui
 
 collect_ignore_glob = [] if CHROMIUM else ["test_page_*.py"]
 

@@ -81,7 +81,7 @@ def distribute(
     address = service or os.environ.get(TF_DATA_SERVICE)
     if not address:
         return dataset
-    import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+    import tensorflow as tf
 
     endpoint = parse_address(address)
     if processing_mode not in MODES:

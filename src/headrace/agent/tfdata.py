@@ -61,7 +61,7 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
         CannotRun: no TensorFlow, or no port.
     """
     try:
-        import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+        import tensorflow as tf
     except ImportError as error:
         raise CannotRun(
             f"cannot import tensorflow in {sys.executable}: {error}; install it there (pip install tensorflow), "

@@ -6,7 +6,7 @@ Each JSON answer is the document that a command prints with ``--output json``:
     /api/runs/RUN/status          headrace status RUN
     /api/runs/RUN/report          headrace report RUN
     /api/runs/RUN/timeline        headrace timeline RUN
-    /api/runs/RUN/metrics         headrace metrics RUN        ?start, end (seconds since the epoch), points, width
+    /api/runs/RUN/metrics         headrace metrics RUN        ?start, end (seconds since the epoch), points
     /api/runs/RUN/logs            the lines of headrace logs RUN, a page of them
                                   ?group, host, stream, text, limit, and one of t (with back), after, before
     /api/compare?run=A&run=B      headrace compare A B
@@ -128,7 +128,7 @@ class _Api:
     def metrics(self, request: Request) -> object:
         start, end = _number(request, "start"), _number(request, "end")
         points = int(_number(request, "points") or DEFAULT_POINTS)
-        return self._index(request, metrics=True).metrics(start, end, points, _number(request, "width"))
+        return self._index(request, metrics=True).metrics(start, end, points)
 
     def logs(self, request: Request) -> LogPage:
         asked = request.query_params

@@ -45,13 +45,12 @@ class Grid:
     count: int
 
     @classmethod
-    def over(cls, start: float, end: float, points: int = 600, width: float | None = None) -> Grid:
-        """Returns the grid that covers ``[start, end]`` with at most `points` buckets and one, or of a given width."""
+    def over(cls, start: float, end: float, points: int = 600) -> Grid:
+        """Returns the grid that covers ``[start, end]`` with at most `points` buckets and one more."""
         points = max(1, min(points, MOST_POINTS - 1))
-        seconds = max(0.0, end - start)
-        chosen = width_for(seconds, points) if width is None else max(width, width_for(seconds, MOST_POINTS - 1))
-        first = np.floor(start / chosen) * chosen
-        return cls(float(first), chosen, int((end - first) // chosen) + 1)
+        width = width_for(max(0.0, end - start), points)
+        first = float(np.floor(start / width) * width)
+        return cls(first, width, int((end - first) // width) + 1)
 
     @property
     def times(self) -> list[float]:

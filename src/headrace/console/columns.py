@@ -59,6 +59,7 @@ class Columns:
         self.first = math.nan
         self.last = math.nan
         self._rows: dict[Key, array[float]] = {}
+        self._tables: dict[Key, tuple[int, dict[str, Floats]]] = {}
 
     def take(self, metrics: Iterable[tuple[Stream, Metric]]) -> None:
         """Takes new records."""
@@ -80,10 +81,14 @@ class Columns:
         return sorted((key for key in self._rows if key.kind == kind), key=lambda key: (key.name, key.stream))
 
     def table(self, key: Key) -> dict[str, Floats]:
-        """Returns a copy of the columns of one key, by field name."""
-        fields = FIELDS[key.kind]
-        rows = np.array(self._rows[key], dtype=np.float64).reshape(-1, len(fields))
-        return {name: rows[:, index] for index, name in enumerate(fields)}
+        """Returns a copy of the columns of one key, by field name; nobody may write to it."""
+        taken = len(self._rows[key])
+        known = self._tables.get(key)
+        if known is None or known[0] != taken:
+            fields = FIELDS[key.kind]
+            rows = np.array(self._rows[key], dtype=np.float64).reshape(-1, len(fields)).T.copy()
+            known = self._tables[key] = (taken, dict(zip(fields, rows, strict=True)))
+        return known[1]
 
 
 def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:

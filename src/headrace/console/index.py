@@ -26,6 +26,7 @@ from headrace.runs import (
     EventFollower,
     MetricFollower,
     Run,
+    RunHeader,
     RunPaths,
     RunState,
     list_runs,
@@ -34,7 +35,7 @@ from headrace.runs import (
     state_of,
 )
 from headrace.runs.events import RunFinished
-from headrace.runs.listing import RunLine, line_of, planned_groups
+from headrace.runs.listing import GroupLine, RunLine, line_of, planned_groups
 from headrace.runs.store import find_run
 
 HELD_RUNS = 256
@@ -75,6 +76,7 @@ class RunIndex:
         self._events = EventFollower(paths, self._run.on_damage)
         self._metrics = MetricFollower(paths, self._run.on_damage)
         self._columns = Columns()
+        self._facts: tuple[object, RunHeader, tuple[GroupLine, ...]] | None = None
         self._word = False
         self._state: tuple[tuple[int, bool], RunState] | None = None
         self._report_lock = threading.Lock()
@@ -100,7 +102,11 @@ class RunIndex:
 
     def line(self, now: float) -> RunLine:
         """Returns its line in a list. Raises OSError or msgspec.DecodeError when its header cannot be read."""
-        return line_of(read_header(self.paths), self.state(), planned_groups(self.paths), now)
+        with self._lock:
+            stamps = (_stamp(self.paths.header), _stamp(self.paths.root / "plan.json"))
+            if self._facts is None or self._facts[0] != stamps:
+                self._facts = (stamps, read_header(self.paths), planned_groups(self.paths))
+            return line_of(self._facts[1], self.state(), self._facts[2], now)
 
     def timeline(self, now: float) -> Timeline:
         """Returns its lanes and events; a run with a damaged header has them, too."""
@@ -111,15 +117,12 @@ class RunIndex:
                 self.paths.id, self._created(), events, state, planned_groups(self.paths), now, self.damage()
             )
 
-    def metrics(
-        self, start: float | None, end: float | None, points: int, width: float | None = None
-    ) -> charts.Metrics:
+    def metrics(self, start: float | None, end: float | None, points: int) -> charts.Metrics:
         """Returns its charts over a stretch of time; None for its beginning and its end.
 
         Args:
             start, end: seconds since the epoch.
             points: buckets, at most.
-            width: seconds of a bucket, instead of the least that gives so many points.
         """
         with self._lock:
             state = self.state()
@@ -129,7 +132,7 @@ class RunIndex:
             last = state.ended if state.ended is not None else max(first, columns.last if columns.records else first)
             begin = first if start is None else start
             stop = max(begin, last if end is None else end)
-            return charts.metrics(self.paths.id, columns, Grid.over(begin, stop, points, width), stop)
+            return charts.metrics(self.paths.id, columns, Grid.over(begin, stop, points), stop)
 
     def report(self) -> insight.Report:
         """Returns its report, made anew when its files have changed, but a growing run's not all the time.

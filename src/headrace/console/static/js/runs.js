@@ -82,12 +82,18 @@ function reported(entry, report) {
   draw(entry);
 }
 
-async function pump() {
+function unreported(entry, error) {
+  const none = () => el("td", { class: "blank right", title: error.message }, "–");
+  entry.cells = [none(), none(), none()];
+  draw(entry);
+}
+
+function pump() {
   while (asking < 3 && asked.length) {
     const entry = asked.shift();
     asking += 1;
     get(runPath(entry.line.run_id, "report"))
-      .then((report) => reported(entry, report), () => entry.cells ??= undefined)
+      .then((report) => reported(entry, report), (error) => unreported(entry, error))
       .finally(() => {
         asking -= 1;
         pump();

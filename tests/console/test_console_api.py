@@ -201,6 +201,10 @@ def test_live_says_what_is_new_resumes_and_ends(ui: Ui, home: Path) -> None:
             log.write_line("o", b"hello")
             seen = next_event(lines)
             assert seen["data"]["logs"] > 0
+            time.sleep(1.2)  # two looks at the files: time for a server that says things twice
+            metrics.write(HostSecond(t=time.time(), cpu=2.0, cores=1, rss=1, processes=1))
+            seen = next_event(lines)
+            assert seen["data"]["metrics"] == 2
         again = {"last-event-id": seen["id"]}
         with httpx.stream("GET", ui.url(f"/api/runs/{paths.id}/live"), headers=again, timeout=20) as answer:
             lines = answer.iter_lines()

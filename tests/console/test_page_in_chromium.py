@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from made_runs import DATA, DNN, START, make_run, plan
-from page_server import COMMAND, Ui
+from page_server import CHROMIUM, COMMAND, Ui
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 import leaks
-from conftest import CHROMIUM
 from headrace.cli.main import invoke
 from headrace.runs import (
     EventWriter,
