@@ -12,6 +12,7 @@ from recorded_runs import FEED, feed, host, loader, rank, record
 
 from headrace.insight import compare, report
 from headrace.insight.render import comparison_page, report_page
+from headrace.insight.timeseries.summary import read_charts
 from headrace.runs import Stream
 
 if TYPE_CHECKING:
@@ -39,11 +40,17 @@ def browser() -> Iterator[Browser]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     hosts = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
-    slow = report(record(folder, "homogeneous", {rank(0): loader(0.5, step=0.2), **hosts}))
-    fast = report(record(folder, "heterogeneous", {rank(0): loader(0.01), FEED: feed(0.5, 0.2), **hosts}))
+    runs = [
+        record(folder, "homogeneous", {rank(0): loader(0.5, step=0.2), **hosts}),
+        record(folder, "heterogeneous", {rank(0): loader(0.01), FEED: feed(0.5, 0.2), **hosts}),
+    ]
+    slow, fast = map(report, runs)
+    slow_charts, fast_charts = map(read_charts, runs, (slow, fast))
     found = {"comparison": folder / "comparison.html", "report": folder / "report.html"}
-    found["comparison"].write_text(comparison_page(compare([slow, fast, fast])), encoding="utf-8")
-    found["report"].write_text(report_page(slow), encoding="utf-8")
+    found["comparison"].write_text(
+        comparison_page(compare([slow, fast, fast]), [slow_charts, fast_charts, fast_charts]), encoding="utf-8"
+    )
+    found["report"].write_text(report_page(slow, slow_charts), encoding="utf-8")
     return found
 
 

@@ -21,24 +21,35 @@ from headrace.insight.render import (
     report_page,
     report_sheets,
 )
-from headrace.insight.render.charts import HEIGHT, WIDTH, Line, chart, nice_ticks
+from headrace.insight.render.charts import HEIGHT, WIDTH, Trace, chart, nice_ticks
 from headrace.insight.render.words import number, quantity, spread
-from headrace.insight.series import MOST_POINTS, Point, Series, thinned
-from headrace.runs import Cause, Status, Stream, ValueSecond
+from headrace.insight.timeseries.columns import Columns
+from headrace.insight.timeseries.model import Line, Metrics
+from headrace.insight.timeseries.summary import MOST_POINTS, read_charts, report_charts
+from headrace.runs import Cause, GpuUse, Run, Status, Stream, ValueSecond
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
 EVIL = '<script>alert("1")</script> | `x` & "y"'
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return report(record(tmp_path_factory.mktemp("slow"), "homogeneous", {rank(0): loader(0.5, step=0.2), **HOSTS}))
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    metrics = {rank(0): loader(0.01, seed=4), FEED: feed(0.5, 0.2, link=0.1), **HOSTS}
+    return (
+        record(folder, "homogeneous", {rank(0): loader(0.5, step=0.2), **HOSTS}),
+        record(folder, "heterogeneous", metrics),
+    )
 
 
 @pytest.fixture(scope="module")
-def fast(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    metrics = {rank(0): loader(0.01, seed=4), FEED: feed(0.5, 0.2, link=0.1), **HOSTS}
-    return report(record(tmp_path_factory.mktemp("fast"), "heterogeneous", metrics))
+def slow(runs: tuple[Run, Run]) -> Report:
+    return report(runs[0])
+
+
+@pytest.fixture(scope="module")
+def fast(runs: tuple[Run, Run]) -> Report:
+    return report(runs[1])
 
 
 @pytest.fixture(scope="module")
@@ -120,16 +131,20 @@ def test_every_number_of_the_figures_is_a_field_of_the_json(compared: Comparison
 
 def test_gpu_use_is_compared_where_there_is_a_gpu(tmp_path: Path) -> None:
     trainer = Stream("dnn_group", "algo-2", "host")
-    reports = [
-        report(record(tmp_path, f"job-{use:.0f}", {rank(0): loader(0.4), **HOSTS, trainer: host(0.9, gpu=use)}))
+    runs = [
+        record(tmp_path, f"job-{use:.0f}", {rank(0): loader(0.4), **HOSTS, trainer: host(0.9, gpu=use)})
         for use in (45.0, 74.0)
     ]
+    reports = [report(run) for run in runs]
     found = compare(reports)
     ((name, cells),) = [(row.group, row.cells) for row in found.rows if row.name == "gpu_use"]
     assert name == "dnn_group"
     assert [cell.figure.value for cell in cells] == [45, 74]
     assert cells[1].differs is True
-    assert "GPU of dnn_group" in comparison_page(found)
+    page = comparison_page(found, list(map(read_charts, runs, reports)))
+    assert "GPU of dnn_group" in page
+    assert ", 34 points, 45.0 % to 45.0 %" in page
+    assert ", 34 points, 74.0 % to 74.0 %" in page
 
 
 def test_metrics_of_the_logs_have_a_table(tmp_path: Path) -> None:
@@ -172,8 +187,13 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages(slow: Report, fast: Report, compared: Comparison) -> dict[str, str]:
-    return {"report": report_page(fast), "comparison": comparison_page(compared), "slow": report_page(slow)}
+def pages(runs: tuple[Run, Run], slow: Report, fast: Report, compared: Comparison) -> dict[str, str]:
+    charts = list(map(read_charts, runs, (slow, fast)))
+    return {
+        "report": report_page(fast, charts[1]),
+        "comparison": comparison_page(compared, charts),
+        "slow": report_page(slow, charts[0]),
+    }
 
 
 def test_pages_are_whole_and_fetch_nothing(pages: dict[str, str]) -> None:
@@ -213,7 +233,8 @@ def test_text_of_a_run_is_never_markup(tmp_path: Path) -> None:
     run = record(tmp_path, "job", {rank(0): loader(0.4)}, status=Status.FAILED, cause=cause)
     found = report(run)
     named = msgspec.structs.replace(found, job_name=EVIL, run_id=EVIL, notes=(EVIL,))
-    for page in (report_page(named), comparison_page(compare([named, named]))):
+    charts = read_charts(run, named)
+    for page in (report_page(named, charts), comparison_page(compare([named, named]), [charts, charts])):
         assert "<script" not in page
         assert EVIL in "".join(Reader(page).words)
     for text in (report_markdown(named), comparison_markdown(compare([named, named]))):
@@ -232,35 +253,57 @@ def test_markdown_tables_have_a_cell_for_every_column(compared: Comparison, fast
 
 
 def test_a_run_without_any_metric_has_pages_too(tmp_path: Path) -> None:
-    empty = report(record(tmp_path, "empty", {}))
-    for text in (report_page(empty), report_markdown(empty), comparison_page(compare([empty, empty]))):
+    run = record(tmp_path, "empty", {})
+    empty = report(run)
+    none = read_charts(run, empty)
+    pages = (report_page(empty, none), comparison_page(compare([empty, empty]), [none, none]))
+    for text in (*pages, report_markdown(empty)):
         assert "unknown" in text
         assert "<figure" not in text
 
 
-def test_series_keep_sums_peaks_and_gaps_with_few_points() -> None:
-    points = [Point(float(second), 900.0 if second == 777 else 100.0, 1.0) for second in range(10_000)]
-    points += [Point(0.5, 1.0, 0.0)]  # a second without a step has no value
-    found = thinned("step_time", "ms", points)
-    assert found is not None
-    assert len(found.t) <= MOST_POINTS
-    assert max(found.high) == 900
-    assert min(found.low) == 100
-    assert max(found.value) < 120
-    assert thinned("step_time", "ms", []) is None
-    assert thinned("step_time", "ms", [Point(5.0, 1.0, 2.0)]) == Series(
-        "step_time", "", "ms", 1.0, (5.5,), (0.5,), (0.5,), (0.5,)
+def test_charts_of_a_report_leave_the_warm_up_out_and_keep_sums_and_peaks(fast: Report) -> None:
+    columns = Columns()
+    train = loader(0.4, seconds=10_000, noise=0.0)
+    train[777] = msgspec.structs.replace(train[777], step=9.0, steps=10, wait=9.0)
+    train[900] = msgspec.structs.replace(train[900], step=0.0, steps=0, wait=0.0)  # a second without a step
+    columns.take((rank(0), one) for one in train)
+    columns.take((rank(0), msgspec.structs.replace(one, loader="validation", step=99.0)) for one in loader(0.4))
+    found = report_charts(fast, columns)
+    assert len(found.t) <= MOST_POINTS + 1
+    assert [chart.name for chart in found.charts] == ["step_time", "data_wait"]
+    for each, usual, peak in zip(found.charts, (100, 40), (900, 100), strict=True):
+        (line,) = each.lines
+        assert line.low is not None
+        assert line.high is not None
+        low, high, values = ([one for one in found if one is not None] for found in (line.low, line.high, line.values))
+        assert (min(low), max(high)) == (usual, peak)
+        assert usual < max(values) < 1.4 * usual
+
+
+def test_the_band_of_a_group_s_gpus_is_over_the_gpus(fast: Report) -> None:
+    columns = Columns()
+    gpus = tuple(
+        GpuUse(index=index, name="A10G", use=use, memory=1, memory_total=2) for index, use in enumerate((10, 90))
     )
+    trainer = Stream("dnn_group", "algo-2", "host")
+    columns.take((trainer, msgspec.structs.replace(one, gpus=gpus)) for one in host(0.5))
+    ((line,),) = [chart.lines for chart in report_charts(fast, columns).charts if chart.name == "gpu"]
+    assert line.low is not None
+    assert line.high is not None
+    assert (line.low[0], line.values[0], line.high[0]) == (10, 50, 90)
 
 
 def test_a_line_is_broken_where_nothing_was_measured() -> None:
-    times = (*range(10), *range(100, 110))
-    ones = (1.0,) * 20
-    series = Series("cpu", "g", "%", 1.0, tuple(map(float, times)), ones, ones, ones)
-    svg = chart("CPU", [Line("a", series, 0.0, 0)])
+    times = [float(second) for second in range(110)]
+    line = Line("a", "g", [1.0 if second < 10 or second >= 100 else None for second in range(110)])
+    metrics = Metrics("r", 0.0, 110.0, 1.0, times, 20, (), ())
+    trace = Trace.of(line, metrics, "a", 0.0, 0)
+    assert (trace.t[0], trace.t[-1], len(trace.t)) == (0.5, 109.5, 20)
+    svg = chart("CPU", "%", [trace])
     (path,) = re.findall(r'class="line s0" d="(M[^"]*L[^"]*)"', svg)
     assert path.count("M") == 2
-    assert chart("CPU", []) == ""
+    assert chart("CPU", "%", []) == ""
 
 
 @pytest.mark.parametrize("high", [0.001, 0.9, 1, 7, 99.9, 250, 12_345, 1e7])

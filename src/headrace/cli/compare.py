@@ -27,5 +27,12 @@ def command(runs: tuple[str, ...], output: str, file: str | None) -> None:
     from headrace.cli.reporttables import show_comparison
     from headrace.insight.render import comparison_markdown, comparison_page
 
-    found = insight.compare([insight.report(open_run(run)) for run in runs])
-    deliver(found, output, file, text=show_comparison, markdown=comparison_markdown, html=comparison_page)
+    opened = [open_run(run) for run in runs]
+    reports = [insight.report(run) for run in opened]
+
+    def page(found: insight.Comparison) -> str:
+        from headrace.insight.timeseries.summary import read_charts  # NumPy, which only charts need
+
+        return comparison_page(found, [read_charts(run, each) for run, each in zip(opened, reports, strict=True)])
+
+    deliver(insight.compare(reports), output, file, text=show_comparison, markdown=comparison_markdown, html=page)

@@ -27,5 +27,11 @@ def command(run: str, output: str, file: str | None) -> None:
     from headrace.cli.reporttables import show_report
     from headrace.insight.render import report_markdown, report_page
 
-    found = insight.report(open_run(run))
-    deliver(found, output, file, text=show_report, markdown=report_markdown, html=report_page)
+    opened = open_run(run)
+
+    def page(found: insight.Report) -> str:
+        from headrace.insight.timeseries.summary import read_charts  # NumPy, which only charts need
+
+        return report_page(found, read_charts(opened, found))
+
+    deliver(insight.report(opened), output, file, text=show_report, markdown=report_markdown, html=page)

@@ -8,8 +8,8 @@ from headrace.cli.columns import columns, notes, row
 from headrace.cli.lifetables import moment
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
-from headrace.console.charts import Chart, Line, Metrics
-from headrace.console.timeline import Timeline
+from headrace.insight.timeline import Timeline
+from headrace.insight.timeseries.model import Chart, Line, Metrics
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 40  # bars of a line

@@ -16,11 +16,12 @@ from typing import NamedTuple
 import msgspec
 
 from headrace import insight
-from headrace.console import charts
-from headrace.console.buckets import Grid
-from headrace.console.columns import Columns
-from headrace.console.timeline import Timeline, timeline
 from headrace.errors import RunNotFound
+from headrace.insight.timeline import Timeline, timeline
+from headrace.insight.timeseries import charts
+from headrace.insight.timeseries.buckets import Grid
+from headrace.insight.timeseries.columns import Columns
+from headrace.insight.timeseries.model import Metrics
 from headrace.runs import (
     Damage,
     EventFollower,
@@ -117,7 +118,7 @@ class RunIndex:
                 self.paths.id, self._created(), events, state, planned_groups(self.paths), now, self.damage()
             )
 
-    def metrics(self, start: float | None, end: float | None, points: int) -> charts.Metrics:
+    def metrics(self, start: float | None, end: float | None, points: int) -> Metrics:
         """Returns its charts over a stretch of time; None for its beginning and its end.
 
         Args:

@@ -8,7 +8,6 @@ from headrace.insight.groups import GroupReport, HostReport
 from headrace.insight.loaders import LoaderReport
 from headrace.insight.projection import PlannedCost, Projection, project
 from headrace.insight.reporting import ProgramReport, Report, report
-from headrace.insight.series import Series
 from headrace.insight.thresholds import VerdictName
 from headrace.insight.values import ValueReport
 from headrace.insight.verdict import Verdict, verdict
@@ -37,7 +36,6 @@ __all__ = [
     "RankTimes",
     "Report",
     "Row",
-    "Series",
     "Silence",
     "Spread",
     "Supply",

@@ -11,7 +11,6 @@ from headrace.insight.costs import CostReport
 from headrace.insight.figures import FORMULAS, Figure, missing
 from headrace.insight.noise import LEAST_VALUES, as_noisy, differ
 from headrace.insight.reporting import Report
-from headrace.insight.series import Series
 from headrace.insight.verdict import Verdict
 from headrace.runs import Status
 
@@ -25,7 +24,6 @@ class ComparedRun(msgspec.Struct, frozen=True):
         run_id, job_name, status, degraded: which run.
         verdict: what limits it.
         started: when its programs were told to start, seconds since the epoch; None if they were not.
-        series: its figures over time.
     """
 
     run_id: str
@@ -34,7 +32,6 @@ class ComparedRun(msgspec.Struct, frozen=True):
     degraded: bool
     verdict: Verdict
     started: float | None
-    series: tuple[Series, ...]
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -109,9 +106,7 @@ def compare(reports: Sequence[Report]) -> Comparison:
         _row("cost", [_money(report, "total") for report in reports]),
     )
     return Comparison(
-        runs=tuple(
-            ComparedRun(r.run_id, r.job_name, r.status, r.degraded, r.verdict, r.started, r.series) for r in reports
-        ),
+        runs=tuple(ComparedRun(r.run_id, r.job_name, r.status, r.degraded, r.verdict, r.started) for r in reports),
         summary=tuple(_summary(reports, {row.name: row for row in rows if not row.group})),
         rows=rows,
         notes=tuple(_notes(reports)),

@@ -13,7 +13,6 @@ from headrace.insight.costs import CostReport, PricedJob, cost_of
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
-from headrace.insight.series import Series, group_series, loader_series
 from headrace.insight.services import ServerReport, server_reports
 from headrace.insight.values import ValueReport, value_reports
 from headrace.insight.verdict import Verdict, verdict
@@ -74,7 +73,6 @@ class Report(msgspec.Struct, frozen=True):
         groups, programs: every instance group and every program.
         values: every metric that the job defines by a regex.
         cost: what it costs; None when plan.json, which names the instance types, cannot be read.
-        series: figures over time, thinned: step time and data wait of the main loader, CPU and GPU use of the groups.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
     """
@@ -99,7 +97,6 @@ class Report(msgspec.Struct, frozen=True):
     programs: tuple[ProgramReport, ...]
     values: tuple[ValueReport, ...]
     cost: CostReport | None
-    series: tuple[Series, ...]
     notes: tuple[str, ...]
     formulas: dict[str, str]
 
@@ -236,7 +233,6 @@ def judge(
         programs=tuple(_program(program) for program in state.programs),
         values=value_reports((each.name for each in plan.metric_definitions), values or {}),
         cost=cost,
-        series=(*loader_series(ranks), *group_series(hosts)),
         notes=tuple(notes),
         formulas=FORMULAS,
     )

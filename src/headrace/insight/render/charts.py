@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.insight.render.words import quantity
-from headrace.insight.series import Series
+from headrace.insight.timeseries.model import Line, Metrics
 
 WIDTH, HEIGHT = 560, 240
 STYLES = 8
@@ -23,37 +23,62 @@ _GAP = 10.0
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a chart.
+class Trace:
+    """One line as it is drawn: only the buckets in which something was measured, at their middle.
 
     Attributes:
         label: what it shows.
-        series: its points.
-        start: moment that is 0 on the time axis, seconds since the epoch.
+        width: of a bucket, seconds.
+        t: seconds since the start of the time axis.
+        values: one for each of `t`.
+        low, high: lower and upper edge of the band around it.
         style: number of its style; lines of one run look alike in all charts.
     """
 
     label: str
-    series: Series
-    start: float
+    width: float
+    t: tuple[float, ...]
+    values: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
     style: int
 
+    @classmethod
+    def of(cls, line: Line, metrics: Metrics, label: str, start: float, style: int) -> Trace:
+        """Returns a line of some charts; without a range its band is as thin as the line.
 
-def chart(title: str, lines: Sequence[Line]) -> str:
+        Args:
+            line: with at least one value.
+            metrics: the charts that it belongs to.
+            label: what it shows.
+            start: moment that is 0 on the time axis, seconds since the epoch.
+            style: number of its style.
+        """
+        edges = (line.low or line.values, line.high or line.values)
+        found = [
+            (t + metrics.width / 2 - start, value, value if low is None else low, value if high is None else high)
+            for t, value, low, high in zip(metrics.t, line.values, *edges, strict=True)
+            if value is not None
+        ]
+        t, values, low, high = zip(*found, strict=True)
+        return cls(label, metrics.width, t, values, low, high, style)
+
+
+def chart(title: str, unit: str, lines: Sequence[Trace]) -> str:
     """Returns a figure element with a chart and its legend; empty without lines.
 
     Args:
         title: above the chart.
-        lines: of one unit.
+        unit: of all lines.
+        lines: what is drawn.
     """
     if not lines:
         return ""
-    unit = lines[0].series.unit
-    right = max(time - line.start for line in lines for time in line.series.t)
-    left = min(0.0, *(time - line.start for line in lines for time in line.series.t))
-    axes = _Axes(left, max(right, left + 1.0), _top(max(max(line.series.high) for line in lines), unit))
-    parts = [*_grid(axes), *(part for line in lines for part in _drawn(line, axes))]
-    said = html.escape(f"{title}: " + "; ".join(_said(line) for line in lines), quote=True)
+    right = max(max(line.t) for line in lines)
+    left = min(0.0, *(min(line.t) for line in lines))
+    axes = _Axes(left, max(right, left + 1.0), _top(max(max(line.high) for line in lines), unit))
+    parts = [*_grid(axes), *(part for line in lines for part in _drawn(line, unit, axes))]
+    said = html.escape(f"{title}: " + "; ".join(_said(line, unit) for line in lines), quote=True)
     legend = "".join(f"<li>{key(line.style)}{html.escape(line.label)}</li>" for line in lines if line.label != title)
     return (
         f"<figure><figcaption>{html.escape(title)}<span>{html.escape(unit)}</span></figcaption>"
@@ -123,31 +148,30 @@ def _clock(seconds: float) -> str:
     return f"{seconds / 3600:.3g} h"
 
 
-def _drawn(line: Line, axes: _Axes) -> Iterable[str]:
+def _drawn(line: Trace, unit: str, axes: _Axes) -> Iterable[str]:
     """The band and the line, broken where nothing was measured."""
-    series, style = line.series, line.style % STYLES
+    style = line.style % STYLES
     band, path = [], []
-    for part in _unbroken(series):
-        xs = [axes.x(series.t[index] - line.start) for index in part]
-        upper = [f"{x:.1f} {axes.y(series.high[index]):.1f}" for x, index in zip(xs, part, strict=True)]
-        lower = [f"{x:.1f} {axes.y(series.low[index]):.1f}" for x, index in zip(xs, part, strict=True)]
+    for part in _unbroken(line):
+        xs = [axes.x(line.t[index]) for index in part]
+        upper = [f"{x:.1f} {axes.y(line.high[index]):.1f}" for x, index in zip(xs, part, strict=True)]
+        lower = [f"{x:.1f} {axes.y(line.low[index]):.1f}" for x, index in zip(xs, part, strict=True)]
         band.append(f"M{'L'.join(upper)}L{'L'.join(reversed(lower))}Z")
-        points = [f"{x:.1f} {axes.y(series.value[index]):.1f}" for x, index in zip(xs, part, strict=True)]
+        points = [f"{x:.1f} {axes.y(line.values[index]):.1f}" for x, index in zip(xs, part, strict=True)]
         path.append(f"M{'L'.join(points)}" + (f"L{points[0]}" if len(points) == 1 else ""))
     yield f'<path class="band s{style}" d="{"".join(band)}"/>'
-    yield f'<path class="line s{style}" d="{"".join(path)}"><title>{html.escape(_said(line))}</title></path>'
+    yield f'<path class="line s{style}" d="{"".join(path)}"><title>{html.escape(_said(line, unit))}</title></path>'
 
 
-def _unbroken(series: Series) -> list[list[int]]:
+def _unbroken(line: Trace) -> list[list[int]]:
     parts: list[list[int]] = []
-    for index, time in enumerate(series.t):
-        if not parts or time - series.t[index - 1] > _GAP * max(series.seconds, 1.0):
+    for index, time in enumerate(line.t):
+        if not parts or time - line.t[index - 1] > _GAP * line.width:
             parts.append([])
         parts[-1].append(index)
     return parts
 
 
-def _said(line: Line) -> str:
-    series = line.series
-    low, high = quantity(min(series.low), series.unit), quantity(max(series.high), series.unit)
-    return f"{line.label}, {len(series.t)} points, {low} to {high}"
+def _said(line: Trace, unit: str) -> str:
+    low, high = quantity(min(line.low), unit), quantity(max(line.high), unit)
+    return f"{line.label}, {len(line.t)} points, {low} to {high}"

@@ -9,17 +9,22 @@ import html
 from collections.abc import Iterable, Sequence
 
 from headrace.insight.comparison import Cell, Comparison
-from headrace.insight.render.charts import Line, chart, key
+from headrace.insight.render.charts import Trace, chart, key
 from headrace.insight.render.sheets import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
 from headrace.insight.render.style import STYLE
 from headrace.insight.render.words import HOW, number, spread, standing, title
 from headrace.insight.reporting import Report
-from headrace.insight.series import Series
+from headrace.insight.timeseries.model import Metrics
 from headrace.insight.verdict import Verdict
 
 
-def report_page(report: Report) -> str:
-    """Returns the page of one run."""
+def report_page(report: Report, metrics: Metrics) -> str:
+    """Returns the page of one run.
+
+    Args:
+        report: the run.
+        metrics: its charts, see `headrace.insight.timeseries.summary`.
+    """
     verdict = report.verdict
     cause = f'<p class="cause">{_text(f"cause: {report.cause}")}</p>' if report.cause is not None else ""
     trained = f"time to train: {number(report.time_to_train)} {report.time_to_train.note}".strip()
@@ -29,7 +34,7 @@ def report_page(report: Report) -> str:
         f'<section class="verdict">{_badge(verdict)}<p class="sentence">{_text(verdict.sentence)}.</p>'
         f"<p>{_text(verdict.next)}.</p>{_table(evidence_sheet(verdict))}"
         f"<p class='rule'>Rule: {_text(verdict.formula)}</p></section>",
-        _charts(report),
+        _charts(report, metrics),
         *(_section(sheet) for sheet in report_sheets(report)),
         _notes([*verdict.notes, *report.notes, *(report.cost.notes if report.cost else ()), HOW]),
         _formulas(report.formulas),
@@ -38,8 +43,13 @@ def report_page(report: Report) -> str:
     return _page(report.run_id, body)
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """Returns the page of several runs side by side."""
+def comparison_page(comparison: Comparison, metrics: Sequence[Metrics]) -> str:
+    """Returns the page of several runs side by side.
+
+    Args:
+        comparison: the runs.
+        metrics: the charts of each, see `headrace.insight.timeseries.summary`.
+    """
     names = [run.run_id for run in comparison.runs]
     cards = "".join(
         f'<li class="card"><h2>{key(index)}{_text(run.run_id)}</h2><p>{_text(standing(run.status, run.degraded))} '
@@ -52,7 +62,7 @@ def comparison_page(comparison: Comparison) -> str:
         f'<ul class="cards">{cards}</ul>',
         f'<ul class="summary">{summary}</ul>' if summary else "",
         f"<section><h2>Figures</h2>{_side_by_side(comparison)}</section>",
-        _compared_charts(comparison),
+        _compared_charts(comparison, metrics),
         _notes([*comparison.notes, "\u00d7: ratio to the first run. " + HOW]),
         _formulas(comparison.formulas),
         _source(["compare", *names]),
@@ -86,40 +96,31 @@ def _compared(cell: Cell) -> str:
     return f'<td class="right">{"<br>".join(lines)}</td>'
 
 
-def _charts(report: Report) -> str:
+def _charts(report: Report, metrics: Metrics) -> str:
     start = report.started if report.started is not None else report.created
-    alone = {one.name: one for one in report.series if not one.group}
-    grouped = [one for one in report.series if one.group]
-    charts = [
-        chart(title(name), [Line(title(name), alone[name], start, 0)])
-        for name in ("step_time", "data_wait")
-        if name in alone
-    ]
-    for name in dict.fromkeys(one.name for one in grouped):
-        same = [one for one in grouped if one.name == name]
-        charts.append(
-            chart(f"{title(name)} by group", [Line(one.group, one, start, index) for index, one in enumerate(same)])
-        )
-    return _charted(charts)
-
-
-def _compared_charts(comparison: Comparison) -> str:
-    every = [one for run in comparison.runs for one in run.series]
-    kinds = dict.fromkeys((one.name, one.group) for one in every)
-    charts = []
-    for name, group in sorted(kinds, key=lambda kind: bool(kind[1])):
-        lines = [
-            Line(run.run_id, one, _start(run.started, run.series), index)
-            for index, run in enumerate(comparison.runs)
-            for one in run.series
-            if (one.name, one.group) == (name, group)
+    drawn = []
+    for each in metrics.charts:
+        grouped = any(line.group for line in each.lines)
+        name = title(each.name) + (" by group" if grouped else "")
+        traces = [
+            Trace.of(line, metrics, line.group if grouped else name, start, index)
+            for index, line in enumerate(each.lines)
         ]
-        charts.append(chart(title(name, group), lines))
-    return _charted(charts)
+        drawn.append(chart(name, each.unit, traces))
+    return _charted(drawn)
 
 
-def _start(started: float | None, series: Sequence[Series]) -> float:
-    return min(one.t[0] for one in series) if started is None else started
+def _compared_charts(comparison: Comparison, metrics: Sequence[Metrics]) -> str:
+    """A chart for the whole job or for a group has a line a run; those of the groups come last."""
+    traces: dict[tuple[str, str, str], list[Trace]] = {}
+    for index, (run, found) in enumerate(zip(comparison.runs, metrics, strict=True)):
+        start = run.started if run.started is not None else found.start
+        for each in found.charts:
+            for line in each.lines:
+                same = traces.setdefault((each.name, line.group, each.unit), [])
+                same.append(Trace.of(line, found, run.run_id, start, index))
+    kinds = sorted(traces, key=lambda kind: bool(kind[1]))
+    return _charted([chart(title(name, group), unit, traces[name, group, unit]) for name, group, unit in kinds])
 
 
 def _charted(charts: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ TITLES = {
     "queue": "queue",
     "cpu": "CPU",
     "gpu_use": "GPU",
+    "gpu": "GPU",
     "max_rss": "max RSS",
     "memory": "memory used",
     "network_received": "network in",

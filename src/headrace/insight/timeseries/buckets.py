@@ -32,10 +32,10 @@ def width_for(seconds: float, points: int) -> float:
 
 @dataclass(frozen=True)
 class Grid:
-    """Buckets of equal width on round times.
+    """Buckets of equal width.
 
     Attributes:
-        start: beginning of the first, seconds since the epoch; a multiple of `width`.
+        start: beginning of the first, seconds since the epoch.
         width: seconds.
         count: how many.
     """
@@ -46,11 +46,23 @@ class Grid:
 
     @classmethod
     def over(cls, start: float, end: float, points: int = 600) -> Grid:
-        """Returns the grid that covers ``[start, end]`` with at most `points` buckets and one more."""
+        """Returns the grid on round times that covers ``[start, end]`` with at most `points` buckets and one more.
+
+        The width is round, too, so that the buckets stay the same ones while a run grows.
+        """
         points = max(1, min(points, MOST_POINTS - 1))
         width = width_for(max(0.0, end - start), points)
         first = float(np.floor(start / width) * width)
         return cls(first, width, int((end - first) // width) + 1)
+
+    @classmethod
+    def fitted(cls, start: float, end: float, points: int) -> Grid:
+        """Returns the grid of `points` buckets, 1 s wide or more, and one more, the first of which begins at `start`.
+
+        No bucket reaches back before `start`: for an axis that begins there.
+        """
+        width = max(1.0, (end - start) / points)
+        return cls(start, width, int((end - start) // width) + 1)
 
     @property
     def times(self) -> list[float]:

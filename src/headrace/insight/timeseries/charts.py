@@ -9,70 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
 import numpy as np
 
-from headrace.console.buckets import Floats, Grid, extremes, present, ratio
-from headrace.console.columns import Columns, Key
+from headrace.insight.timeseries.buckets import Floats, Grid, extremes, present, ratio
+from headrace.insight.timeseries.columns import Columns, Key
+from headrace.insight.timeseries.model import Chart, Line, Metrics
 
 DIGITS = 6  # significant, in the answer
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One line of a chart.
-
-    Attributes:
-        name: what it shows, e.g. a loader or a group.
-        group: instance group, empty for the whole job.
-        values: one a bucket, None where nothing was measured.
-        low, high: least and greatest of the records in each bucket; None where a chart has no such range.
-    """
-
-    name: str
-    group: str
-    values: list[float | None]
-    low: list[float | None] | None = None
-    high: list[float | None] | None = None
-
-
-class Chart(msgspec.Struct, frozen=True):
-    """One quantity over time.
-
-    Attributes:
-        name: which, e.g. ``step_time``.
-        title, unit: for its axes; ``%``, ``ms``, ``1/s``, ``bytes``, ``bytes/s``, ``W`` or ``1``.
-        formula: how a bucket's value is computed.
-        lines: its lines.
-    """
-
-    name: str
-    title: str
-    unit: str
-    formula: str
-    lines: tuple[Line, ...]
-
-
-class Metrics(msgspec.Struct, frozen=True):
-    """The charts of one run over one stretch of time.
-
-    Attributes:
-        run_id: which run.
-        start, end: the stretch, seconds since the epoch.
-        width: seconds of a bucket.
-        t: beginnings of the buckets.
-        records: metric records of the whole run so far.
-        charts: the charts; every line has one value for each of `t`.
-        notes: what was not measured.
-    """
-
-    run_id: str
-    start: float
-    end: float
-    width: float
-    t: list[float]
-    records: int
-    charts: tuple[Chart, ...]
-    notes: tuple[str, ...]
 
 
 def metrics(run_id: str, columns: Columns, grid: Grid, end: float) -> Metrics:
@@ -99,7 +42,7 @@ _MISSING = {
 }
 
 
-def _loaders(columns: Columns) -> Iterator[tuple[str, list[dict[str, Floats]]]]:
+def loaders(columns: Columns) -> Iterator[tuple[str, list[dict[str, Floats]]]]:
     """Yields every loader with the tables of its ranks."""
     names: dict[str, list[Key]] = {}
     for key in columns.keys("loader"):
@@ -117,55 +60,56 @@ def _groups(columns: Columns, kind: str) -> Iterator[tuple[str, list[dict[str, F
         yield name, [columns.table(key) for key in keys]
 
 
-def _pool(tables: list[dict[str, Floats]], *names: str) -> list[Floats]:
+def pool(tables: list[dict[str, Floats]], *names: str) -> list[Floats]:
+    """Returns columns of several tables, each table's rows after those of the one before."""
     return [np.concatenate([table[name] for table in tables]) for name in names]
 
 
 def _step_time(columns: Columns, grid: Grid) -> Iterator[Chart]:
     lines = []
-    for name, ranks in _loaders(columns):
-        t, steps, step, least, most = _pool(ranks, "t", "steps", "step", "step_min", "step_max")
+    for name, ranks in loaders(columns):
+        t, steps, step, least, most = pool(ranks, "t", "steps", "step", "step_min", "step_max")
         timed = steps > 0
         low, high = extremes(grid, t[timed], 1000 * least[timed], 1000 * most[timed])
-        lines.append(_line(name, "", 1000 * ratio(grid, t, step, steps), low, high))
+        lines.append(line_of(name, "", 1000 * ratio(grid, t, step, steps), low, high))
     formula = "1000 * sum(step) / sum(steps) of all ranks; range: shortest and longest step"
-    yield from _chart("step_time", "Step time", "ms", formula, lines)
+    yield from chart_of("step_time", "Step time", "ms", formula, lines)
 
 
 def _step_shares(columns: Columns, grid: Grid) -> Iterator[Chart]:
     lines = []
-    many = sum(1 for _ in _loaders(columns)) > 1
-    for name, ranks in _loaders(columns):
-        t, step = _pool(ranks, "t", "step")
+    many = sum(1 for _ in loaders(columns)) > 1
+    for name, ranks in loaders(columns):
+        t, step = pool(ranks, "t", "step")
         for part, words in (("wait", "data wait"), ("h2d", "host to device"), ("compute", "compute")):
-            shares = 100 * ratio(grid, t, _pool(ranks, part)[0], step)
-            lines.append(_line(f"{words} of {name}" if many else words, "", shares))
+            shares = 100 * ratio(grid, t, pool(ranks, part)[0], step)
+            lines.append(line_of(f"{words} of {name}" if many else words, "", shares))
     formula = "100 * sum(wait, h2d or compute) / sum(step) of all ranks"
-    yield from _chart("step_shares", "Where a step goes", "%", formula, lines)
+    yield from chart_of("step_shares", "Where a step goes", "%", formula, lines)
 
 
 def _samples(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = [_line(name, "", _loader_rate(ranks, "samples", grid)) for name, ranks in _loaders(columns)]
-    yield from _chart("samples_per_second", "Samples/s", "1/s", "ranks * sum(samples) / sum(step)", lines)
+    lines = [line_of(name, "", _loader_rate(ranks, "samples", grid)) for name, ranks in loaders(columns)]
+    yield from chart_of("samples_per_second", "Samples/s", "1/s", "ranks * sum(samples) / sum(step)", lines)
 
 
 def _loader_rate(ranks: list[dict[str, Floats]], field: str, grid: Grid) -> Floats:
-    t, amount, step = _pool(ranks, "t", field, "step")
+    t, amount, step = pool(ranks, "t", field, "step")
     return present(grid, [rank["t"] for rank in ranks]) * ratio(grid, t, amount, step)
 
 
 def _queue(columns: Columns, grid: Grid) -> Iterator[Chart]:
     lines = []
-    for name, ranks in _loaders(columns):
-        t, queue, steps = _pool(ranks, "t", "queue", "steps")
+    for name, ranks in loaders(columns):
+        t, queue, steps = pool(ranks, "t", "queue", "steps")
         low, high = extremes(grid, t, queue, queue)
         lines.append(
-            _line(name, "", ratio(grid, t, queue * steps, np.where(np.isnan(queue), np.nan, steps)), low, high)
+            line_of(name, "", ratio(grid, t, queue * steps, np.where(np.isnan(queue), np.nan, steps)), low, high)
         )
     formula = (
         "sum(queue * steps) / sum(steps): batches ready when next() is called, mean; range: over ranks and seconds"
     )
-    yield from _chart("queue", "Queue depth", "batches", formula, lines)
+    yield from chart_of("queue", "Queue depth", "batches", formula, lines)
 
 
 def _deltas(table: dict[str, Floats], field: str) -> tuple[Floats, Floats, Floats, Floats]:
@@ -181,59 +125,66 @@ def _joined(hosts: list[dict[str, Floats]], field: str) -> list[Floats]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def _cpu(columns: Columns, grid: Grid) -> Iterator[Chart]:
+def cpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    """Yields how busy each group's CPU cores were."""
     lines = []
     for group, hosts in _groups(columns, "host"):
         t, seconds, used, cores = _joined(hosts, "cpu")
         shares = 100 * used / (seconds * cores)
         low, high = extremes(grid, t, shares, shares)
-        lines.append(_line(group, group, 100 * ratio(grid, t, used, seconds * cores), low, high))
+        lines.append(line_of(group, group, 100 * ratio(grid, t, used, seconds * cores), low, high))
     formula = (
         "100 * CPU seconds of all processes of the group's hosts / (seconds * cores that they may use); "
         "range: over hosts and seconds"
     )
-    yield from _chart("cpu", "CPU by group", "%", formula, lines)
+    yield from chart_of("cpu", "CPU by group", "%", formula, lines)
 
 
-def _gpu(columns: Columns, grid: Grid) -> Iterator[Chart]:
+def gpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    """Yields how busy each group's GPUs were."""
     lines = []
     for group, hosts in _groups(columns, "host"):
-        t, gpus, use = _pool(hosts, "t", "gpus", "use")
-        low, high = extremes(grid, t, use, use)
-        lines.append(_line(group, group, ratio(grid, t, use * gpus, np.where(np.isnan(use), np.nan, gpus)), low, high))
-    formula = "mean over the group's GPUs and seconds of NVML's utilisation (share of time in which a kernel ran)"
-    yield from _chart("gpu", "GPU by group", "%", formula, lines)
+        t, gpus, use, least, most = pool(hosts, "t", "gpus", "use", "use_min", "use_max")
+        low, high = extremes(grid, t, least, most)
+        lines.append(
+            line_of(group, group, ratio(grid, t, use * gpus, np.where(np.isnan(use), np.nan, gpus)), low, high)
+        )
+    formula = (
+        "mean over the group's GPUs and seconds of NVML's utilisation (share of time in which a kernel ran); "
+        "range: over GPUs and seconds"
+    )
+    yield from chart_of("gpu", "GPU by group", "%", formula, lines)
 
 
 def _gpu_memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
     formula = "memory in use on the group's GPUs, mean, added up"
-    yield from _chart("gpu_memory", "GPU memory", "bytes", formula, _levels(columns, grid, "gpu_memory"))
+    yield from chart_of("gpu_memory", "GPU memory", "bytes", formula, _levels(columns, grid, "gpu_memory"))
     formula = "power of the group's GPUs, mean, added up"
-    yield from _chart("gpu_power", "GPU power", "W", formula, _levels(columns, grid, "power"))
+    yield from chart_of("gpu_power", "GPU power", "W", formula, _levels(columns, grid, "power"))
 
 
 def _levels(columns: Columns, grid: Grid, field: str) -> Iterator[Line]:
     """Yields for each group the mean of a level, added over its hosts."""
     for group, hosts in _groups(columns, "host"):
-        t, level = _pool(hosts, "t", field)
+        t, level = pool(hosts, "t", field)
         many = present(grid, [host["t"] for host in hosts])
-        yield _line(group, group, many * ratio(grid, t, level, np.ones_like(t)))
+        yield line_of(group, group, many * ratio(grid, t, level, np.ones_like(t)))
 
 
 def _bytes(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = [_line(f"into loader {name}", "", _loader_rate(ranks, "bytes", grid)) for name, ranks in _loaders(columns)]
+    lines = [line_of(f"into loader {name}", "", _loader_rate(ranks, "bytes", grid)) for name, ranks in loaders(columns)]
     for group, workers in _groups(columns, "worker"):
-        t, sent, seconds = _pool(workers, "t", "sent", "seconds")
+        t, sent, seconds = pool(workers, "t", "sent", "seconds")
         if np.any(sent > 0):
             rate = present(grid, [worker["t"] for worker in workers]) * ratio(grid, t, sent, seconds)
-            lines.append(_line(f"feed of {group}, sent", group, rate))
+            lines.append(line_of(f"feed of {group}, sent", group, rate))
     for field, words in (("received", "received"), ("sent", "sent")):
-        lines += [_line(f"{group} {words}", group, rate) for group, rate in _host_rates(columns, grid, field)]
+        lines += [line_of(f"{group} {words}", group, rate) for group, rate in _host_rates(columns, grid, field)]
     formula = (
         "loader: ranks * sum(bytes) / sum(step); feed: payload bytes sent / seconds; "
         "group: growth of the hosts' network counters / seconds, added over hosts"
     )
-    yield from _chart("bytes_per_second", "Bytes/s", "bytes/s", formula, lines)
+    yield from chart_of("bytes_per_second", "Bytes/s", "bytes/s", formula, lines)
 
 
 def _host_rates(columns: Columns, grid: Grid, field: str) -> Iterator[tuple[str, Floats]]:
@@ -245,12 +196,12 @@ def _host_rates(columns: Columns, grid: Grid, field: str) -> Iterator[tuple[str,
 def _workers(columns: Columns, grid: Grid) -> Iterator[Chart]:
     lines = []
     for group, workers in _groups(columns, "worker"):
-        t, seconds, executors = _pool(workers, "t", "seconds", "executors")
+        t, seconds, executors = pool(workers, "t", "seconds", "executors")
         for part in ("produce", "blocked", "idle"):
-            shares = 100 * ratio(grid, t, _pool(workers, part)[0], executors * seconds)
-            lines.append(_line(f"{group}: {part}", group, shares))
+            shares = 100 * ratio(grid, t, pool(workers, part)[0], executors * seconds)
+            lines.append(line_of(f"{group}: {part}", group, shares))
     formula = "100 * sum(produce, blocked or idle) / sum(executors * seconds)"
-    yield from _chart("workers", "Data workers: what executors do", "%", formula, lines)
+    yield from chart_of("workers", "Data workers: what executors do", "%", formula, lines)
 
 
 def _services(columns: Columns, grid: Grid) -> Iterator[Chart]:
@@ -261,24 +212,24 @@ def _services(columns: Columns, grid: Grid) -> Iterator[Chart]:
     for (group, role), servers in parts.items():
         t, seconds, used, _ = _joined(servers, "cpu")
         busy = present(grid, [server["t"] for server in servers]) * ratio(grid, t, used, seconds)
-        lines.append(_line(f"{group}: {role}", group, busy))
+        lines.append(line_of(f"{group}: {role}", group, busy))
     formula = "CPU seconds of the servers / seconds, added over them"
-    yield from _chart("services", "tf.data.service: CPUs busy", "CPUs", formula, lines)
+    yield from chart_of("services", "tf.data.service: CPUs busy", "CPUs", formula, lines)
 
 
 def _memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
     formula = "resident bytes of all processes, mean, added up"
-    yield from _chart("memory", "Memory by group", "bytes", formula, _levels(columns, grid, "rss"))
+    yield from chart_of("memory", "Memory by group", "bytes", formula, _levels(columns, grid, "rss"))
 
 
 def _disk(columns: Columns, grid: Grid) -> Iterator[Chart]:
     lines = [
-        _line(f"{group} {words}", group, rate)
+        line_of(f"{group} {words}", group, rate)
         for field, words in (("read", "read"), ("written", "written"))
         for group, rate in _host_rates(columns, grid, field)
     ]
     formula = "growth of the counters of the hosts' processes / seconds, added over hosts"
-    yield from _chart("disk", "Disk", "bytes/s", formula, lines)
+    yield from chart_of("disk", "Disk", "bytes/s", formula, lines)
 
 
 def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
@@ -291,25 +242,26 @@ def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
             table = columns.table(key)
             low, high = extremes(grid, table["t"], table["low"], table["high"])
             mean = ratio(grid, table["t"], table["total"], table["count"])
-            lines.append(_line(f"rank {key.source}", key.stream.group, mean, low, high))
+            lines.append(line_of(f"rank {key.source}", key.stream.group, mean, low, high))
         formula = "mean of what the metric definition found in the log; range: least and greatest"
-        yield from _chart(f"value:{name}", name, "1", formula, lines)
+        yield from chart_of(f"value:{name}", name, "1", formula, lines)
 
 
 _CHARTS: tuple[Callable[[Columns, Grid], Iterator[Chart]], ...] = (
-    _cpu, _step_shares, _gpu, _step_time, _queue, _bytes, _samples, _workers, _services, _memory, _gpu_memory, _disk,
-    _values,
+    cpu_by_group, _step_shares, gpu_by_group, _step_time, _queue, _bytes, _samples, _workers, _services, _memory,
+    _gpu_memory, _disk, _values,
 )  # fmt: skip
 
 
-def _chart(name: str, title: str, unit: str, formula: str, lines: Iterable[Line]) -> Iterator[Chart]:
+def chart_of(name: str, title: str, unit: str, formula: str, lines: Iterable[Line]) -> Iterator[Chart]:
     """Yields the chart with the lines that have a value; nothing when none has."""
     kept = tuple(line for line in lines if any(value is not None for value in line.values))
     if kept:
         yield Chart(name, title, unit, formula, kept)
 
 
-def _line(name: str, group: str, values: Floats, low: Floats | None = None, high: Floats | None = None) -> Line:
+def line_of(name: str, group: str, values: Floats, low: Floats | None = None, high: Floats | None = None) -> Line:
+    """Returns a line: NaN becomes None, and numbers keep `DIGITS` digits."""
     return Line(
         name, group, _plain(values), None if low is None else _plain(low), None if high is None else _plain(high)
     )

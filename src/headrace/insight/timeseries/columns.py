@@ -12,12 +12,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.insight.timeseries.buckets import Floats
 from headrace.runs import HostSecond, LoaderSecond, Metric, Stream, ValueSecond, WorkerSecond
 from headrace.runs.metrics import ServiceSecond
-
-Floats = npt.NDArray[np.float64]
 
 
 class Key(NamedTuple):
@@ -39,11 +37,27 @@ class Key(NamedTuple):
 FIELDS: dict[str, tuple[str, ...]] = {
     "loader": ("t", "steps", "samples", "wait", "step", "step_min", "step_max", "bytes", "h2d", "compute", "queue"),
     "worker": ("t", "seconds", "executors", "produce", "blocked", "idle", "samples", "bytes", "sent"),
-    "host": ("t", "cpu", "cores", "rss", "received", "sent", "read", "written", "gpus", "use", "gpu_memory", "power"),
+    "host": (
+        "t",
+        "cpu",
+        "cores",
+        "rss",
+        "received",
+        "sent",
+        "read",
+        "written",
+        "gpus",
+        "use",
+        "use_min",
+        "use_max",
+        "gpu_memory",
+        "power",
+    ),
     "service": ("t", "cpu", "rss", "restarts"),
     "value": ("t", "count", "last", "low", "high", "total"),
 }
-"""The columns of each kind: fields of the metric records; of a host's GPUs the number, the mean use, and sums."""
+"""The columns of each kind: fields of the metric records; of a host's GPUs the number, the mean, least and greatest
+use, and sums."""
 
 
 class Columns:
@@ -115,7 +129,7 @@ def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:
     power = [gpu.power for gpu in gpus if gpu.power is not None]
     return Key("host", stream), (
         h.t, h.cpu, h.cores, h.rss, _number(h.received), _number(h.sent), _number(h.read), _number(h.written),
-        len(use), sum(use) / len(use) if use else math.nan,
+        len(use), sum(use) / len(use) if use else math.nan, min(use, default=math.nan), max(use, default=math.nan),
         sum(gpu.memory for gpu in gpus) if gpus else math.nan, sum(power) if power else math.nan,
     )  # fmt: skip
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.console.buckets import MOST_POINTS, Grid, extremes, present, ratio, sums, width_for
-from headrace.console.charts import Metrics, metrics
-from headrace.console.columns import Columns
-from headrace.console.timeline import timeline
+from headrace.insight.timeline import timeline
+from headrace.insight.timeseries.buckets import MOST_POINTS, Grid, extremes, present, ratio, sums, width_for
+from headrace.insight.timeseries.charts import metrics
+from headrace.insight.timeseries.columns import Columns
+from headrace.insight.timeseries.model import Metrics
 from headrace.runs import GpuUse, HostSecond, LoaderSecond, Metric, Status, Stream, ValueSecond, WorkerSecond, state_of
 from headrace.runs.events import (
     AttemptStarted,

@@ -1,0 +1,62 @@
+"""Charts as values: lines of some hundred points over one stretch of time."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a chart.
+
+    Attributes:
+        name: what it shows, e.g. a loader or a group.
+        group: instance group, empty for the whole job.
+        values: one a bucket, None where nothing was measured.
+        low, high: least and greatest of the records in each bucket; None where a chart has no such range.
+    """
+
+    name: str
+    group: str
+    values: list[float | None]
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """One quantity over time.
+
+    Attributes:
+        name: which, e.g. ``step_time``.
+        title, unit: for its axes; ``%``, ``ms``, ``1/s``, ``bytes``, ``bytes/s``, ``W`` or ``1``.
+        formula: how a bucket's value is computed.
+        lines: its lines.
+    """
+
+    name: str
+    title: str
+    unit: str
+    formula: str
+    lines: tuple[Line, ...]
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """The charts of one run over one stretch of time.
+
+    Attributes:
+        run_id: which run.
+        start, end: the stretch, seconds since the epoch.
+        width: seconds of a bucket.
+        t: beginnings of the buckets.
+        records: metric records of the whole run so far.
+        charts: the charts; every line has one value for each of `t`.
+        notes: what was not measured.
+    """
+
+    run_id: str
+    start: float
+    end: float
+    width: float
+    t: list[float]
+    records: int
+    charts: tuple[Chart, ...]
+    notes: tuple[str, ...]
