@@ -270,7 +270,7 @@ def test_charts_of_a_report_leave_the_warm_up_out_and_keep_sums_and_peaks(fast: 
     columns.take((rank(0), one) for one in train)
     columns.take((rank(0), msgspec.structs.replace(one, loader="validation", step=99.0)) for one in loader(0.4))
     found = report_charts(fast, columns)
-    assert len(found.t) <= MOST_POINTS + 1
+    assert len(found.t) <= MOST_POINTS
     assert [chart.name for chart in found.charts] == ["step_time", "data_wait"]
     for each, usual, peak in zip(found.charts, (100, 40), (900, 100), strict=True):
         (line,) = each.lines

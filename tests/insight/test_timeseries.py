@@ -61,6 +61,17 @@ def test_a_grid_covers_its_stretch_with_few_buckets(start: float, seconds: float
     assert grid.start + grid.count * grid.width >= start + seconds - 1e-3
 
 
+@given(st.floats(0, 2e9), st.floats(0, 1e7), st.integers(1, 2000))
+def test_a_fitted_grid_begins_and_ends_with_its_stretch(start: float, seconds: float, points: int) -> None:
+    end = start + seconds
+    grid = Grid.fitted(start, end, points)
+    assert grid.width >= 1
+    assert grid.index(np.array([start, end])).tolist() == [0, grid.count - 1]
+    assert grid.count <= points
+    if seconds > points:
+        assert math.isclose(grid.count * grid.width, seconds, rel_tol=1e-6)
+
+
 def test_widths_are_round() -> None:
     assert [width_for(seconds, 100) for seconds in (0, 100, 101, 5900, 1e6)] == [1, 1, 2, 60, 14400]
 

@@ -57,11 +57,11 @@ class Grid:
 
     @classmethod
     def fitted(cls, start: float, end: float, points: int) -> Grid:
-        """Returns the grid of `points` buckets, 1 s wide or more, and one more, the first of which begins at `start`.
+        """Returns the grid of at most `points` buckets, 1 s wide or more, that begins at `start` and takes `end`, too.
 
-        No bucket reaches back before `start`: for an axis that begins there.
+        No bucket reaches beyond a long stretch: for an axis that begins and ends with it.
         """
-        width = max(1.0, (end - start) / points)
+        width = max(1.0, (end - start) / points * (1 + 1e-9))  # a little more, so that `end` is in the last one
         return cls(start, width, int((end - start) // width) + 1)
 
     @property
