@@ -5,6 +5,7 @@
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
+# make bench-tfdata   managed tf.data service and headrace's feed against a service started by hand
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
 # make docs    the user's documentation as a site, under site/
 
@@ -27,7 +28,7 @@ SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/engines/test_l
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
 
-.PHONY: demo test soak check bench bench-feed bench-advise docs format clean horovod openmpi5
+.PHONY: demo test soak check bench bench-feed bench-advise bench-tfdata docs format clean horovod openmpi5
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -80,6 +81,9 @@ bench-feed: $(PEERS)/ready
 
 bench-advise: $(VENV)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m bench.advise
+
+bench-tfdata: $(VENV)/ready
+	$(BIN)/python -m bench.tfdata
 
 docs: $(VENV)/ready
 	$(BIN)/python $(PIP) -c constraints.txt -e '.[docs]'

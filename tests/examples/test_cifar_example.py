@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.job import load_job
-from headrace.runs import Run, Status
+from headrace.runs import Run, RunPaths, Status
 from observer import Observer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cifar-tfrecord"
@@ -107,3 +107,40 @@ def test_the_heterogeneous_job_learns_from_workers_of_both_groups(
     streams = {(program.stream.host, program.stream.name) for program in run.programs}
     assert streams >= {("algo-1", "tf-dispatcher"), ("algo-1", "tf-worker-0"), ("algo-2", "tf-worker-0")}
     assert not run.degraded
+
+
+ROOT = EXAMPLE.parent.parent
+SMALL = ["epochs=1", "steps_per_epoch=4", "enlarge=2"]
+
+
+def ran(headrace: Path, name: str, folder: Path, home: Path) -> Run:
+    """Runs a job file of the example in an environment, with little work, to its good end."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    settings = [f"engines.local.address_prefix={PREFIX}", f"inputs.train={folder / 'train'}"]
+    settings += [f"inputs.test={folder / 'test'}", *(f"hyperparameters.{each}" for each in SMALL)]
+    done = subprocess.run(
+        [headrace, "run", EXAMPLE / name, *(word for each in settings for word in ("--set", each))],
+        env=environment | {"HEADRACE_HOME": str(home)}, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (root,) = (home / "runs").iterdir()
+    return Run(RunPaths(root))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not (ROOT / ".venv-horovod" / "ready").exists(), reason=".venv-horovod is not there: make horovod")
+def test_two_ranks_train_with_horovod(written: tuple[Path, Any], tmp_path: Path) -> None:
+    run = ran(ROOT / ".venv-horovod" / "bin" / "headrace", "horovod.yaml", written[0], tmp_path)
+    assert {program.stream.name for program in run.programs} >= {"0", "1", "mpirun", "tf-dispatcher"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_hosts_train_with_one_mirrored_strategy(written: tuple[Path, Any], tmp_path: Path) -> None:
+    run = ran(Path(sys.executable).parent / "headrace", "multi-worker.yaml", written[0], tmp_path)
+    trained = {program.stream.host for program in run.programs if program.stream.group == "dnn_group"}
+    assert len(trained) == 2
+    losses = [line.text for line in run.logs() if line.text.startswith("epoch ")]
+    assert len(losses) == 2
+    assert len(set(losses)) == 1, "both hosts see the loss of all"
