@@ -168,7 +168,8 @@ def _formulas(formulas: dict[str, str]) -> str:
 
 def _source(command: Sequence[str]) -> str:
     line = " ".join(["headrace", *command, "--output json"])
-    return f"<footer>All numbers of this page: <code>{_text(line)}</code></footer>"
+    over_time = "<code>headrace metrics RUN --output json</code>"
+    return f"<footer>All figures of this page: <code>{_text(line)}</code>; metrics over time: {over_time}</footer>"
 
 
 def _page(name: str, body: Iterable[str]) -> str:
