@@ -17,10 +17,13 @@ from objectstore import s3, s3_endpoint
 __all__ = ["s3", "s3_endpoint"]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """A worker of pytest-xdist stands apart from the others."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        config.add_cleanup(functools.partial(apart.come_back, apart.stand_apart()))
+        directory = apart.stand_apart()
+        config.option.basetemp = f"{directory}/p"  # xdist's own is so long that Unix sockets in it have no room
+        config.add_cleanup(functools.partial(apart.come_back, directory))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
