@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -61,13 +62,12 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         deadline = time.monotonic() + 60
         while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise AssertionError(log.read_text()) from None
-                time.sleep(0.05)
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as probe:
+                if probe.getsockname() != probe.getpeername():  # where nobody listens a socket may meet itself
+                    break
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(log.read_text())
+            time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.kill()

@@ -114,7 +114,7 @@ def groups(**counts: int) -> list[dict[str, object]]:
 
 
 def text(handle: object, stream: str = "") -> str:
-    return "\n".join(line.text for line in handle.logs() if not stream or str(line.stream) == stream)
+    return "\n".join(line.text for line in handle.run.logs() if not stream or str(line.stream) == stream)
 
 
 def said(handle: object, words: str) -> Callable[[], bool]:
