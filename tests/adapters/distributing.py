@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
+import warnings
 
 import tensorflow as tf
 
@@ -60,5 +62,25 @@ with socket.create_server(("127.0.0.1", 0)) as mute:
 attempt("worker", numbers(3), service=f"grpc://127.0.0.1:{worker._address.rpartition(':')[2]}", wait=0.5)
 attempt("form", numbers(3), service="127.0.0.1:5000")
 attempt("mode", numbers(3), service=address, processing_mode="data")
+attempt("policy", numbers(3), service=address, processing_mode=service.ShardingPolicy.DYNAMIC)
+attempt("older", numbers(3), service=address, processing_mode="parallel_epochs")
+nobody = "grpc://127.0.0.1:1"  # with the default wait, so that only a check before it ends in time
+attempt("finite", numbers(3), service=nobody, consumer_index=0, num_consumers=2)
+attempt("here-mode", numbers(3), processing_mode="data")
+attempt("here-policy", numbers(3), processing_mode=service.ShardingPolicy.FILE)
+attempt("here-python", numbers(3).map(lambda row: tf.py_function(python, [row], tf.int64)))
+attempt("here-consumer", numbers(3).repeat(), consumer_index=2, num_consumers=2)
+attempt("here-finite", numbers(3), consumer_index=0, num_consumers=2)
+attempt("here-list", [1, 2, 3])
+with tf.Graph().as_default():
+    attempt("here-graph", numbers(3))
+os.environ["WORLD_SIZE"] = "4"
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    attempt("warned-local", numbers(3))
+    attempt("warned-endless", numbers(3).repeat(), service=address)
+    attempt("warned-finite", numbers(3), service=address)
+    attempt("warned-rounds", numbers(3).repeat(), service=address, consumer_index=0, num_consumers=4)
+found["warned"] = [str(each.message) for each in caught if each.filename == __file__]
 print(json.dumps(found))
 sys.stdout.flush()

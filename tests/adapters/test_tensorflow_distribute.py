@@ -76,6 +76,34 @@ def test_what_is_no_address_and_no_mode_is_refused(found):
     assert found["mode"][:2] == ["UsageError", "processing_mode must be one of dynamic, off, not 'data'"]
 
 
+def test_tensorflow_s_own_words_for_the_modes_are_taken(found):
+    assert [found["policy"], found["older"]] == ["taken", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("here-mode", "UsageError", "not 'data'"),
+        ("here-policy", "UsageError", "not <ShardingPolicy.FILE: 2>"),
+        ("here-python", "PipelineError", "EagerPyFunc"),
+        ("here-consumer", "UsageError", "not 2 with num_consumers 2"),
+        ("here-finite", "PipelineError", "this one has 3 elements"),
+        ("here-list", "UsageError", "distribute takes a tf.data.Dataset, not list"),
+        ("here-graph", "UsageError", "inside a graph"),
+        ("finite", "PipelineError", "this one has 3 elements"),
+    ],
+)
+def test_without_a_service_or_before_the_dispatcher_is_asked_the_same_mistakes_are_found(found, name, kind, words):
+    assert found[name][0] == kind
+    assert words in found[name][1]
+
+
+def test_ranks_that_share_a_data_set_that_ends_are_warned_once_there_is_a_service(found):
+    assert [text.split(":")[0] for text in found["warned"]] == [
+        "4 ranks share the 3 elements of this data set, and each goes to the rank that asks first"
+    ]
+
+
 def test_importing_it_does_not_import_tensorflow():
     code = "import headrace.tensorflow, sys; print('tensorflow' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)

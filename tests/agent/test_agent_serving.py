@@ -56,7 +56,9 @@ def test_a_server_that_is_started_again_degrades_the_run_and_nothing_else():
         job.say("algo-1", ServerDown(stream, "killed by SIGKILL", False), ServerUp(stream, "2.21.0"))
     job.wait(GONE_LIMIT + 30, ALIVE)
     assert job.core.phase is Phase.RUNNING
-    assert [event.recovered for event in job.of(DataWorkerLost)] == [True, True]
+    lost = job.of(DataWorkerLost)
+    assert [event.recovered for event in lost] == [True, True]
+    assert [event.reason for event in lost] == [f"{event.stream} killed by SIGKILL" for event in lost]
 
 
 def test_a_dispatcher_that_is_gone_for_good_ends_the_job():

@@ -8,7 +8,8 @@ from headrace.engines.local.code import snapshot
 from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import feed_executors, make_plan
 from headrace.engines.local.preparing import moved_paths
-from headrace.instance.launch import Readiness, Retry
+from headrace.errors import JobInvalid
+from headrace.instance.launch import NAMESPACE, Isolation, Readiness, Retry
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -149,3 +150,38 @@ def test_a_hyperparameter_that_is_a_path_of_the_instance_leads_to_the_hosts_own_
         "base": "/runs/r/hosts/algo-2",
     }
     assert moved_paths(given, "/opt/ml") == {}
+
+
+@pytest.mark.parametrize("level", ["none", NAMESPACE])
+@pytest.mark.parametrize(("port", "workers"), [(65535, 1), (65500, 64)])
+def test_ports_of_tf_data_service_beyond_the_last_one_are_refused(level, port, workers):
+    asked = job(
+        instance_groups=[group("data", 1)],
+        data_service={"tf_data": {"enabled": True, "workers_per_host": workers}, "instance_groups": ["data"]},
+        engines={"local": {"ports": {"tf_data": port}}},
+    )
+    with pytest.raises(JobInvalid) as refused:
+        make_plan(asked, PATHS, Machine((0,)), "/usr/bin/python3", Isolation(level))
+    (problem,) = refused.value.problems
+    assert (problem.field, problem.value) == ("engines.local.ports.tf_data", str(port))
+    assert f"would have port {port + workers}; the last TCP port is 65535" in problem.message
+    assert problem.hint.startswith(f"begin at {65535 - workers} or lower")
+
+
+def test_the_last_port_may_be_used():
+    made = plan(
+        instance_groups=[group("data", 1)],
+        data_service={"tf_data": {"enabled": True}, "instance_groups": ["data"]},
+        engines={"local": {"ports": {"tf_data": 65534}}},
+    )
+    assert made.ports.tf_data == 65534
+
+
+def test_a_second_world_beyond_the_last_port_is_refused():
+    torch = {"torch_distributed": {"enabled": True}}
+    with pytest.raises(JobInvalid, match="the last of the distributions would have port 65536"):
+        plan(
+            instance_groups=[group("a", 1), group("b", 1)],
+            distribution=[{**torch, "instance_groups": ["a"]}, {**torch, "instance_groups": ["b"]}],
+            engines={"local": {"ports": {"master": 65535}}},
+        )

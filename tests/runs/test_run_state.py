@@ -21,6 +21,7 @@ from headrace.runs.events import (
     ProgramStarted,
     RunFinished,
 )
+from headrace.runs.words import losses
 
 CAUSE = Cause(reason="exited with code 3", group="dnn", host="algo-1", stream="0", exit_code=3)
 
@@ -85,6 +86,22 @@ def test_a_lost_data_worker_degrades_and_a_lost_host_alone_does_not() -> None:
     assert state_of([worker], True).degraded
     assert not state_of([host], True).degraded
     assert state_of([worker, host], True).lost == (worker, host)
+
+
+@pytest.mark.parametrize(
+    ("streams", "words"),
+    [
+        ([""], "data workers were lost"),
+        (["tf-worker-0"], "data workers were lost"),
+        (["tf-dispatcher"], "the dispatcher of tf.data.service was lost"),
+        (["tf-dispatcher", "tf-worker-0"], "the dispatcher of tf.data.service and data workers were lost"),
+        ([], ""),
+    ],
+)
+def test_a_degraded_run_says_whom_it_lost(streams, words) -> None:
+    host = HostLost(t=2, group="data", host="algo-2", reason="silent")
+    lost = [DataWorkerLost(t=1, group="data", host="algo-2", reason="killed", stream=each) for each in streams]
+    assert losses([*lost, host]) == words
 
 
 def test_events_of_all_writers_come_in_the_order_of_time(tmp_path: Path) -> None:

@@ -14,16 +14,26 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+from headrace.adapters.tensorflow_checks import (
+    INSTEAD,
+    check_compression,
+    check_consumer,
+    check_dataset,
+    check_name,
+    check_pipeline,
+    check_rounds,
+    first_line,
+    mode_of,
+    ranks_of,
+    warn_shares,
+)
 from headrace.errors import PipelineError, UsageError, WorkersLost
 from headrace.instance.environment import TF_DATA_SERVICE
 
 Dataset = TypeVar("Dataset")
 
-PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-MODES = ("dynamic", "off")
 WAIT = 120.0
 _POLL = 0.2
 _ANSWER_SECONDS = 5.0
@@ -39,7 +49,7 @@ def distribute(
     dataset: Dataset,
     name: str = "train",
     *,
-    processing_mode: str = "dynamic",
+    processing_mode: Any = "dynamic",
     consumer_index: int | None = None,
     num_consumers: int | None = None,
     max_outstanding_requests: int | None = None,
@@ -52,21 +62,23 @@ def distribute(
 ) -> Dataset:
     """Returns a data set whose elements the job's tf.data.service makes, with all operations before this one.
 
-    In a job without ``data_service: {tf_data: ...}``, and outside of a job, it returns the data set as it is. Every
-    rank calls it with the same pipeline and name. Each element goes to one rank, whoever asks first, so ranks may get
-    different numbers of elements: give `fit` a `steps_per_epoch`, or use coordinated reads.
+    In a job without ``data_service: {tf_data: ...}``, and outside of a job, it checks its arguments and returns the
+    data set as it is. Every rank calls it with the same pipeline and name. Each element goes to one rank,
+    whoever asks first, so ranks may get different numbers of elements: give `fit` a `steps_per_epoch`, or use
+    coordinated reads.
 
     Args:
         dataset: a `tf.data.Dataset` of TensorFlow operations.
         name: of the data set in this job: the ranks that use one name share its elements. Iterating again begins the
             next epoch.
         processing_mode: ``dynamic``: the data is divided among the workers, each element comes once, and what a worker
-            had that died is lost; ``off``: every worker makes all of the data. TensorFlow's static policies are
-            refused: the shard of a worker that registers late, or has died, is left out without a word.
+            had that died is lost; ``off``: every worker makes all of the data. TensorFlow's words for them may be
+            used: `ShardingPolicy.DYNAMIC` and `OFF`, ``distributed_epoch`` and ``parallel_epochs``. Its static policies
+            are refused: the shard of a worker that registers late, or has died, is left out without a word.
         consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the data set must be
             infinite, and every rank gets an element of each round.
         max_outstanding_requests: elements that are asked for ahead; None: TensorFlow decides.
-        compression: ``AUTO`` or None.
+        compression: ``AUTO``, ``SNAPPY`` or None.
         cross_trainer_cache: a `tf.data.experimental.service.CrossTrainerCache`.
         target_workers: ``AUTO``, ``ANY`` or ``LOCAL``.
         data_transfer_protocol: of the data; None: gRPC.
@@ -74,18 +86,25 @@ def distribute(
         wait: seconds to wait for the dispatcher, which may still be starting.
 
     Raises:
-        PipelineError: the pipeline cannot be sent to workers.
-        UsageError: the name is in use in this process, or the address is none.
+        PipelineError: the pipeline cannot be sent to workers, or coordinated reads have an end.
+        UsageError: an argument is wrong, or the name is in use in this process (which matters with a service only).
         WorkersLost: no dispatcher answers at the address in time.
     """
+    mode = mode_of(processing_mode)
+    check_name(name)
+    check_consumer(consumer_index, num_consumers)
+    check_compression(compression)
     address = service or os.environ.get(TF_DATA_SERVICE)
-    if not address:
+    endpoint = parse_address(address) if address else None
+    check_dataset(dataset)
+    check_pipeline(dataset)
+    elements = int(dataset.cardinality())  # type: ignore[attr-defined]
+    if num_consumers is not None:
+        check_rounds(elements)
+    if not address or endpoint is None:
         return dataset
     import tensorflow as tf
 
-    endpoint = parse_address(address)
-    if processing_mode not in MODES:
-        raise UsageError(f"processing_mode must be one of {', '.join(MODES)}, not {processing_mode!r}")
     if (address, name) in _names:
         raise UsageError(
             f"a data set named {name!r} is distributed already in this process; TensorFlow would take the second one "
@@ -93,10 +112,11 @@ def distribute(
             hint="iterate the same data set again for the next epoch, or give this one a name: "
             f"distribute(dataset, {name + '-2'!r})",
         )
-    check_pipeline(dataset)
+    if num_consumers is None:
+        warn_shares(elements, ranks_of(os.environ))
     await_dispatcher(address, endpoint, wait)
     transformation = tf.data.experimental.service.distribute(
-        getattr(tf.data.experimental.service.ShardingPolicy, processing_mode.upper()),
+        getattr(tf.data.experimental.service.ShardingPolicy, mode.upper()),
         address,
         job_name=name,
         consumer_index=consumer_index,
@@ -111,55 +131,15 @@ def distribute(
         made: Dataset = dataset.apply(transformation)  # type: ignore[attr-defined]
     except tf.errors.UnimplementedError as error:
         raise WorkersLost(
-            f"what answers at {address} is no dispatcher of tf.data.service: {_first_line(error)}",
+            f"what answers at {address} is no dispatcher of tf.data.service: {first_line(error)}",
             hint="name the dispatcher, not a worker; in a job leave `service` out",
         ) from error
     except (tf.errors.OpError, ValueError) as error:
         raise PipelineError(
-            f"tf.data.service at {address} does not take the data set {name!r}: {_first_line(error)}", hint=_INSTEAD
+            f"tf.data.service at {address} does not take the data set {name!r}: {first_line(error)}", hint=INSTEAD
         ) from error
     _names.add((address, name))
     return made
-
-
-_INSTEAD = (
-    "make the pipeline of TensorFlow operations: tf.io and tf.image instead of NumPy or PIL inside map(), "
-    "tf.data.TFRecordDataset or list_files() instead of from_generator(); or do the Python part after distribute(), "
-    "where it runs in the training process; Python pipelines on data hosts are what headrace's own feed is for"
-)
-
-
-def check_pipeline(dataset: Any) -> None:
-    """Raises PipelineError when a pipeline holds Python functions, or cannot be written down as a graph at all."""
-    import tensorflow as tf
-
-    try:
-        written = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=dataset._variant_tensor,
-            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value,
-            strip_device_assignment=True,
-        )
-    except tf.errors.OpError as error:
-        raise PipelineError(
-            f"the pipeline cannot be sent to data workers: {_first_line(error)}", hint=_INSTEAD
-        ) from error
-    graph = tf.compat.v1.GraphDef.FromString(written.numpy())
-    found = sorted(set(python_ops(graph)))
-    if found:
-        where = ", ".join(found[:4])
-        raise PipelineError(
-            f"the pipeline runs Python functions ({where}), which exist in this process only: py_function, "
-            "numpy_function and from_generator cannot be sent to data workers",
-            hint=_INSTEAD,
-        )
-
-
-def python_ops(graph: Any) -> Iterator[str]:
-    """Yields the operations of a GraphDef that call Python, as ``operation in function``."""
-    yield from (node.op for node in graph.node if node.op in PYTHON_OPS)
-    for function in graph.library.function:
-        nodes: Iterable[Any] = function.node_def
-        yield from (f"{node.op} in {function.signature.name}" for node in nodes if node.op in PYTHON_OPS)
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -211,7 +191,3 @@ def _speaks_http2(endpoint: tuple[str, int], seconds: float) -> bool:
                 return False
             head += chunk
         return head[3] == _SETTINGS
-
-
-def _first_line(error: BaseException) -> str:
-    return str(getattr(error, "message", "") or error).strip().partition("\n")[0][:500]

@@ -267,11 +267,11 @@ class Coordinator:
                     self._lose(host, "its agent was told to end", effects, now)
                 host.programs_ended = host.ended = True
 
-    def _record_worker(self, host: HostState, reason: str, recovered: bool, effects: Effects, now: float) -> None:
+    def _record_worker(
+        self, host: HostState, reason: str, recovered: bool, effects: Effects, now: float, stream: str = ""
+    ) -> None:
         if self._stop is None:
-            effects.records.append(
-                DataWorkerLost(t=now, group=host.group, host=host.name, reason=reason, recovered=recovered)
-            )
+            effects.records.append(DataWorkerLost(host.group, host.name, reason, recovered, stream, t=now))
 
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
         self._serving.feed_is(host, LOST if gone else STARTING, reason)
@@ -281,7 +281,7 @@ class Coordinator:
 
     def _server_lost(self, host: HostState, name: str, reason: str, gone: bool, effects: Effects, now: float) -> None:
         self._serving.server_down(host, name, reason, gone, now)
-        self._record_worker(host, f"{name} {reason}", not gone, effects, now)
+        self._record_worker(host, f"{name} {reason}", not gone, effects, now, name)
         self._go_on_or_not(gone, now)
 
     def _go_on_or_not(self, gone: bool, now: float) -> None:

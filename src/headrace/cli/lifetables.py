@@ -13,6 +13,7 @@ from headrace.cli.tables import console
 from headrace.runs import Run
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.listing import RunLine
+from headrace.runs.words import losses
 
 MESSAGE_CHARACTERS = 100
 
@@ -38,7 +39,7 @@ def show_status(run: Run, now: float) -> None:
     out = console()
     state = run.state()
     second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
-    degraded = ", degraded: data workers were lost" if state.degraded else ""
+    degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
     attempt = f", attempt {state.attempt}" if state.attempt > 1 else ""
     out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
     if state.failure_reason:

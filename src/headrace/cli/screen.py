@@ -21,7 +21,7 @@ from headrace.runs.events import (
     StatusChanged,
 )
 from headrace.runs.layout import AGENT
-from headrace.runs.words import ended
+from headrace.runs.words import ended, losses, sentence
 
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
 LAST_LINES = 10
@@ -64,8 +64,7 @@ class RunScreen:
         elif isinstance(event, HostReleased):
             self._say(f"{event.group}/{event.host}: released: its programs are done")
         elif isinstance(event, DataWorkerLost):
-            then = "replaced" if event.recovered else "the job goes on without it"
-            self._say(f"{event.group}/{event.host}: data worker lost: {event.reason}; {then} (run degraded)")
+            self._say(f"{event.group}/{event.host}: {sentence(event)} (run degraded)")
         elif isinstance(event, HostLost):
             self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
         elif isinstance(event, ChannelProgress):
@@ -111,7 +110,7 @@ class RunScreen:
             for line in lines:
                 self._terminal.write(f"  | {line}")
         took = f" after {duration(state.ended - self._created)}" if state.ended is not None else ""
-        degraded = " (degraded: data workers were lost)" if state.degraded else ""
+        degraded = f" (degraded: {losses(state.lost)})" if state.degraded else ""
         why = f": {state.cause}" if state.cause is not None else ""
         self._terminal.write(f"{run.id}: {state.status.value}{took}{degraded}{why}")
         for line in artefact_lines(state.artefacts):

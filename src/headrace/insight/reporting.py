@@ -33,6 +33,7 @@ from headrace.runs import (
     ValueSecond,
     WorkerSecond,
 )
+from headrace.runs.words import losses
 
 P = TypeVar("P")
 
@@ -196,7 +197,7 @@ def judge(
             else "no loader metrics: wrap the training loader with headrace.track, or use headrace.feed.DataLoader"
         )
     if state.degraded:
-        notes.append("degraded: data workers were lost while the job went on")
+        notes.append(f"degraded: {losses(state.lost)} while the job went on")
     if not state.finished:
         notes.append("the run is still going on: the figures are of now")
     groups = _groups(plan, state, hosts, window)

@@ -170,15 +170,16 @@ class ServerReady(_Event, frozen=True, tag="server_ready"):
 
 
 class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
-    """A data worker (executor, feed server or whole host) is gone while the job goes on: the run is degraded.
+    """Who serves data (executor, feed server, server of tf.data.service) is gone while the job goes on, degraded.
 
-    `recovered` says that it was replaced.
+    `recovered` says that it was replaced. `stream` is its name when it is a server of tf.data.service, else empty.
     """
 
     group: str
     host: str
     reason: str
     recovered: bool = False
+    stream: str = ""
 
 
 class ChannelProgress(_Event, frozen=True, tag="channel_progress"):

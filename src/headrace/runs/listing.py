@@ -30,7 +30,7 @@ class RunLine(msgspec.Struct, frozen=True):
         seconds: from there to its end, or to now.
         exit_code: None while it goes on.
         cause: why it did not succeed, in words.
-        degraded: data workers were lost while the job went on.
+        degraded: the data service lost workers or servers while the job went on.
         groups: its instance groups, as planned; empty when there is no readable plan.
     """
 

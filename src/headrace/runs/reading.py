@@ -153,7 +153,7 @@ class Run:
 
     @property
     def degraded(self) -> bool:
-        """Whether data workers were lost while the job went on."""
+        """Whether the data service lost workers or servers while the job went on."""
         return self.state().degraded
 
     @property

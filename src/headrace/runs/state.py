@@ -62,7 +62,7 @@ class RunState:
     Attributes:
         status: SageMaker's status.
         cause: the first thing that went wrong, None if nothing did (yet).
-        degraded: data workers were lost while the job went on.
+        degraded: the data service lost workers or servers while the job went on.
         finished: nothing more will happen.
         started: when the programs were started (`job_started`), None if they were not.
         ended: when the run ended (`run_finished`, or the last event of a killed engine); None while it goes on.

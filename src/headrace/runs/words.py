@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from headrace.runs.events import (
     ArtefactsStored,
@@ -28,6 +29,8 @@ from headrace.runs.events import (
     StatusChanged,
 )
 
+_DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.tfdata` names it, which this room may not import
+
 
 def ended(exit_code: int | None, number: int | None) -> str:
     """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
@@ -44,6 +47,20 @@ def program(stream: str) -> str:
     return f"rank {stream}" if stream.isdecimal() else stream
 
 
+def losses(lost: Iterable[HostLost | DataWorkerLost]) -> str:
+    """Returns whom a degraded run has lost, and perhaps got again; empty when it is not degraded.
+
+    >>> losses([DataWorkerLost(t=0.0, group="d", host="algo-1", reason="killed", stream="tf-dispatcher")])
+    'the dispatcher of tf.data.service was lost'
+    """
+    streams = [event.stream for event in lost if isinstance(event, DataWorkerLost)]
+    workers = any(stream != _DISPATCHER for stream in streams)
+    if _DISPATCHER in streams:
+        also = " and data workers were" if workers else " was"
+        return f"the dispatcher of tf.data.service{also} lost"
+    return "data workers were lost" if workers else ""
+
+
 def sentence(event: Event) -> str:
     """Returns what happened, without the place.
 
@@ -56,7 +73,8 @@ def sentence(event: Event) -> str:
         how = f"{program(event.stream)} ended with {ended(event.exit_code, event.signal)}"
         return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
     if isinstance(event, DataWorkerLost):
-        return f"data worker lost: {event.reason}; {'replaced' if event.recovered else 'the job goes on without it'}"
+        who = "dispatcher" if event.stream == _DISPATCHER else "data worker"
+        return f"{who} lost: {event.reason}; {'replaced' if event.recovered else 'the job goes on without it'}"
     if isinstance(event, JobFinished | RunFinished):
         who = "job" if isinstance(event, JobFinished) else "run"
         return f"{who} finished: {event.status.value}" + (f": {event.cause}" if event.cause else "")

@@ -8,6 +8,7 @@ from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
 from headrace.engines.local.isolation.layout import address_of
 from headrace.engines.local.limits import HostLimits, Machine, assign_limits
+from headrace.errors import JobInvalid
 from headrace.instance.launch import (
     NAMESPACE,
     Budget,
@@ -24,9 +25,11 @@ from headrace.instance.launch import (
     TfDataPlan,
 )
 from headrace.instance.paths import DEFAULT_BASE
+from headrace.instance.tfdata import tf_data_servers
 from headrace.job import Job
 from headrace.runs import RunPaths
 
+LAST_PORT = 65535
 START_TIMEOUT = 60.0
 START_SECONDS_A_HOST = 2.0  # all hosts start on one machine, which may be small and busy
 
@@ -50,7 +53,7 @@ def make_plan(
         network: the first two numbers of their addresses when they are isolated.
 
     Raises:
-        JobInvalid: a CPU or GPU that this machine does not have.
+        JobInvalid: a CPU or GPU that this machine does not have, or a port beyond the last one.
     """
     limits = assign_limits(job, machine)
     isolation = isolation or Isolation()
@@ -71,7 +74,7 @@ def make_plan(
         for group, names in job.hosts.items()
         for host in names
     )
-    return LaunchPlan(
+    plan = LaunchPlan(
         job_name=job.job_name,
         run_id=paths.id,
         entry_point=job.entry_point,
@@ -95,6 +98,28 @@ def make_plan(
         tf_data=_tf_data(job),
         metric_definitions=tuple(MetricDefinition(each.name, each.regex) for each in job.metric_definitions),
     )
+    _check_last_ports(job, plan)
+    return plan
+
+
+def _check_last_ports(job: Job, plan: LaunchPlan) -> None:
+    """Checks that the ports that are counted up from a given one exist. Raises JobInvalid."""
+    servers, masters = tf_data_servers(plan), [plan.master_port_of(world) for world in plan.distributions]
+    counted = {
+        "tf_data": (max((server.port for server in servers), default=0), "the last server of tf.data.service"),
+        "master": (max(masters, default=0), "the last of the distributions"),
+    }
+    problems = []
+    for name, (last, whose) in counted.items():
+        if last > LAST_PORT:
+            given = getattr(plan.ports, name)
+            message = f"{whose} would have port {last}; the last TCP port is {LAST_PORT}"
+            hint = f"begin at {given - (last - LAST_PORT)} or lower"
+            if name == "tf_data" and any(server.port != given + 1 for server in servers[1:]):
+                hint += ", or ask for fewer workers_per_host"
+            problems.append(job.problem(("engines", "local", "ports", name), message, seen=str(given), hint=hint))
+    if problems:
+        raise JobInvalid(tuple(problems))
 
 
 def _budget(job: Job) -> Budget | None:

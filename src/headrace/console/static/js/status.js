@@ -8,7 +8,7 @@ export function statusBadge(line) {
   const second = line.secondary_status && line.secondary_status !== line.status ? line.secondary_status : line.status;
   const words = second.replace(/([a-z])([A-Z])/g, "$1 $2");
   const badge = el("span", { class: "badge", "data-kind": KINDS[line.status] ?? "plain" }, words);
-  return line.degraded ? [badge, " ", el("span", { class: "badge", "data-kind": "warn", title: "data workers were lost while the job went on" }, "Degraded")] : [badge];
+  return line.degraded ? [badge, " ", el("span", { class: "badge", "data-kind": "warn", title: "the data service lost workers or servers while the job went on" }, "Degraded")] : [badge];
 }
 
 const VERDICTS = { "input-bound": "bad", "network-bound": "bad", stalled: "bad", skewed: "warn", "compute-bound": "good", balanced: "good" };
