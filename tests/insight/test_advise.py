@@ -296,6 +296,7 @@ def test_a_busy_host_that_makes_its_own_batches_is_not_told_to_add_none(wait: fl
 
 def test_cores_to_spare_a_measured_device_or_a_queue_tell_that_the_ranks_compute() -> None:
     assert foreign(0.01, 2 * CROWDED / 100).blurred
+    assert foreign(0.01, 0.3).blurred  # the rank had no core of its own: other programs had it
     assert not foreign(0.01, 2 * (CROWDED - 1) / 100).blurred
     assert not foreign(0.01, 1.99, compute=0.9).blurred
     assert not foreign(0.01, 1.99, queue=1.0).blurred

@@ -103,6 +103,11 @@ BESIDE = [
     ("just busy", with_cpu(CROWDED), VerdictName.UNKNOWN),
     ("a fifth is free", with_cpu(CROWDED - 0.1), VerdictName.COMPUTE_BOUND),
     ("nobody measured the CPU", with_cpu(None), VerdictName.UNKNOWN),
+    (
+        "ranks without a core each",
+        msgspec.structs.replace(with_cpu(29.5), beside=Beside(29.5, "dnn/algo-1", True)),
+        VerdictName.UNKNOWN,
+    ),
     ("CUDA events tell the compute time", with_cpu(99.0, device=0.9), VerdictName.COMPUTE_BOUND),
     ("waits decide where there are any", with_cpu(99.0, wait=30.0), VerdictName.INPUT_BOUND),
     ("a little less wait than counts", with_cpu(99.0, wait=NOT_BOUND - 0.1), VerdictName.UNKNOWN),

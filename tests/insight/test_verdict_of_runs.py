@@ -156,6 +156,8 @@ SERVER = Stream("data_group", "algo-1", "tf-worker-0")
         ({rank(0): loader(0.011), TRAINER: host(0.99)}, "unknown"),
         ({rank(0): loader(0.011), TRAINER: host(0.75)}, "compute-bound"),
         ({rank(0): loader(0.011)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.3, cores=1)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.3, cores=1, gpu=50.0)}, "compute-bound"),
         ({rank(0): loader(0.011), rank(1, "algo-3"): loader(0.011), TRAINER: host(0.5)}, "unknown"),
         ({rank(0): loader(0.011), TRAINER: host(0.5), DATA: host(0.99)}, "compute-bound"),
         ({rank(0): loader(0.011), TRAINER: host(0.99), FEED: feed(0.4, 0.1)}, "compute-bound"),
@@ -169,7 +171,8 @@ SERVER = Stream("data_group", "algo-1", "tf-worker-0")
         ({rank(0): loader(0.3), TRAINER: host(0.99)}, "input-bound"),
     ],
     ids=[
-        "a foreign loader on a busy host", "and on one with cores to spare", "no CPU metrics", "of one of two hosts",
+        "a foreign loader on a busy host", "and on one with cores to spare", "no CPU metrics", "a rank without its core",
+        "a rank that waits for its GPU", "of one of two hosts",
         "another host is busy", "a feed", "niced workers of the rank", "workers of another loader",
         "a feed that made nothing", "headrace's loader, in next()", "CUDA events", "tf.data.service",
         "servers without pipelines", "it waits",

@@ -15,14 +15,14 @@ The rules, tried in this order; `headrace.insight.thresholds` has the reason of 
     6  no wait, one rank computes STRAGGLER times as long as the median of the others              skewed
     7  no wait, and the data workers have less than SPARE to spare                                 balanced
     8  no wait, no device time; batches made on the ranks' hosts at a cost that nobody told, which
-       are CROWDED % busy or were not measured                                                     unknown
+       are CROWDED % busy, short of cores, or not measured                                                   unknown
     9  no wait                                                                                     compute-bound
 
 Rule 8: a pipeline that works in threads of the trainer itself, on cores that have no time to spare, does not make
 `next()` block. It makes the step longer, so that the wait does not tell it from computing.
 
 More wait with all else equal never moves a job from input-bound or network-bound to compute-bound or balanced. Busier
-hosts never move one from unknown to compute-bound.
+hosts, of ranks that have their cores, never move one from unknown to compute-bound.
 """
 
 from __future__ import annotations
@@ -322,16 +322,24 @@ def _straggler(facts: _Facts) -> Verdict | None:
 def _untold(facts: _Facts) -> Verdict | None:
     """Nobody waits, but the making of batches may be what makes the steps long."""
     beside = facts.beside
-    if beside is None or facts.compute.value is not None or (beside.cpu is not None and beside.cpu < CROWDED):
+    if beside is None or facts.compute.value is not None or beside.spare:
         return None
     cpu = () if beside.cpu is None else (Figure("cpu", "%", beside.cpu, facts.window, note=beside.host),)
-    use = "whose CPU use is not known" if beside.cpu is None else f"{beside.cpu:.0f} % of whose cores is busy"
+    if beside.cpu is None:
+        use, rule = "whose CPU use is not known", "not measured"
+    elif beside.short:
+        use = (
+            f"where they had {beside.cpu:.0f} % of the cores: less than a core each, as if other programs had the rest"
+        )
+        rule = f"< {CROWDED:g} % of a core a rank, without GPUs"
+    else:
+        use, rule = f"{beside.cpu:.0f} % of whose cores is busy", f">= {CROWDED:g} %"
     found = facts.verdict(
         VerdictName.UNKNOWN,
         f"the ranks wait only {facts.waits()} of their step time for batches, but these are made on their own host "
         f"({beside.host}), {use}: computing and making batches cannot be told apart",
         f"data_wait < {NOT_BOUND:g} %; no device time, no data workers that tell their work, and cpu of a host that "
-        f"trains {'not measured' if beside.cpu is None else f'>= {CROWDED:g} %'}",
+        f"trains {rule}",
         more=cpu,
         notes=(
             "a loader that works in the ranks' own processes, or beside them on the same cores, makes steps longer "

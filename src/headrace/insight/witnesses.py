@@ -5,12 +5,14 @@ The values have no opinion; `headrace.insight.verdict` has. The functions take t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window
 from headrace.insight.groups import GroupReport
+from headrace.insight.thresholds import CROWDED
 from headrace.insight.workers import Workers, WorkersReport
 from headrace.runs import Cause, LoaderSecond, Program, ServiceSecond, Status, Stream
 
@@ -75,11 +77,18 @@ class Beside(msgspec.Struct, frozen=True):
 
     Attributes:
         cpu: use of its own cores of the busiest of these hosts, %; None if that of one of them was not measured.
-        host: ``group/host``: the busiest, or the first that was not measured.
+        host: ``group/host``: that host; or the one that was not measured, or that was short of cores.
+        short: it was: see `short_of_cores`.
     """
 
     cpu: float | None
     host: str = ""
+    short: bool = False
+
+    @property
+    def spare(self) -> bool:
+        """Whether the cores had clearly time to spare, so that making batches took none from the ranks."""
+        return self.cpu is not None and self.cpu < CROWDED and not self.short
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -209,10 +218,29 @@ def beside_of(ranks: Mapping[Stream, Sequence[LoaderSecond]], groups: Sequence[G
         ranks: its records.
         groups: every group with its hosts.
     """
-    known = {f"{host.group}/{host.host}": host.cpu.value for group in groups for host in group.by_host}
-    uses = {host: known.get(host) for host in sorted({f"{stream.group}/{stream.host}" for stream in ranks})}
-    host = max(uses, key=lambda name: float("inf") if (use := uses[name]) is None else use, default="")
-    return Beside(uses.get(host), host)
+    hosts = {f"{host.group}/{host.host}": host for group in groups for host in group.by_host}
+    found = []
+    for name, count in sorted(Counter(f"{stream.group}/{stream.host}" for stream in ranks).items()):
+        host = hosts.get(name)
+        if host is None or host.cpu.value is None or host.cores is None:
+            return Beside(None, name)
+        used = host.cpu.value / 100 * host.cores
+        found.append(Beside(host.cpu.value, name, short_of_cores(used, host.cores, count, gpus=bool(host.gpus))))
+    return max(found, key=lambda one: (one.short, one.cpu or 0.0), default=Beside(None))
+
+
+def short_of_cores(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:
+    """Returns whether ranks that compute on CPUs did not have a core each for most of the time.
+
+    Then other programs had the cores, and low use of a host's cores does not mean that they were free.
+
+    Args:
+        used: CPU seconds a second of all processes of a host.
+        cores: of the host.
+        ranks: on the host; none of them waits.
+        gpus: the host has GPUs: ranks may wait for these and need no core meanwhile.
+    """
+    return not gpus and used < CROWDED / 100 * min(ranks, cores)
 
 
 def _mean(figures: Sequence[tuple[int, Figure]]) -> float | None:

@@ -16,7 +16,7 @@ from headrace.insight.advise.model import Range, Workload, around, exactly, paus
 from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
 from headrace.insight.loaders import by_loader, main_loader, window_of
 from headrace.insight.thresholds import CROWDED
-from headrace.insight.witnesses import made_beside
+from headrace.insight.witnesses import made_beside, short_of_cores
 from headrace.insight.workers import workers_report
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
@@ -196,7 +196,7 @@ def measure(
         workers_told=costs.told,
         blurred=made_beside(main, ranks, workers, servers or {}, window)
         and not steps.device
-        and costs.crowded(len(trainer_hosts)),
+        and costs.crowded(len(trainer_hosts), gpus=any(o.gpus for s in lone for o in hosts[s])),
         assumptions=tuple(assumptions),
     )
 
@@ -309,10 +309,13 @@ class _Costs:
         self.trainers = len(totals)
         self.told = any(one.samples for found in told.values() for one in found)
 
-    def crowded(self, hosts: int) -> bool:
-        """Returns whether one of so many hosts that train had its cores busy, or was not measured."""
-        uses = [100 * self._by_host[host].rate / self._by_host[host].cores for host in self._trainer_hosts]
-        return len(uses) < hosts or max(uses) >= CROWDED
+    def crowded(self, hosts: int, *, gpus: bool) -> bool:
+        """Returns whether one of so many hosts that train had no cores to spare, or was not measured."""
+        found = [self._by_host[host] for host in self._trainer_hosts]
+        return len(found) < hosts or any(
+            100 * one.rate >= CROWDED * one.cores or short_of_cores(one.rate, one.cores, round(self._ranks), gpus=gpus)
+            for one in found
+        )
 
     def executors_of(self, group: PlannedHosts) -> int:
         """Returns the data workers a host: as they told it, else as planned."""
