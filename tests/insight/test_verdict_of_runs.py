@@ -171,7 +171,8 @@ SERVER = Stream("data_group", "algo-1", "tf-worker-0")
         ({rank(0): loader(0.3), TRAINER: host(0.99)}, "input-bound"),
     ],
     ids=[
-        "a foreign loader on a busy host", "and on one with cores to spare", "no CPU metrics", "a rank without its core",
+        "a foreign loader on a busy host", "and on one with cores to spare", "no CPU metrics",
+        "a rank without its core",
         "a rank that waits for its GPU", "of one of two hosts",
         "another host is busy", "a feed", "niced workers of the rank", "workers of another loader",
         "a feed that made nothing", "headrace's loader, in next()", "CUDA events", "tf.data.service",
