@@ -9,6 +9,7 @@ from typing import Any
 
 import feed_data
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ import headrace
 from headrace.feed import DataLoader, meter, pulse, track
 from headrace.feed.meter import StepMeter
 from headrace.feed.pulse import ASK_AFTER, GONE_AFTER, Pulse
+from headrace.feed.tracking import extent
 from headrace.runs.metrics import LoaderSecond, Metric
 
 
@@ -278,6 +280,24 @@ def test_track_is_the_loader_itself_and_measures_it(monkeypatch: pytest.MonkeyPa
         ("valid", 0, 5, 20, 80),
         ("valid", 1, 5, 20, 80),
     ]
+
+
+@pytest.mark.parametrize(
+    ("element", "samples"),
+    [
+        (torch.tensor(7), 1),
+        ((torch.tensor(7.0), torch.tensor(1)), 1),
+        ({"weight": torch.tensor(0.5), "image": torch.ones(4, 2)}, 4),
+        (np.array(3.0), 1),
+        (np.int64(3), 1),
+        (3, 1),
+        ("a text", 1),
+        (["texts", "of a batch or of a sample"], 0),
+    ],
+    ids=str,
+)
+def test_an_element_without_a_leading_dimension_is_one_sample(element: object, samples: int) -> None:
+    assert extent(element)[0] == samples
 
 
 @pytest.mark.parametrize("workers", [0, 1])

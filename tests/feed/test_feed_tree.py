@@ -460,7 +460,9 @@ def test_rows_and_bytes_are_counted() -> None:
     batch = {"x": ["text", torch.ones(5, 2)], "y": np.ones(5)}
     assert rows_of(batch) == 5
     assert bytes_of(batch) == 5 * 2 * 4 + 5 * 8
-    assert rows_of([torch.tensor(1.0), "x", 3]) == 0
+    assert rows_of([torch.tensor(1.0), torch.ones(5)]) == 5
+    assert rows_of([torch.tensor(1.0), "x", 3]) == 1  # without axes it is one sample
+    assert rows_of(["x", 3]) == rows_of([np.ones(0)]) == 0
 
 
 def test_a_small_tree_can_travel_in_a_message() -> None:

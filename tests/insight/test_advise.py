@@ -22,7 +22,8 @@ from headrace.insight.advise import (
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.model import exactly
 from headrace.insight.figures import Window
-from headrace.runs import HostSecond, LoaderSecond, Stream, WorkerSecond
+from headrace.insight.thresholds import CROWDED
+from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
 TRAINER, DATA = "ml.g5.xlarge", "ml.c5.xlarge"
 ROWS = 10
@@ -268,6 +269,46 @@ def test_a_loader_that_tells_nothing_of_its_workers_is_assumed_for_in_words() ->
     assert cpu is not None
     assert (cpu.value, cpu.high) == (pytest.approx(0.02), pytest.approx(0.03))
     assert "each rank is taken to keep one core busy while it computes" in found.assumptions[0]
+
+
+def foreign(wait: float, rate: float, **changes: object) -> Measured:
+    """A run of a loader that tells nothing, on 2 cores of which `rate` are busy."""
+    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    ranks = {RANK: [msgspec.structs.replace(loader_second(t, wait=wait), **changes) for t in (1.0, 2.0, 3.0, 4.0)]}
+    return measure(plan, ranks, {}, {TRAIN_HOST: [host_second(t, rate) for t in (1.0, 2.0, 3.0, 4.0)]})
+
+
+@pytest.mark.parametrize("wait", [0.01, 0.1])
+def test_a_busy_host_that_makes_its_own_batches_is_not_told_to_add_none(wait: float) -> None:
+    # 1 CPU second of computing and none of making, or the reverse? Nobody tells.
+    found = advise(msgspec.structs.replace(foreign(wait, 1.99), workload=measured().workload))
+    if wait < 0.05:
+        assert found.advice.startswith("It cannot be told whether CPU hosts would help: ranks wait 1.0 % of a step")
+        assert (found.best, found.add) == (None, False)
+        assert any("data hosts bring more than is predicted" in note for note in found.notes)
+    assert "Do not add" not in found.advice
+    alone = advise(
+        msgspec.structs.replace(foreign(wait, 1.7), workload=Workload(ROWS, exactly(0.2), exactly(0.2), 1.0))
+    )
+    assert alone.advice.startswith("It cannot be told whether CPU hosts would help")
+    assert "headrace doctor" in alone.advice
+
+
+def test_cores_to_spare_a_measured_device_or_a_queue_tell_that_the_ranks_compute() -> None:
+    assert foreign(0.01, 2 * CROWDED / 100).blurred
+    assert foreign(0.01, 0.3).blurred  # the rank had no core of its own: other programs had it
+    assert not foreign(0.01, 2 * (CROWDED - 1) / 100).blurred
+    assert not foreign(0.01, 1.99, compute=0.9).blurred
+    assert not foreign(0.01, 1.99, queue=1.0).blurred
+    assert advise(foreign(0.01, 1.5)).advice.startswith("Do not add CPU hosts: ")
+    assert not measure(PLAN, LOADERS, WORKERS, HOSTS).blurred
+    served = {Stream("data", "algo-1", "tf-worker-0"): [
+        ServiceSecond(t=t, stream="tf-worker-0", role="worker", cpu=t, rss=1, tasks=1) for t in (1.0, 2.0)
+    ]}  # fmt: skip
+    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    busy = {TRAIN_HOST: [host_second(t, 1.99) for t in (1.0, 2.0, 3.0, 4.0)]}
+    assert measure(plan, LOADERS, {}, busy).blurred
+    assert not measure(plan, LOADERS, {}, busy, servers=served).blurred
 
 
 def test_the_model_proves_itself_on_the_cluster_of_a_foreign_loader() -> None:

@@ -7,6 +7,7 @@ import math
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.insight import RankTimes, Silence, Supply, Usage, Verdict, VerdictInputs, VerdictName, Window, verdict
@@ -14,12 +15,14 @@ from headrace.insight.figures import FORMULAS
 from headrace.insight.noise import LEAST_VALUES, MOST_VALUES
 from headrace.insight.thresholds import (
     CPU_BUSY,
+    CROWDED,
     GPU_BUSY,
     GPU_LOW,
     HIGHLY_BOUND,
     LEAST_RECORDS,
     LINK_BUSY,
     NEXT,
+    NEXT_APART,
     NOT_BOUND,
     SKEW_GAP,
     SPARE,
@@ -28,6 +31,7 @@ from headrace.insight.thresholds import (
     STRAGGLER,
 )
 from headrace.insight.verdict import band_of
+from headrace.insight.witnesses import Beside
 
 WINDOW = Window(100.0, 130.0)
 BUSY, SPARING = Supply(97.0, 2.0, 1.0, 10.0), Supply(30.0, 10.0, 60.0, 5.0)
@@ -84,6 +88,59 @@ def test_the_table(found: Verdict, name: VerdictName, band: str) -> None:
     assert found.sentence.startswith(name.value)
     assert found.window == WINDOW
     assert not found.inferred
+
+
+def with_cpu(cpu: float | None, wait: float = 1.1, device: float | None = None) -> VerdictInputs:
+    """A rank beside which a loader makes batches at an unknown cost, on a host whose cores are `cpu` % busy."""
+    times = rank(0, wait)
+    if device is not None:
+        times = msgspec.structs.replace(times, compute=(device,) * len(times.step))
+    return VerdictInputs((times,), window=WINDOW, beside=Beside(cpu, "dnn/algo-1"))
+
+
+BESIDE = [
+    ("all cores are busy", with_cpu(99.0), VerdictName.UNKNOWN),
+    ("just busy", with_cpu(CROWDED), VerdictName.UNKNOWN),
+    ("a fifth is free", with_cpu(CROWDED - 0.1), VerdictName.COMPUTE_BOUND),
+    ("nobody measured the CPU", with_cpu(None), VerdictName.UNKNOWN),
+    (
+        "ranks without a core each",
+        msgspec.structs.replace(with_cpu(29.5), beside=Beside(29.5, "dnn/algo-1", True)),
+        VerdictName.UNKNOWN,
+    ),
+    ("CUDA events tell the compute time", with_cpu(99.0, device=0.9), VerdictName.COMPUTE_BOUND),
+    ("waits decide where there are any", with_cpu(99.0, wait=30.0), VerdictName.INPUT_BOUND),
+    ("a little less wait than counts", with_cpu(99.0, wait=NOT_BOUND - 0.1), VerdictName.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("found", "name"), [row[1:] for row in BESIDE], ids=[row[0] for row in BESIDE])
+def test_batches_made_on_busy_cores_of_the_ranks_cannot_be_told_from_computing(
+    found: VerdictInputs, name: VerdictName
+) -> None:
+    judged = verdict(found)
+    assert judged.name is name
+    if name is VerdictName.UNKNOWN:
+        assert judged.next == NEXT_APART
+        assert "computing and making batches cannot be told apart" in judged.sentence
+        assert "(dnn/algo-1)" in judged.sentence
+        assert judged.band == ""
+        assert "do not add" not in judged.sentence + judged.next
+        cpu = {one.name: one.value for one in judged.evidence}.get("cpu")
+        assert found.beside is not None
+        assert cpu == found.beside.cpu
+
+
+def test_busier_hosts_never_make_an_unknown_job_a_computing_one() -> None:
+    generator = random.Random(11)
+    for _ in range(2000):
+        cpu, wait = generator.uniform(0, 105), generator.choice((0.0, generator.uniform(0, 10), 50.0))
+        device = generator.choice((None, None, 0.5))
+        before, after = (verdict(with_cpu(one, wait, device)) for one in (cpu, generator.uniform(cpu, 105)))
+        assert (before.name is VerdictName.UNKNOWN) <= (after.name is VerdictName.UNKNOWN), (cpu, wait, device)
+        unmeasured = verdict(with_cpu(None, wait, device))
+        assert (before.name is VerdictName.UNKNOWN) <= (unmeasured.name is VerdictName.UNKNOWN)
+        assert (before.name in WAITING) == (after.name in WAITING)
 
 
 def test_exactly_5_percent_is_moderately_input_bound() -> None:
@@ -280,6 +337,7 @@ def test_the_page_about_verdicts_explains_every_one_with_its_thresholds() -> Non
         f"data wait < {NOT_BOUND:g} %, blocked + idle < {SPARE:g} %",
         f"below {NOT_BOUND:g} % of the step time *not*, from {NOT_BOUND:g} %\n*moderately*, from {HIGHLY_BOUND:g} %",
         f"| below {GPU_LOW:g} % | {CPU_BUSY:g} % or more | input-bound |",
+        f"no cores to spare (CPU >= {CROWDED:g} %)",
         f"| {GPU_BUSY:g} % or more | below {CPU_BUSY:g} % | compute-bound |",
         f"More than {MOST_VALUES} seconds are averaged",
         f"with at least {LEAST_VALUES} seconds",

@@ -10,9 +10,9 @@ import pytest
 from recorded_runs import FEED, START, feed, host, loader, rank, record
 
 from headrace.insight import Verdict, report
-from headrace.insight.thresholds import STALL_SECONDS
+from headrace.insight.thresholds import NEXT_APART, STALL_SECONDS
 from headrace.insight.witnesses import silence_of
-from headrace.runs import Cause, LoaderSecond, Metric, Program, Status, Stream
+from headrace.runs import Cause, LoaderSecond, Metric, Program, ServiceSecond, Status, Stream
 
 TRAINER, DATA = Stream("dnn_group", "algo-2", "host"), Stream("data_group", "algo-1", "host")
 
@@ -134,3 +134,63 @@ def test_workers_of_another_loader_have_no_say(tmp_path: Path) -> None:
     figures = {one.name: one.value for one in found.evidence}
     assert figures["produce"] == pytest.approx(90)
     assert "link" not in figures  # they are processes of the rank
+
+
+def changed(records: list[Metric], **what: object) -> list[Metric]:
+    return [msgspec.structs.replace(one, **what) for one in records]
+
+
+def serving(tasks: int | None) -> list[Metric]:
+    """A server of tf.data.service with so many pipelines."""
+    kept = {"stream": "tf-worker-0", "role": "worker", "rss": 1 << 20, "tasks": tasks}
+    return [ServiceSecond(t=START + second, cpu=0.5 * second, **kept) for second in range(34)]  # type: ignore[arg-type]
+
+
+IDLE_FEED = changed(feed(0.0, 0.0), samples=0, slices=0, cpu=0.0, bytes=0)
+SERVER = Stream("data_group", "algo-1", "tf-worker-0")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name"),
+    [
+        ({rank(0): loader(0.011), TRAINER: host(0.99)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.75)}, "compute-bound"),
+        ({rank(0): loader(0.011)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.3, cores=1)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.3, cores=1, gpu=50.0)}, "compute-bound"),
+        ({rank(0): loader(0.011), rank(1, "algo-3"): loader(0.011), TRAINER: host(0.5)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.5), DATA: host(0.99)}, "compute-bound"),
+        ({rank(0): loader(0.011), TRAINER: host(0.99), FEED: feed(0.4, 0.1)}, "compute-bound"),
+        ({rank(0): [*loader(0.011), *changed(feed(0.4, 0.1), loader="train")], TRAINER: host(0.99)}, "compute-bound"),
+        ({rank(0): [*loader(0.011), *changed(feed(0.4, 0.1), loader="eval")], TRAINER: host(0.99)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.99), FEED: IDLE_FEED}, "unknown"),
+        ({rank(0): changed(loader(0.011), queue=2.0), TRAINER: host(0.99)}, "compute-bound"),
+        ({rank(0): changed(loader(0.011), compute=0.9), TRAINER: host(0.99)}, "compute-bound"),
+        ({rank(0): loader(0.011), TRAINER: host(0.99), SERVER: serving(1)}, "compute-bound"),
+        ({rank(0): loader(0.011), TRAINER: host(0.99), SERVER: serving(0)}, "unknown"),
+        ({rank(0): loader(0.3), TRAINER: host(0.99)}, "input-bound"),
+    ],
+    ids=[
+        "a foreign loader on a busy host", "and on one with cores to spare", "no CPU metrics",
+        "a rank without its core",
+        "a rank that waits for its GPU", "of one of two hosts",
+        "another host is busy", "a feed", "niced workers of the rank", "workers of another loader",
+        "a feed that made nothing", "headrace's loader, in next()", "CUDA events", "tf.data.service",
+        "servers without pipelines", "it waits",
+    ],
+)  # fmt: skip
+def test_who_makes_the_batches_and_where_decides_what_a_low_wait_means(
+    tmp_path: Path, metrics: dict[Stream, list[Metric]], name: str
+) -> None:
+    found = judged(tmp_path, metrics)
+    assert found.name == name
+    assert (found.next == NEXT_APART) == (name == "unknown")
+
+
+def test_samples_that_nobody_counted_are_absent_and_not_0(tmp_path: Path) -> None:
+    found = report(record(tmp_path, "job", {rank(0): changed(loader(0.3), samples=0)})).training
+    assert found is not None
+    assert found.steps.value
+    for figure in (found.samples, found.samples_per_second):
+        assert figure.value is None
+        assert "do not tell how many samples" in figure.note

@@ -64,7 +64,8 @@ class Progress:
             if loader == self._loader and now - second.t <= _RECENT and second.step > 0
         ]
         if recent:
-            parts.append(f"{sum(s.samples / s.step for s in recent):.1f} samples/s")
+            if any(second.samples for second in recent):
+                parts.append(f"{sum(s.samples / s.step for s in recent):.1f} samples/s")
             parts.append(f"data wait {100 * sum(s.wait for s in recent) / sum(s.step for s in recent):.1f} %")
         return "  ".join(parts)
 

@@ -6,28 +6,40 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from headrace.errors import FeedError
 from headrace.feed.meter import StepMeter
 from headrace.feed.tree import bytes_of, rows_of
 
 T = TypeVar("T")
 
+_SCALARS = (int, float, complex, str, bytes, np.generic)
+
 
 def extent(batch: Any) -> tuple[int, int]:
     """Returns the rows and the payload bytes of a batch of tensors or arrays, of TensorFlow's too; 0 where it has none.
 
-    The rows are those of its first tensor; what a distribution strategy has divided among replicas is added up. Strings
-    of TensorFlow have no bytes here: to know their length would be to read them.
+    The rows are those of its first tensor with axes; what a distribution strategy has divided among replicas is added
+    up. Without axes it is one sample, and so is a number or a text. Strings of TensorFlow have no bytes here: to know
+    their length would be to read them.
     """
+    if isinstance(batch, _SCALARS):
+        return 1, 0
     rows, size = rows_of(batch), bytes_of(batch)
     tensorflow = sys.modules.get("tensorflow")
     if rows or size or tensorflow is None:
         return rows, size
     flat = tensorflow.nest.flatten
-    replicas = next((getattr(leaf, "values", (leaf,)) for leaf in flat(batch)), ())
-    rows = sum(int(tensor.shape[0]) for tensor in replicas if tensorflow.is_tensor(tensor) and tensor.shape.rank)
     tensors = [leaf for leaf in flat(batch, expand_composites=True) if tensorflow.is_tensor(leaf)]
-    return rows, sum(leaf.dtype.size * leaf.shape.num_elements() for leaf in tensors if leaf.dtype.name != "string")
+    size = sum(leaf.dtype.size * leaf.shape.num_elements() for leaf in tensors if leaf.dtype.name != "string")
+    for leaf in flat(batch):
+        values = getattr(leaf, "values", None)  # of replicas: a tuple
+        shapes = [one.shape for one in (values if isinstance(values, tuple) else (leaf,)) if tensorflow.is_tensor(one)]
+        if any(shape.rank for shape in shapes):
+            return sum(int(shape[0] or 0) for shape in shapes if shape.rank), size
+        rows = max(rows, len(shapes))
+    return rows, size
 
 
 def measured(iterator: Iterator[T], meter: StepMeter, epoch: int) -> Iterator[T]:

@@ -335,18 +335,27 @@ def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def rows_of(tree: Any) -> int:
-    """Returns the length of the first axis of a tree's first tensor or array; 0 without one."""
+    """Returns the length of the first axis of a tree's first tensor or array that has axes.
+
+    A tree without axes is one sample, as a loader without batches yields it; one without tensors and arrays has 0 rows.
+    """
+    alone = 0
+    for leaf in _arrays(tree):
+        if leaf.ndim and leaf.shape[0]:
+            return int(leaf.shape[0])
+        alone = max(alone, int(not leaf.ndim))
+    return alone
+
+
+def _arrays(tree: Any) -> Iterator[Any]:
+    """Goes through a tree's tensors and arrays."""
     if is_tensor(tree) or isinstance(tree, np.ndarray):
-        return int(tree.shape[0]) if tree.ndim else 0
+        yield tree
+        return
     for child in _children(tree):
-        rows = rows_of(child)
-        if rows:
-            return rows
-    return 0
+        yield from _arrays(child)
 
 
 def bytes_of(tree: Any) -> int:
     """Returns the payload bytes of a tree's tensors and arrays."""
-    if is_tensor(tree) or isinstance(tree, np.ndarray):
-        return int(tree.nbytes)
-    return sum(bytes_of(child) for child in _children(tree))
+    return sum(int(leaf.nbytes) for leaf in _arrays(tree))

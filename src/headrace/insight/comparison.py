@@ -221,15 +221,12 @@ def _notes(reports: Sequence[Report]) -> list[str]:
     loaders = {report.training.loader for report in reports if report.training is not None}
     if len(loaders) > 1:
         notes.append(f"the runs' main loaders have different names: {', '.join(sorted(loaders))}")
-    samples = [r.training.samples.value for r in reports if r.training is not None]
-    if len(set(samples)) > 1:
+    samples = {r.run_id: r.training.samples.value for r in reports if r.training is not None}
+    known = {run: count for run, count in samples.items() if count is not None}
+    if len(set(known.values())) > 1:
         notes.append(
             "the runs trained on different numbers of samples: "
-            + ", ".join(
-                f"{r.run_id} {r.training.samples.value:.0f}"
-                for r in reports
-                if r.training and r.training.samples.value is not None
-            )
+            + ", ".join(f"{run} {count:.0f}" for run, count in known.items())
         )
     notes += dict.fromkeys(note for report in reports if report.cost for note in _prices(report.cost))
     notes.append(

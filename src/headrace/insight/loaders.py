@@ -10,6 +10,7 @@ from headrace.insight.figures import WARM_UP_RECORDS, Confidence, Figure, Window
 from headrace.insight.noise import confidence_of_ratio
 from headrace.runs import LoaderSecond, Stream
 
+_NO_ROWS = "the loader's batches do not tell how many samples they have: no tensor or array is in them"
 _ONLY_WARM_UP = "the loader ran for about one second, which is left out as warm-up"
 
 
@@ -104,7 +105,7 @@ def loader_report(name: str, ranks: Seconds) -> LoaderReport:
         rank=one.name,
         ranks=len(ranks),
         steps=Figure("steps", "1", sum(second.steps for second in everything), whole),
-        samples=Figure("samples", "1", sum(second.samples for second in everything), whole),
+        samples=_samples(everything, whole),
         step_time=_step_time(timed, pool, window),
         samples_per_second=_rate(timed, window),
         data_wait=_wait(timed, pool, window),
@@ -121,6 +122,13 @@ def _whole(ranks: Seconds) -> Window | None:
     return Window(min(second.t - second.step for second in records), max(second.t for second in records))
 
 
+def _samples(records: Sequence[LoaderSecond], whole: Window | None) -> Figure:
+    count = sum(second.samples for second in records)
+    if not count and any(second.steps for second in records):
+        return missing("samples", "1", _NO_ROWS)
+    return Figure("samples", "1", count, whole)
+
+
 def _step_time(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
     if not pool:
         return missing("step_time", "ms", _ONLY_WARM_UP)
@@ -132,6 +140,8 @@ def _step_time(timed: Timed, pool: list[LoaderSecond], window: Window | None) ->
 def _rate(timed: Timed, window: Window | None) -> Figure:
     if not timed or not all(timed.values()):
         return missing("samples_per_second", "1/s", _ONLY_WARM_UP)
+    if not any(second.samples for records in timed.values() for second in records):
+        return missing("samples_per_second", "1/s", _NO_ROWS)
     value = sum(sum(s.samples for s in records) / sum(s.step for s in records) for records in timed.values())
     # Ranks move in step: the n-th seconds of all ranks belong together.
     per_second = [sum(second.samples / second.step for second in row) for row in zip(*timed.values(), strict=False)]

@@ -16,7 +16,7 @@ from headrace.insight.loaders import LoaderReport, by_loader, loader_report, mai
 from headrace.insight.services import ServerReport, server_reports
 from headrace.insight.values import ValueReport, value_reports
 from headrace.insight.verdict import Verdict, verdict
-from headrace.insight.witnesses import Usage, VerdictInputs, rank_times, silence_of, supply_of
+from headrace.insight.witnesses import Usage, VerdictInputs, beside_of, made_beside, rank_times, silence_of, supply_of
 from headrace.insight.workers import WorkersReport, workers_reports
 from headrace.runs import (
     Cause,
@@ -203,6 +203,7 @@ def judge(
     groups = _groups(plan, state, hosts, window)
     found_workers = workers_reports(workers, window)
     ranks = named[main] if main is not None else {}
+    beside = main is not None and made_beside(main, ranks, workers, servers or {}, window)
     return Report(
         job_name=header.job_name,
         run_id=header.run_id,
@@ -218,6 +219,7 @@ def judge(
             VerdictInputs(
                 ranks=rank_times(ranks),
                 supply=supply_of(found_workers, main or ""),
+                beside=beside_of(ranks, groups) if beside else None,
                 usage=_usage(groups),
                 silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
                 window=window,

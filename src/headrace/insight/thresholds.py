@@ -22,6 +22,10 @@ LINK_BUSY = 50.0
 SPARE = 20.0
 """% of executor time without work or without room: a fifth to spare outlasts the step-to-step noise of a supply."""
 
+CROWDED = 80.0
+"""% of a host's own cores: from here on less than a fifth (see SPARE) of them was free, and threads that make
+batches may have shared a core with the ranks."""
+
 GPU_LOW = 70.0
 """% GPU use below which a GPU is under-used: SageMaker Debugger's LowGPUUtilization."""
 
@@ -65,3 +69,10 @@ NEXT: dict[VerdictName, str] = {
     VerdictName.UNKNOWN: "wrap the training loader in headrace.track, or use headrace.feed.DataLoader; run longer",
 }
 """What to do about each verdict."""
+
+NEXT_APART = (
+    "make batches apart from the ranks, with headrace.feed.DataLoader or tf.data.service (`data_service`), or train "
+    "for some steps on one batch that is kept (`headrace doctor` does that for PyTorch): if steps get shorter, making "
+    "batches was the limit"
+)
+"""What to do when nobody can tell whether the ranks compute or share their cores with the making of batches."""

@@ -14,9 +14,15 @@ The rules, tried in this order; `headrace.insight.thresholds` has the reason of 
     5  data wait >= NOT_BOUND                                                                      input-bound
     6  no wait, one rank computes STRAGGLER times as long as the median of the others              skewed
     7  no wait, and the data workers have less than SPARE to spare                                 balanced
-    8  no wait                                                                                     compute-bound
+    8  no wait, no device time; batches made on the ranks' hosts at a cost that nobody told, which
+       are CROWDED % busy, short of cores, or not measured                                                   unknown
+    9  no wait                                                                                     compute-bound
 
-More wait with all else equal never moves a job from input-bound or network-bound to compute-bound or balanced.
+Rule 8: a pipeline that works in threads of the trainer itself, on cores that have no time to spare, does not make
+`next()` block. It makes the step longer, so that the wait does not tell it from computing.
+
+More wait with all else equal never moves a job from input-bound or network-bound to compute-bound or balanced. Busier
+hosts, of ranks that have their cores, never move one from unknown to compute-bound.
 """
 
 from __future__ import annotations
@@ -30,12 +36,14 @@ from headrace.insight.figures import Confidence, Figure, Window, missing
 from headrace.insight.noise import confidence_of_ratio
 from headrace.insight.thresholds import (
     CPU_BUSY,
+    CROWDED,
     GPU_BUSY,
     GPU_LOW,
     HIGHLY_BOUND,
     LEAST_RECORDS,
     LINK_BUSY,
     NEXT,
+    NEXT_APART,
     NOT_BOUND,
     SKEW_GAP,
     SPARE,
@@ -44,7 +52,7 @@ from headrace.insight.thresholds import (
     STRAGGLER,
     VerdictName,
 )
-from headrace.insight.witnesses import RankTimes, Silence, Supply, Usage, VerdictInputs
+from headrace.insight.witnesses import Beside, RankTimes, Silence, Supply, Usage, VerdictInputs
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -54,7 +62,8 @@ class Verdict(msgspec.Struct, frozen=True):
         name: the verdict.
         sentence: what was seen, in one sentence with its numbers.
         next: what to do about it.
-        band: ``not``, ``moderately`` or ``highly`` input-bound; empty where no waits are known.
+        band: ``not``, ``moderately`` or ``highly`` input-bound; empty where no waits are known or they do
+            not tell.
         rank: ``group/host[rank]`` (or ``group/host``) that is skewed, or the quietest of a standstill; else empty.
         inferred: it rests on how busy devices looked, not on waits.
         evidence: the figures that decided, each with its window and, where the steps allow one, its confidence range.
@@ -86,8 +95,8 @@ def verdict(found: VerdictInputs) -> Verdict:
     ranks = [rank for rank in found.ranks if sum(rank.step) > 0]
     if sum(len(rank.step) for rank in ranks) < LEAST_RECORDS:
         return _inferred(found.usage, found.window)
-    facts = _Facts(ranks, found.supply, found.window)
-    return _apart(facts) or _waiting(facts) or _straggler(facts) or _not_waiting(facts)
+    facts = _Facts(ranks, found.supply, found.beside, found.window)
+    return _apart(facts) or _waiting(facts) or _straggler(facts) or _untold(facts) or _not_waiting(facts)
 
 
 def band_of(wait: float) -> str:
@@ -108,11 +117,14 @@ class _Facts:
     Args:
         ranks: at least one, each with a step time.
         supply: what the data workers did.
+        beside: batches are made beside the ranks, nobody knows at what cost.
         window: where.
     """
 
-    def __init__(self, ranks: list[RankTimes], supply: Supply | None, window: Window | None) -> None:
-        self.ranks, self.supply, self.window = ranks, supply, window
+    def __init__(
+        self, ranks: list[RankTimes], supply: Supply | None, beside: Beside | None, window: Window | None
+    ) -> None:
+        self.ranks, self.supply, self.beside, self.window = ranks, supply, beside, window
         step = [value for rank in ranks for value in rank.step]
         wait = [value for rank in ranks for value in rank.wait]
         self.wait = Figure("data_wait", "%", share(wait, step), window, confidence=_confidence(ranks))
@@ -305,6 +317,36 @@ def _straggler(facts: _Facts) -> Verdict | None:
             Figure("compute_of_others", "ms", 1000 * rest, facts.window),
         ),
     )
+
+
+def _untold(facts: _Facts) -> Verdict | None:
+    """Nobody waits, but the making of batches may be what makes the steps long."""
+    beside = facts.beside
+    if beside is None or facts.compute.value is not None or beside.spare:
+        return None
+    cpu = () if beside.cpu is None else (Figure("cpu", "%", beside.cpu, facts.window, note=beside.host),)
+    if beside.cpu is None:
+        use, rule = "whose CPU use is not known", "not measured"
+    elif beside.short:
+        use = (
+            f"where they had {beside.cpu:.0f} % of the cores: less than a core each, as if other programs had the rest"
+        )
+        rule = f"< {CROWDED:g} % of a core a rank, without GPUs"
+    else:
+        use, rule = f"{beside.cpu:.0f} % of whose cores is busy", f">= {CROWDED:g} %"
+    found = facts.verdict(
+        VerdictName.UNKNOWN,
+        f"the ranks wait only {facts.waits()} of their step time for batches, but these are made on their own host "
+        f"({beside.host}), {use}: computing and making batches cannot be told apart",
+        f"data_wait < {NOT_BOUND:g} %; no device time, no data workers that tell their work, and cpu of a host that "
+        f"trains {rule}",
+        more=cpu,
+        notes=(
+            "a loader that works in the ranks' own processes, or beside them on the same cores, makes steps longer "
+            "instead of making next() wait",
+        ),
+    )
+    return msgspec.structs.replace(found, next=NEXT_APART, band="")
 
 
 def _not_waiting(facts: _Facts) -> Verdict:

@@ -5,13 +5,16 @@ The values have no opinion; `headrace.insight.verdict` has. The functions take t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window
-from headrace.insight.workers import WorkersReport
-from headrace.runs import Cause, LoaderSecond, Program, Status, Stream
+from headrace.insight.groups import GroupReport
+from headrace.insight.thresholds import CROWDED
+from headrace.insight.workers import Workers, WorkersReport
+from headrace.runs import Cause, LoaderSecond, Program, ServiceSecond, Status, Stream
 
 STALL_CAUSE = "stalled:"
 """How the reason of a run begins that `stall_after` has ended."""
@@ -69,6 +72,25 @@ class Supply(msgspec.Struct, frozen=True):
         return self.blocked + self.idle
 
 
+class Beside(msgspec.Struct, frozen=True):
+    """Batches are made on the ranks' own hosts, by a loader that does not tell what that costs.
+
+    Attributes:
+        cpu: use of its own cores of the busiest of these hosts, %; None if that of one of them was not measured.
+        host: ``group/host``: that host; or the one that was not measured, or that was short of cores.
+        short: it was: see `short_of_cores`.
+    """
+
+    cpu: float | None
+    host: str = ""
+    short: bool = False
+
+    @property
+    def spare(self) -> bool:
+        """Whether the cores had clearly time to spare, so that making batches took none from the ranks."""
+        return self.cpu is not None and self.cpu < CROWDED and not self.short
+
+
 class Usage(msgspec.Struct, frozen=True):
     """How busy devices looked; used only where no waits are known.
 
@@ -108,6 +130,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
         usage: how busy GPUs and CPUs were.
         silence: None for a run that has ended by itself.
         window: where all this was measured.
+        beside: batches are made beside the ranks, nobody knows at what cost; None if they are not.
     """
 
     ranks: tuple[RankTimes, ...] = ()
@@ -115,6 +138,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
     usage: Usage | None = None
     silence: Silence | None = None
     window: Window | None = None
+    beside: Beside | None = None
 
 
 def rank_times(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[RankTimes, ...]:
@@ -150,6 +174,73 @@ def supply_of(workers: Sequence[WorkersReport], loader: str) -> Supply | None:
         _mean([(one.executors, getattr(one, name)) for one in told]) or 0.0 for name in ("produce", "blocked", "idle")
     )
     return Supply(produce, blocked, idle, _mean([(one.executors, one.link) for one in told]))
+
+
+def made_beside(
+    loader: str,
+    ranks: Mapping[Stream, Sequence[LoaderSecond]],
+    workers: Workers,
+    servers: Mapping[Stream, Sequence[ServiceSecond]],
+    window: Window | None,
+) -> bool:
+    """Returns whether a loader makes its batches on the ranks' own hosts and does not tell what that costs.
+
+    headrace's loader counts its queue, its data workers what they made, and a server of tf.data.service its pipelines;
+    of these, those that run on a host that trains are niced: the ranks keep their cores. Any other loader works in
+    threads or processes of the ranks.
+
+    Args:
+        loader: its name.
+        ranks: its records.
+        workers: metrics of the data workers.
+        servers: metrics of the servers of tf.data.service.
+        window: the training window; None if there is none.
+    """
+    if window is None or any(second.queue is not None for records in ranks.values() for second in records):
+        return False
+    made = any(
+        second.samples and second.loader in ("", loader) and window.start < second.t <= window.end
+        for records in workers.values()
+        for second in records
+    )
+    served = any(
+        second.role == "worker" and second.tasks != 0 and window.start < second.t <= window.end
+        for records in servers.values()
+        for second in records
+    )
+    return not made and not served
+
+
+def beside_of(ranks: Mapping[Stream, Sequence[LoaderSecond]], groups: Sequence[GroupReport]) -> Beside:
+    """Returns how busy the hosts are on which a loader makes its batches beside the ranks.
+
+    Args:
+        ranks: its records.
+        groups: every group with its hosts.
+    """
+    hosts = {f"{host.group}/{host.host}": host for group in groups for host in group.by_host}
+    found = []
+    for name, count in sorted(Counter(f"{stream.group}/{stream.host}" for stream in ranks).items()):
+        host = hosts.get(name)
+        if host is None or host.cpu.value is None or host.cores is None:
+            return Beside(None, name)
+        used = host.cpu.value / 100 * host.cores
+        found.append(Beside(host.cpu.value, name, short_of_cores(used, host.cores, count, gpus=bool(host.gpus))))
+    return max(found, key=lambda one: (one.short, one.cpu or 0.0), default=Beside(None))
+
+
+def short_of_cores(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:
+    """Returns whether ranks that compute on CPUs did not have a core each for most of the time.
+
+    Then other programs had the cores, and low use of a host's cores does not mean that they were free.
+
+    Args:
+        used: CPU seconds a second of all processes of a host.
+        cores: of the host.
+        ranks: on the host; none of them waits.
+        gpus: the host has GPUs: ranks may wait for these and need no core meanwhile.
+    """
+    return not gpus and used < CROWDED / 100 * min(ranks, cores)
 
 
 def _mean(figures: Sequence[tuple[int, Figure]]) -> float | None:

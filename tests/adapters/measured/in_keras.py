@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import headrace
+from headrace.feed.tracking import extent
 from headrace.keras import MeterCallback
 
 tf.config.set_logical_device_configuration(
@@ -69,6 +70,12 @@ tracked = headrace.track(dataset(), name="loop")
 assert len(tracked) == 5
 for _ in range(2):
     assert sum(x.shape[0] for x, _ in tracked) == 18
+
+assert [extent(x)[0] for x in tf.data.Dataset.range(3)] == [1, 1, 1]
+assert [extent(x)[0] for x in tf.data.Dataset.range(6).batch(4)] == [4, 2]
+assert extent((tf.constant(0.5), tf.zeros((3, 2))))[0] == 3
+assert extent(tf.ragged.constant([[1], [2, 3]]))[0] == 2
+assert extent(tf.sparse.eye(3))[0] == 3
 
 
 @tf.function

@@ -26,7 +26,7 @@ from headrace.insight.advise.model import Range, predict
 from headrace.insight.advise.wording import Current, assumed, decide, notes_of
 from headrace.insight.figures import Window
 from headrace.insight.reporting import PlannedGroup, PlannedJob, time_to_train
-from headrace.runs import HostSecond, LoaderSecond, Run, WorkerSecond
+from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond
 from headrace.runs.events import FeedReady
 
 DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarge", "ml.c5.18xlarge")
@@ -204,6 +204,7 @@ def measured_of(run: Run, loader: str | None = None) -> Measured:
         {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()},
         {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()},
         loader,
+        servers={s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()},
     )
 
 

@@ -15,8 +15,10 @@ from headrace.errors import UsageError
 from headrace.insight.advise.model import Range, Workload, around, exactly, pause_of
 from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
 from headrace.insight.loaders import by_loader, main_loader, window_of
+from headrace.insight.thresholds import CROWDED
+from headrace.insight.witnesses import made_beside, short_of_cores
 from headrace.insight.workers import workers_report
-from headrace.runs import HostSecond, LoaderSecond, Stream, WorkerSecond
+from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
 SATURATED = 0.9
 """From this share on all cores of a host count as busy: what waits there may be waiting for a core."""
@@ -77,6 +79,8 @@ class Measured(msgspec.Struct, frozen=True):
         ranks_per_host: training processes on each host that trains.
         others: groups that do neither; they stay, and cost money.
         workers_told: whether data workers have told what they did; else `assumptions` say what was assumed of them.
+        blurred: the ranks' hosts are busy with computing and with making samples, and nobody tells which: what is no
+            wait need not be computing.
         assumptions: sentences.
     """
 
@@ -90,6 +94,7 @@ class Measured(msgspec.Struct, frozen=True):
     workers_told: bool
     ranks_per_host: float = 1.0
     others: tuple[PlannedHosts, ...] = ()
+    blurred: bool = False
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -123,6 +128,8 @@ def measure(
     workers: Mapping[Stream, Sequence[WorkerSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
     loader: str | None = None,
+    *,
+    servers: Mapping[Stream, Sequence[ServiceSecond]] | None = None,
 ) -> Measured:
     """Reads what the model needs from a run's metrics.
 
@@ -132,6 +139,7 @@ def measure(
         workers: metrics of the data workers, by feed server or rank.
         hosts: metrics of the hosts.
         loader: name of the loader to read; by default the training's main one.
+        servers: metrics of the servers of tf.data.service.
 
     Raises:
         UsageError: something that cannot be assumed was not measured.
@@ -186,6 +194,9 @@ def measure(
         others=tuple(group for group in plan if group not in makers),
         ranks_per_host=per_host,
         workers_told=costs.told,
+        blurred=made_beside(main, ranks, workers, servers or {}, window)
+        and not steps.device
+        and costs.crowded(len(trainer_hosts), gpus=any(o.gpus for s in lone for o in hosts[s])),
         assumptions=tuple(assumptions),
     )
 
@@ -243,6 +254,7 @@ class _Steps:
         whole = [one for found in ranks.values() for one in found]
         self.total = max(sum(one.steps for one in found) for found in ranks.values())
         self.samples = sum(one.samples for one in whole)
+        self.device = all(one.compute is not None for one in pool)
 
 
 def _working(found: Sequence[LoaderSecond]) -> float:
@@ -296,6 +308,14 @@ class _Costs:
         self.total_cpu = sum(one.rate for one in self._by_host.values()) * steps.step.value
         self.trainers = len(totals)
         self.told = any(one.samples for found in told.values() for one in found)
+
+    def crowded(self, hosts: int, *, gpus: bool) -> bool:
+        """Returns whether one of so many hosts that train had no cores to spare, or was not measured."""
+        found = [self._by_host[host] for host in self._trainer_hosts]
+        return len(found) < hosts or any(
+            100 * one.rate >= CROWDED * one.cores or short_of_cores(one.rate, one.cores, round(self._ranks), gpus=gpus)
+            for one in found
+        )
 
     def executors_of(self, group: PlannedHosts) -> int:
         """Returns the data workers a host: as they told it, else as planned."""

@@ -10,9 +10,16 @@ from headrace.catalog.instance_types import shape, speed
 from headrace.insight.advise.clusters import BALANCED, SAME, Candidate, by_cost, cores_per_vcpu, knee
 from headrace.insight.advise.measured import Measured
 from headrace.insight.advise.model import Range
+from headrace.insight.thresholds import NEXT_APART
 
 WORTH = 1.10
 """A gain below this is within the noise of a short run."""
+
+
+_BLURRED = (
+    "but batches are made on the hosts of the ranks, which have no cores to spare or were not measured: making them "
+    f"may be what makes the step long. To find out, {NEXT_APART}."
+)
 
 
 class Current(msgspec.Struct, frozen=True):
@@ -49,6 +56,8 @@ def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tupl
     """
     helpers = sum(group.hosts for group in measured.helpers)
     waits = f"ranks wait {100 * now.wait:.1f} % of a step of {_ms(now.step.value)} (measured)"
+    if now.wait < BALANCED and measured.blurred:
+        return None, f"It cannot be told whether CPU hosts would help: {waits}, {_BLURRED}"
     if now.wait < BALANCED:
         fewer = _fewer(now, helpers, found)
         if fewer is None:
@@ -61,8 +70,11 @@ def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tupl
             f"{_ms(fewer.step.value)}{_money(now, fewer)}."
         )
     useful = [one for one in found if one.data_hosts and now.step.value / one.step.value >= WORTH]
+    full = any(one.limit == "network" for one in found)
+    if not useful and measured.blurred and not full:
+        return None, f"It cannot be told whether CPU hosts would help: {waits}, {_BLURRED}"
     if not useful:
-        reason = "the network carries no more" if any(one.limit == "network" for one in found) else "it is no faster"
+        reason = "the network carries no more" if full else "it is no faster"
         return None, (
             f"Do not add CPU hosts: {waits}, but no candidate is predicted to be {100 * (WORTH - 1):.0f} % faster: "
             f"{reason}."
@@ -153,6 +165,11 @@ def notes_of(
         notes.append(
             f"the model misses this run's own step by {100 * residual:+.0f} % (measured against predicted): the ranges "
             "are widened by that"
+        )
+    if measured.blurred:
+        notes.append(
+            "the predicted steps count all that is no wait as computing: if making batches is a part of it, data hosts "
+            "bring more than is predicted"
         )
     busy = measured.trainer.busy
     if not measured.workers_told and measured.wait >= BALANCED and busy is not None and busy < 0.9:
