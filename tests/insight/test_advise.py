@@ -21,7 +21,7 @@ from headrace.insight.advise import (
 )
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.model import exactly
-from headrace.insight.figures import Window
+from headrace.insight.figures import Figure, Window
 from headrace.insight.thresholds import CROWDED
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
@@ -54,7 +54,10 @@ def advise(run: Measured, *types: str, region: str = "us-east-1", trained: float
     names = types or DEFAULT_TYPES
     wanted = dict.fromkeys([*run.instance_types, *names])
     prices = [price for name in wanted if (price := price_of(name, region)) is not None]
-    return judge_clusters("run-1", run, prices, types=names, max_hosts=8, region=region, time_to_train=trained)
+    bill = None if trained is None else Figure("cost", "USD", 0.125, Window(-60.0, trained))
+    return judge_clusters(
+        "run-1", run, prices, types=names, max_hosts=8, region=region, time_to_train=trained, cost_of_run=bill
+    )
 
 
 def price(name: str) -> float:
@@ -68,9 +71,12 @@ def test_data_hosts_remove_the_wait_and_the_sentence_says_how_many_and_whether_i
     assert found.best is not None
     assert found.best.wait < 0.05
     assert found.best.limit == "compute"
-    assert f"{found.best.data_hosts} data host" in found.advice
+    verb = "data hosts of ml.c5.xlarge remove" if found.best.data_hosts > 1 else "data host of ml.c5.xlarge removes"
+    assert found.advice.startswith(
+        f"{found.best.data_hosts} {verb.replace('ml.c5.xlarge', found.best.instance_type)} the wait:"
+    )
     assert found.best.instance_type in found.advice
-    assert "removes the wait: a predicted step of 90 ms" in found.advice
+    assert "the wait: a predicted step of 90 ms" in found.advice
     assert "instead of 300 ms measured" in found.advice
     assert "% cheaper a sample at list prices" in found.advice
     cheaper = [one for one in found.candidates if one.wait < 0.05 and one.data_hosts]
@@ -114,16 +120,17 @@ def test_costs_are_the_one_cost_function_of_the_predicted_time() -> None:
     # 310 s to train, of which 1,000 steps took 300 s: 10 s are no steps and stay
     assert two.time_to_train is not None
     assert two.time_to_train.value == pytest.approx(1000 * two.step.value + 10)
-    assert two.cost_to_train is not None
-    assert two.cost_to_train.value == cost(two.price_per_hour or 0, two.time_to_train.value)
+    # The bill began 60 s before: the instances were started, and that is paid too, as in the run's report.
+    assert two.cost is not None
+    assert two.cost.value == pytest.approx(cost(two.price_per_hour or 0, 1000 * two.step.value + 70))
     assert found.now.cost_per_1000_samples == cost(price(TRAINER), 0.3 * 1000 / ROWS)
-    assert found.now.cost_to_train == cost(price(TRAINER), 310.0)
+    assert found.now.cost == 0.125
 
 
-def test_a_run_that_goes_on_has_no_cost_to_train() -> None:
+def test_a_run_that_goes_on_has_no_cost_yet() -> None:
     found = advise(measured(), trained=None)
-    assert found.now.cost_to_train is None
-    assert all(one.time_to_train is None and one.cost_to_train is None for one in found.candidates)
+    assert found.now.cost is None
+    assert all(one.time_to_train is None and one.cost is None for one in found.candidates)
     assert found.best is not None
 
 

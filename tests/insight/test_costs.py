@@ -177,12 +177,12 @@ def test_an_epoch_costs_its_steps_and_the_first_is_left_out_as_warm_up() -> None
     assert values(costs(BEGIN, records[:1]).per_epoch) == (None, "no epoch has ended")
 
 
-def test_ranks_share_the_steps_of_an_epoch() -> None:
+def test_ranks_share_the_steps_of_an_epoch_and_the_slowest_decides_how_long_it_took() -> None:
     state = state_of([*BEGIN, END], False)
     other = Stream("dnn", "algo-1", "1")
     loaders = {RANK: [second(120, 2.0), second(122, 2.0)], other: [second(120, 4.0), second(122, 2.0)]}
     (epoch,) = cost_of(state, PricedJob((DNN, DATA)), loaders, now=200.0).epochs
-    assert (epoch.steps, epoch.samples, epoch.seconds) == (20, 320, 5.0)
+    assert (epoch.steps, epoch.samples, epoch.seconds) == (20, 320, 6.0)
 
 
 def test_without_a_loader_there_are_no_steps_to_price() -> None:

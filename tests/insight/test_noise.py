@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from headrace.insight.figures import Confidence
-from headrace.insight.noise import LEAST_VALUES, as_noisy, confidence_of_ratio, differ, t95
+from headrace.insight.noise import LEAST_FREEDOM, LEAST_VALUES, as_noisy, confidence_of_ratio, differ, t95
 
 
 def step_times(generator: random.Random, count: int, resemblance: float, kind: str, mean: float = 100.0) -> list[float]:
@@ -31,14 +31,18 @@ def known(values: list[float]) -> tuple[float, Confidence]:
     return sum(values) / len(values), found
 
 
+def told(values: list[float]) -> tuple[float, Confidence | None]:
+    return sum(values) / len(values), confidence_of_ratio(values, [1.0] * len(values))
+
+
 def share_of_differences(count: int, resemblance: float, kind: str, faster: float = 1.0, trials: int = 400) -> float:
-    """Part of simulated pairs of runs that are called different."""
+    """Part of simulated pairs of runs that are called different; of a pair of which too little is known nothing is."""
     generator = random.Random(f"{count} {resemblance} {kind}")
     called = 0
     for _ in range(trials):
-        a = known(step_times(generator, count, resemblance, kind))
-        b = known(step_times(generator, count, resemblance, kind, 100.0 / faster))
-        called += differ(*a, *b)
+        a, known_a = told(step_times(generator, count, resemblance, kind))
+        b, known_b = told(step_times(generator, count, resemblance, kind, 100.0 / faster))
+        called += known_a is not None and known_b is not None and differ(a, known_a, b, known_b)
     return called / trials
 
 
@@ -79,11 +83,43 @@ def test_the_range_holds_the_true_mean_in_about_95_of_100_runs() -> None:
     assert inside / 400 >= 0.93
 
 
-def test_a_slow_drift_counts_as_noise() -> None:
-    flat = known([100.0 + (n % 2) for n in range(200)])[1]
-    drifting = known([100.0 + n / 200 for n in range(200)])[1]
-    assert drifting.error > 5 * flat.error
-    assert drifting.freedom < 10 < flat.freedom
+def test_a_slow_drift_counts_as_noise_and_of_nothing_else_nothing_is_said() -> None:
+    generator = random.Random(3)
+    noise = [generator.gauss(0, 0.5) for _ in range(200)]
+    flat = known([100.0 + each for each in noise])[1]
+    drifting = known([100.0 + n / 200 + each for n, each in enumerate(noise)])[1]
+    assert drifting.error > 2 * flat.error
+    assert LEAST_FREEDOM <= drifting.freedom < 10 < flat.freedom
+    assert confidence_of_ratio([100.0 + n / 200 for n in range(200)], [1.0] * 200) is None
+
+
+@pytest.mark.parametrize("count", [8, 10, 20, 60])
+@pytest.mark.parametrize("resemblance", [0.0, 0.6, 0.9])
+def test_a_range_rests_on_two_degrees_of_freedom_or_is_not_there(count: int, resemblance: float) -> None:
+    generator = random.Random(f"{count} {resemblance}")
+    ranges = [told(step_times(generator, count, resemblance, "spikes"))[1] for _ in range(100)]
+    assert all(one.freedom >= LEAST_FREEDOM for one in ranges if one is not None)
+    assert any(one is None for one in ranges) or resemblance == 0.0 or (count, resemblance) == (60, 0.6)
+
+
+def test_the_noise_of_rounding_is_no_noise() -> None:
+    steps = [0.1 * n for n in range(1, 31)]
+    found = confidence_of_ratio([0.3 * step for step in steps], steps, scale=100)
+    assert found is not None
+    assert found.error == pytest.approx(0.0, abs=1e-9)
+    assert found.freedom == 29
+
+
+def test_samples_a_second_have_the_relative_noise_of_the_step_time() -> None:
+    generator = random.Random(7)
+    steps = [float(generator.randint(5, 15)) for _ in range(40)]
+    lasted = [generator.gauss(1.0, 0.2) for _ in steps]
+    time = confidence_of_ratio(lasted, steps)
+    rate = confidence_of_ratio([32 * count for count in steps], lasted)
+    assert time is not None
+    assert rate is not None
+    assert rate.freedom == pytest.approx(time.freedom)
+    assert rate.error / (32 * sum(steps) / sum(lasted)) == pytest.approx(time.error / (sum(lasted) / sum(steps)))
 
 
 def test_a_ratio_weighs_its_seconds_by_what_is_below_the_line() -> None:
@@ -115,6 +151,12 @@ def test_a_cost_has_the_relative_noise_of_its_step_time() -> None:
     assert found is not None
     assert found.error / 0.002 == pytest.approx(source.error / 100)
     assert as_noisy(1.0, 100.0, None) is None
+
+
+def test_what_follows_from_a_figure_does_not_cost_less_than_nothing() -> None:
+    found = as_noisy(0.001, 100.0, Confidence(0.0, 250.0, 50.0, 4.0))
+    assert found is not None
+    assert (found.low, found.high) == (0.0, pytest.approx(0.001 * (1 + 0.5 * 2.776)))
 
 
 def test_students_t_falls_without_a_step_to_the_normal_distribution() -> None:

@@ -86,7 +86,10 @@ def test_short_runs_say_that_their_noise_is_not_known(tmp_path: Path) -> None:
     reports = [report(record(tmp_path, f"job-{n}", {rank(0): loader(0.4, seconds=5, seed=n)})) for n in range(2)]
     found = compare(reports)
     assert {cell.differs for row in found.rows for cell in row.cells} == {None}
-    assert any("not known with fewer than 8 seconds" in line for line in found.summary)
+    noisy = {row.name for row in found.rows if row.cells[1].noise}
+    assert noisy == {"step_time", "samples_per_second", "data_wait", "cost_per_1000_samples", "cost_per_step"}
+    assert "not known: too few independent seconds" in comparison_markdown(found)
+    assert any("not known: too few independent seconds" in line for line in found.summary)
 
 
 def test_every_row_of_the_published_result_tables_is_there(compared: Comparison) -> None:

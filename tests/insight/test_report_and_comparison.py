@@ -114,16 +114,38 @@ def test_the_figures_of_one_rank_leave_the_warm_up_out(tmp_path: Path) -> None:
 
 def test_ranks_add_their_rates_and_share_step_time_and_wait(tmp_path: Path) -> None:
     fast = [(99, 99, 0.0, 0.1), (20, 200, 0.1, 1.0), (20, 200, 0.1, 1.0), (20, 200, 0.1, 1.0)]
-    training = report(make(tmp_path, "j", {RANK0: seconds(SLOW), RANK1: seconds(fast)})).training
+    found = report(make(tmp_path, "j", {RANK0: seconds(SLOW), RANK1: seconds(fast)}))
+    training = found.training
     assert training is not None
     assert (training.ranks, training.rank) == (2, "")
     assert training.samples_per_second.value == pytest.approx(250 / 3 + 200)
-    assert training.step_time.value == pytest.approx(1000 * 6.0 / 85)
+    assert training.steps.value == 159  # of the job: what the rank that did most did; its own row has each rank's
+    assert [one.steps.value for one in found.loaders] == [26, 159]
+    assert training.step_time.value == pytest.approx(1000 * 3.0 / 60)
     assert training.data_wait.value == pytest.approx(100 * 1.8 / 6.0)
     # n-th seconds of both ranks: 300, 250, 300.
     assert training.samples_per_second.spread is not None
     assert training.samples_per_second.spread.low == pytest.approx(260)
     assert training.samples_per_second.spread.high == pytest.approx(300)
+
+
+def test_of_ranks_that_do_not_wait_for_each_other_the_slowest_decides(tmp_path: Path) -> None:
+    metrics = {
+        Stream("dnn", "algo-1", str(number)): seconds([(10, 100, 0.0, length)] * 10)
+        for number, length in enumerate((1.0, 1.4, 1.0))
+    }
+    found = report(make(tmp_path, "j", metrics))
+    training = found.training
+    assert training is not None
+    assert training.steps.value == 100, "of the job, not 300"
+    assert training.step_time.value == pytest.approx(140.0), "not the mean, 113 ms"
+    assert training.samples_per_second.value == pytest.approx(30 / 0.14)
+    assert training.samples_per_second.value * training.step_time.value / 1000 == pytest.approx(30)
+    assert training.step_time.spread is not None
+    assert (training.step_time.spread.low, training.step_time.spread.high) == pytest.approx((140, 140))
+    assert training.samples_per_second.spread is not None
+    assert training.samples_per_second.spread.high == pytest.approx(30 / 0.14)
+    assert [one.step_time.value for one in found.loaders] == pytest.approx([100, 140, 100])
 
 
 def test_cpu_is_the_share_of_the_groups_own_cores_in_the_training_window(tmp_path: Path) -> None:
@@ -160,6 +182,19 @@ def test_without_a_plan_ranks_count_and_feed_servers_do_not(tmp_path: Path) -> N
     found = report(make(tmp_path, "j", {}, plan=False))
     assert found.time_to_train.value == pytest.approx(12.5)
     assert [group.name for group in found.groups] == ["data", "dnn"]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_without_a_plan_a_note_says_why_there_is_no_cost(tmp_path: Path, damaged: bool) -> None:
+    run = make(tmp_path, "j", {RANK0: seconds(SLOW)}, plan=False)
+    if damaged:
+        (run.paths.root / "plan.json").write_text("{")
+    found = report(run)
+    assert found.cost is None
+    assert found.notes[0].startswith(
+        "plan.json cannot be read, so the instance types and what the run costs are not known"
+    )
+    assert "plan.json" not in " ".join(report(make(tmp_path, "k", {})).notes)
 
 
 def test_missing_metrics_give_none_and_a_note_never_zero(tmp_path: Path) -> None:

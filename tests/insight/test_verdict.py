@@ -219,7 +219,7 @@ def test_fewer_than_three_seconds_are_no_measurement() -> None:
     assert few.name is VerdictName.UNKNOWN
     enough = verdict(VerdictInputs((rank(0, 50.0, records=LEAST_RECORDS),)))
     assert enough.name is VerdictName.INPUT_BOUND
-    assert any("too few seconds for a confidence range" in note for note in enough.notes)
+    assert any("too few independent seconds for a confidence range" in note for note in enough.notes)
     assert enough.evidence[0].confidence is None
 
 

@@ -30,7 +30,7 @@ def show_advised(found: Advised, *, everything: bool) -> None:
         _range(now.step),
         f"{100 * now.wait:.1f} %",
         _money(now.cost_per_1000_samples),
-        _money(now.cost_to_train),
+        _money(now.cost),
     )
     out.print(table)
     out.print()
@@ -63,7 +63,7 @@ def show_advised(found: Advised, *, everything: bool) -> None:
 
 
 def _cells(one: Candidate) -> tuple[Text, ...]:
-    per_sample, train = one.cost_per_1000_samples, one.cost_to_train
+    per_sample, train = one.cost_per_1000_samples, one.cost
     cells = (
         one.title,
         milliseconds(one.step.value),

@@ -78,7 +78,7 @@ def _epochs(report: CostReport) -> None:
     names = ("epoch", "steps", "samples", "steps lasted", "cost")
     table = columns(names, right=names)
     for epoch in report.epochs:
-        counts = (str(epoch.epoch), str(epoch.steps), str(epoch.samples))
+        counts = (str(epoch.epoch), str(epoch.steps), "-" if epoch.samples is None else str(epoch.samples))
         row(table, *counts, f"{epoch.seconds:.2f} s", money(epoch.cost))
     console().print(table)
 

@@ -9,12 +9,22 @@ import msgspec
 from headrace.errors import UsageError
 from headrace.insight.costs import CostReport
 from headrace.insight.figures import FORMULAS, Figure, missing
-from headrace.insight.noise import LEAST_VALUES, as_noisy, differ
+from headrace.insight.noise import as_noisy, differ
 from headrace.insight.reporting import Report
 from headrace.insight.verdict import Verdict
 from headrace.runs import Status
 
 _NO_METRICS = "no loader metrics"
+NOT_KNOWN = "not known: too few independent seconds"
+"""Said of a figure that has noise of which too little is known."""
+
+_NOISY = frozenset(
+    {"step_time", "samples_per_second", "data_wait", "cpu", "gpu_use", "cost_per_1000_samples", "cost_per_step"}
+)
+"""Figures that are means of seconds; the others have one value a run."""
+
+_A_SECOND = frozenset({"samples_per_second"})
+"""Figures that are compared by their reciprocal, the time of a sample: they agree with the step time and the costs."""
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
@@ -42,11 +52,13 @@ class Cell(msgspec.Struct, frozen=True):
         ratio: its value / that of the first run; None when one of them is missing or the first is 0.
         differs: whether it differs from the first run's beyond the noise of the steps, with 95 % confidence; None where
             that is not known, and in the first run.
+        noise: why `differs` is not known of a figure that has noise; empty otherwise.
     """
 
     figure: Figure
     ratio: float | None
     differs: bool | None = None
+    noise: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -115,7 +127,8 @@ def compare(reports: Sequence[Report]) -> Comparison:
             "ratio": "value / value of the first run",
             "differs": (
                 "|a - b| > t95(v) * sqrt(error_a^2 + error_b^2), with the standard errors of `confidence` and Welch's "
-                "degrees of freedom v; the errors of costs are those of the step time or of samples/s"
+                "degrees of freedom v; samples/s are compared by their reciprocal, the errors of costs are those of "
+                "the step time or of samples/s; null with fewer than 8 seconds or 2 degrees of freedom in a run"
             ),
         },
     )
@@ -180,14 +193,22 @@ def _row(name: str, figures: list[Figure], group: str = "") -> Row:
     cells = [Cell(first, 1.0 if first.value else None)]
     for figure in figures[1:]:
         ratio = figure.value / first.value if first.value and figure.value is not None else None
-        cells.append(Cell(figure, ratio, _differs(first, figure)))
+        differs = _differs(first, figure)
+        unknown = differs is None and ratio is not None and name in _NOISY
+        cells.append(Cell(figure, ratio, differs, NOT_KNOWN if unknown else ""))
     return Row(name, group, first.unit, tuple(cells))
 
 
 def _differs(first: Figure, other: Figure) -> bool | None:
     if first.value is None or other.value is None or first.confidence is None or other.confidence is None:
         return None
-    return differ(first.value, first.confidence, other.value, other.confidence)
+    if first.name not in _A_SECOND:
+        return differ(first.value, first.confidence, other.value, other.confidence)
+    if not first.value or not other.value:
+        return None
+    a, b = 1 / first.value, 1 / other.value
+    known_a, known_b = as_noisy(a, first.value, first.confidence), as_noisy(b, other.value, other.confidence)
+    return None if known_a is None or known_b is None else differ(a, known_a, b, known_b)
 
 
 def _summary(reports: Sequence[Report], rows: dict[str, Row]) -> list[str]:
@@ -205,7 +226,7 @@ def _summary(reports: Sequence[Report], rows: dict[str, Row]) -> list[str]:
             words = {
                 True: f"{how}, beyond the noise of the steps",
                 False: "no difference beyond the noise of the steps",
-                None: f"{how}; whether that is noise is not known with fewer than {LEAST_VALUES} seconds",
+                None: f"{how}; whether that is noise is {NOT_KNOWN}",
             }[cell.differs]
             found.append(f"{report.run_id} against {reports[0].run_id}, {what}: {words}")
     return found

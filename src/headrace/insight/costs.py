@@ -28,7 +28,7 @@ from headrace.insight.billing import (
     unpriced,
 )
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
-from headrace.insight.loaders import by_loader, loader_report, main_loader, window_of
+from headrace.insight.loaders import by_loader, job_time, loader_report, main_loader, window_of
 from headrace.runs import LoaderSecond, Run, RunState, Status, Stream
 from headrace.runs.lifecycle import HostTime
 
@@ -86,15 +86,15 @@ class EpochCost(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: its number.
-        steps: of one rank.
-        samples: of all ranks.
-        seconds: that its steps lasted, mean over the ranks.
+        steps: of the rank that did most.
+        samples: of all ranks; None when its batches do not tell how many they have.
+        seconds: that the steps of the slowest rank lasted.
         cost: see `FORMULAS`.
     """
 
     epoch: int
     steps: int
-    samples: int
+    samples: int | None
     seconds: float
     cost: Figure
 
@@ -159,13 +159,26 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     header, state = run.header, run.state()
     moment = datetime.now(timezone.utc).timestamp() if now is None else now
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
+    job, unread = priced_job(run)
+    found = cost_of(
+        state,
+        job or PricedJob(),
+        run.loader_seconds(),
+        now=moment,
+        region=region,
+        on=on,
+        engine=header.engine if job else "",
+    )
+    return msgspec.structs.replace(found, notes=(unread, *found.notes)) if unread else found
+
+
+def priced_job(run: Run) -> tuple[PricedJob | None, str]:
+    """Reads the part of plan.json that has a price; None and a note that says why when it cannot be read."""
     try:
-        job = msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=PricedJob)
+        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=PricedJob), ""
     except (OSError, msgspec.DecodeError) as error:
-        found = cost_of(state, PricedJob(), run.loader_seconds(), now=moment, region=region, on=on)
-        unread = f"plan.json cannot be read, so the instance types are not known: {error}"
-        return msgspec.structs.replace(found, notes=(unread, *found.notes))
-    return cost_of(state, job, run.loader_seconds(), now=moment, region=region, on=on, engine=header.engine)
+        why = f"{type(error).__name__}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        return None, f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
 
 
 def cost_of(
@@ -243,19 +256,17 @@ def _epochs(bill: Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple
 
 
 def _epoch(bill: Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> EpochCost:
-    mine = [[second for second in records if second.epoch == number] for records in ranks.values()]
-    mine = [records for records in mine if records]
-    every = [second for records in mine for second in records]
+    found = {stream: [second for second in records if second.epoch == number] for stream, records in ranks.items()}
+    every = [second for records in found.values() for second in records]
+    _, seconds, steps = job_time(found)
     window = Window(min(second.t - second.step for second in every), max(second.t for second in every))
-    seconds = math.fsum(second.step for second in every) / len(mine)
     excuse = bill.excuse([host.group for host in bill.state.hosts])
     if excuse or not window.seconds:
         money = missing("cost_of_epoch", CURRENCY, excuse or "it has no step")
     else:
         rate = bill.per_hour(window.start, window.end)
         money = Figure("cost_of_epoch", CURRENCY, cost(rate, seconds), window)
-    steps = max(sum(second.steps for second in records) for records in mine)
-    return EpochCost(number, steps, sum(second.samples for second in every), seconds, money)
+    return EpochCost(number, steps, sum(second.samples for second in every) or (None if steps else 0), seconds, money)
 
 
 def _per_epoch(epochs: Sequence[EpochCost], state: RunState) -> Figure:

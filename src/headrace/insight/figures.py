@@ -17,11 +17,17 @@ FORMULAS: dict[str, str] = {
         "exit of the last program of the completion groups - job_started (all hosts registered and told to start "
         "their programs); only for a run that has completed"
     ),
-    "steps": "steps counted by the loader, whole run, warm-up included",
+    "steps": (
+        "steps counted by the loader, whole run, warm-up included; of all ranks: those of the rank that did most"
+    ),
     "samples": "samples in these steps, whole run, warm-up included",
-    "step_time": "sum(step) / sum(steps); a step lasts from one next() call to the following one of the same epoch",
+    "step_time": (
+        "sum(step) / sum(steps); a step lasts from one next() call to the following one of the same epoch; of all "
+        "ranks together: the greatest sum(step) of a rank / the greatest sum(steps) of a rank: the slowest decides"
+    ),
     "samples_per_second": (
-        "sum(samples) / sum(step) of a rank, added over the ranks; time between epochs is not counted"
+        "sum(samples) / sum(step); of all ranks together: their samples / the greatest sum(step) of a rank; time "
+        "between epochs is not counted"
     ),
     "data_wait": "100 * sum(wait) / sum(step), where wait is the time blocked in next()",
     "h2d": (
@@ -106,7 +112,7 @@ FORMULAS: dict[str, str] = {
     ),
     "cost_of_epoch": (
         "price an hour of the hosts that ran, averaged from the first record of the epoch to its last, * sum(step) of "
-        "the epoch (mean over the ranks) / 3600; time between epochs is not counted"
+        "the epoch (the greatest of the ranks) / 3600; time between epochs is not counted"
     ),
     "cost_platform": (
         "sum of the prices of all instances * BillableTimeInSeconds / 3600, where BillableTimeInSeconds is the time "
@@ -179,7 +185,7 @@ class Figure(msgspec.Struct, frozen=True):
         window: where it was measured; None when there is no value.
         spread: of the per-second values, None when there are fewer than two.
         note: why there is no value, or what to know about it.
-        confidence: range of its true mean; None when there are too few values to tell.
+        confidence: range of its true mean; None when there are too few independent values to tell.
     """
 
     name: str

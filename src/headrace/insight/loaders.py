@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.insight.figures import WARM_UP_RECORDS, Confidence, Figure, Window, missing, spread_of
-from headrace.insight.noise import confidence_of_ratio
+from headrace.insight.noise import as_noisy, confidence_of_ratio
 from headrace.runs import LoaderSecond, Stream
 
 _NO_ROWS = "the loader's batches do not tell how many samples they have: no tensor or array is in them"
@@ -21,9 +21,10 @@ class LoaderReport(msgspec.Struct, frozen=True):
         loader: its name, e.g. ``train``.
         group, host, rank: where; empty for all ranks together.
         ranks: how many ranks it sums up.
-        steps, samples: counts of the whole run.
-        step_time: mean duration of a step, ms.
-        samples_per_second: rate while steps last.
+        steps: of the whole run; of several ranks the most that one of them did: a step is one of all ranks together.
+        samples: of the whole run; of several ranks those of all of them.
+        step_time: mean duration of a step, ms; of several ranks the slowest decides, see `job_time`.
+        samples_per_second: rate while steps last, by the same time.
         data_wait: share of the step time blocked in `next()`.
         h2d: share of the step time in which batches were copied to the device, beside the computation.
         compute: share of the step time in which the device worked; without CUDA what is left of the step, and its note
@@ -83,6 +84,27 @@ def window_of(ranks: Seconds) -> Window | None:
     return Window(min(records[WARM_UP_RECORDS - 1].t for records in kept), max(records[-1].t for records in kept))
 
 
+def job_time(ranks: Seconds) -> tuple[Stream, float, int]:
+    """Returns how long the steps of all ranks together took: the slowest decides.
+
+    Ranks that wait for each other all have the same time and count. Of those that do not, the one whose steps last
+    longest in sum ends the training, and everything that is paid runs until then.
+
+    Args:
+        ranks: their records, at least one.
+
+    Returns:
+        The rank whose steps lasted longest in sum, its seconds, and the steps of the rank that did most.
+    """
+    seconds = {stream: sum(second.step for second in records) for stream, records in ranks.items()}
+    slowest = max(seconds, key=lambda stream: seconds[stream])
+    return slowest, seconds[slowest], _most_steps(ranks)
+
+
+def _most_steps(ranks: Seconds) -> int:
+    return max((sum(second.steps for second in records) for records in ranks.values()), default=0)
+
+
 def loader_report(name: str, ranks: Seconds) -> LoaderReport:
     """Returns the figures of one loader over one or more ranks. Pure.
 
@@ -104,9 +126,9 @@ def loader_report(name: str, ranks: Seconds) -> LoaderReport:
         host=one.host,
         rank=one.name,
         ranks=len(ranks),
-        steps=Figure("steps", "1", sum(second.steps for second in everything), whole),
+        steps=Figure("steps", "1", _most_steps(ranks), whole),
         samples=_samples(everything, whole),
-        step_time=_step_time(timed, pool, window),
+        step_time=_step_time(timed, window),
         samples_per_second=_rate(timed, window),
         data_wait=_wait(timed, pool, window),
         h2d=_h2d(pool, window),
@@ -129,12 +151,15 @@ def _samples(records: Sequence[LoaderSecond], whole: Window | None) -> Figure:
     return Figure("samples", "1", count, whole)
 
 
-def _step_time(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:
-    if not pool:
+def _step_time(timed: Timed, window: Window | None) -> Figure:
+    if not any(timed.values()):
         return missing("step_time", "ms", _ONLY_WARM_UP)
-    value = 1000 * sum(second.step for second in pool) / sum(second.steps for second in pool)
-    spread = spread_of([1000 * second.step / second.steps for second in pool])
-    return Figure("step_time", "ms", value, window, spread, confidence=_range(timed, "step", "steps", 1000))
+    slowest, seconds, steps = job_time(timed)
+    mine = timed[slowest]
+    value, own = 1000 * seconds / steps, 1000 * seconds / sum(second.steps for second in mine)
+    spread = spread_of([value / own * 1000 * second.step / second.steps for second in mine])
+    known = confidence_of_ratio([second.step for second in mine], [float(second.steps) for second in mine], scale=1000)
+    return Figure("step_time", "ms", value, window, spread, confidence=as_noisy(value, own, known))
 
 
 def _rate(timed: Timed, window: Window | None) -> Figure:
@@ -142,11 +167,17 @@ def _rate(timed: Timed, window: Window | None) -> Figure:
         return missing("samples_per_second", "1/s", _ONLY_WARM_UP)
     if not any(second.samples for records in timed.values() for second in records):
         return missing("samples_per_second", "1/s", _NO_ROWS)
-    value = sum(sum(s.samples for s in records) / sum(s.step for s in records) for records in timed.values())
-    # Ranks move in step: the n-th seconds of all ranks belong together.
-    per_second = [sum(second.samples / second.step for second in row) for row in zip(*timed.values(), strict=False)]
-    known = confidence_of_ratio(per_second, [1.0] * len(per_second))
-    return Figure("samples_per_second", "1/s", value, window, spread_of(per_second), confidence=known)
+    slowest, seconds, _ = job_time(timed)
+    value = sum(second.samples for records in timed.values() for second in records) / seconds
+    added = sum(sum(s.samples for s in records) / sum(s.step for s in records) for records in timed.values())
+    # Ranks move in step: the n-th seconds of all ranks belong together. Where they do not, the slowest decides.
+    rows = zip(*timed.values(), strict=False)
+    spread = spread_of([value / added * sum(second.samples / second.step for second in row) for row in rows])
+    # The seconds of the rank that decides, as for the step time: with batches of one size the same relative noise.
+    mine = timed[slowest]
+    known = confidence_of_ratio([float(second.samples) for second in mine], [second.step for second in mine])
+    own = sum(second.samples for second in mine) / seconds
+    return Figure("samples_per_second", "1/s", value, window, spread, confidence=as_noisy(value, own, known))
 
 
 def _wait(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figure:

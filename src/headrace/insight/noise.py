@@ -10,8 +10,10 @@ method, of which nothing is random:
        off, cut to 0 .. 0.95
     4  n_eff = n * (1 - r) / (1 + r) independent values, those of a first-order autoregressive series
     5  error = sqrt(sum(d^2) / (n - n / n_eff) / n_eff) / mean(under), with n_eff - 1 degrees of freedom
-    6  range = R -+ t95(n_eff - 1) * error
-    7  two figures differ if |a - b| > t95(v) * sqrt(error_a^2 + error_b^2), with Welch's degrees of freedom v
+    6  nothing is said with fewer than LEAST_FREEDOM degrees of freedom: such an error is a guess from one difference
+    7  range = R -+ t95(n_eff - 1) * error, never below 0 where no value is
+    8  two figures differ if |a - b| > t95(v) * sqrt(error_a^2 + error_b^2), with Welch's degrees of freedom v; figures
+       a second are compared by their reciprocals, so samples/s, step time and the costs that follow agree
 
 It knows the noise inside a run. How much two runs of the same job differ as a whole (another machine, other neighbours,
 a cold cache) only repeats can tell.
@@ -31,6 +33,9 @@ LEVEL = 95
 LEAST_VALUES = 8
 """Seconds below which nothing is said: the autocorrelation of fewer values is anybody's guess."""
 
+LEAST_FREEDOM = 2.0
+"""Degrees of freedom below which nothing is said: with one the range is 12.7 errors wide, and its error is unknown."""
+
 MOST_VALUES = 40
 """Blocks to which longer series are averaged."""
 
@@ -38,7 +43,6 @@ _SAME = 1e-9
 """Relative difference that sums of floating-point numbers show by themselves."""
 
 _MOST_CORRELATED = 0.95
-_LEAST_INDEPENDENT = 1.5
 
 # Student's t, 97.5th percentile, for 1 to 30 degrees of freedom: Abramowitz and Stegun, table 26.10.
 _T95 = (
@@ -72,14 +76,19 @@ def confidence_of_ratio(over: Sequence[float], under: Sequence[float], *, scale:
         scale: e.g. 100 for %.
 
     Returns:
-        The range; None with fewer than LEAST_VALUES seconds, or when `under` sums to nothing.
+        The range; None with fewer than LEAST_VALUES seconds, with fewer than LEAST_FREEDOM degrees of freedom, or when
+        `under` sums to nothing.
     """
     count, total = len(over), sum(under)
     if count < LEAST_VALUES or total <= 0:
         return None
     value = sum(over) / total
     found = _blocks([a - value * b for a, b in zip(over, under, strict=True)])
-    independent = _independent(found)
+    # What only the rounding of floating-point numbers makes has no autocorrelation that means anything.
+    rounding = max(map(abs, found)) <= _SAME * abs(total * value) / count
+    independent = float(len(found)) if rounding else _independent(found)
+    if independent - 1 < LEAST_FREEDOM:
+        return None
     squares = math.fsum(d * d for d in found)
     error = math.sqrt(squares / (len(found) - len(found) / independent) / independent) / (total / count)
     reach = t95(independent - 1) * error
@@ -100,11 +109,9 @@ def _independent(deviations: list[float]) -> float:
     """Returns how many independent values these are worth."""
     count = len(deviations)
     squares = math.fsum(d * d for d in deviations)
-    if squares == 0:
-        return float(count)
     found = math.fsum(a * b for a, b in itertools.pairwise(deviations)) / squares
     correlated = min(max((count * found + 1) / (count - 3), 0.0), _MOST_CORRELATED)
-    return max(count * (1 - correlated) / (1 + correlated), _LEAST_INDEPENDENT)
+    return count * (1 - correlated) / (1 + correlated)
 
 
 def as_noisy(value: float, source: float, known: Confidence | None) -> Confidence | None:
@@ -114,12 +121,18 @@ def as_noisy(value: float, source: float, known: Confidence | None) -> Confidenc
         value: the figure.
         source: the figure that it follows from, e.g. the step time of a step's cost.
         known: the range of `source`.
+
+    Returns:
+        The range, which has the relative error of `source` and does not cross 0.
     """
     if known is None or source == 0:
         return None
     error = abs(value / source) * known.error
     reach = t95(known.freedom) * error
-    return Confidence(value - reach, value + reach, error, known.freedom)
+    low, high = value - reach, value + reach
+    return Confidence(
+        max(0.0, low) if value >= 0 else low, high if value >= 0 else min(0.0, high), error, known.freedom
+    )
 
 
 def differ(a: float, known_a: Confidence, b: float, known_b: Confidence) -> bool:

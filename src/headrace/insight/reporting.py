@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.insight.costs import CostReport, PricedJob, cost_of
+from headrace.insight.costs import CostReport, cost_of, priced_job
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
@@ -139,13 +139,15 @@ def report(run: Run) -> Report:
     workers = {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()}
     values = {s: [m for m in found if isinstance(m, ValueSecond)] for s, found in metrics.items()}
     now = time.time() if state.ended is None else state.ended
-    header, priced = run.header, _plan(run, PricedJob)
+    header = run.header
+    priced, unread = priced_job(run)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
     cost = None if priced is None else cost_of(state, priced, loaders, now=now, on=on, engine=header.engine)
     plan = _plan(run, PlannedJob) or PlannedJob()
     servers = {s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()}
     measured = (loaders, hosts, workers, servers, values)
-    return judge(header, state, plan, *measured, cost=cost, damage=tuple(run.damage), now=now)
+    found = judge(header, state, plan, *measured, cost=cost, damage=tuple(run.damage), now=now)
+    return msgspec.structs.replace(found, notes=(unread, *found.notes)) if unread else found
 
 
 def _plan(run: Run, part: type[P]) -> P | None:

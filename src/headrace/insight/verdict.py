@@ -186,7 +186,7 @@ class _Facts:
         """Returns what is worth knowing whatever the verdict."""
         known, notes = self.wait.confidence, []
         if known is None:
-            notes.append("too few seconds for a confidence range of the data wait")
+            notes.append("too few independent seconds for a confidence range of the data wait")
         else:
             notes += [
                 f"the data wait's range crosses {limit:g} %: a longer run may change the verdict"

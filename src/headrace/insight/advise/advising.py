@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 
 import msgspec
 
@@ -24,7 +25,8 @@ from headrace.insight.advise.clusters import (
 from headrace.insight.advise.measured import Measured, PlannedHosts, measure, not_enough
 from headrace.insight.advise.model import Range, predict
 from headrace.insight.advise.wording import Current, assumed, decide, notes_of
-from headrace.insight.figures import Window
+from headrace.insight.costs import cost_report
+from headrace.insight.figures import Figure, Window
 from headrace.insight.reporting import PlannedGroup, PlannedJob, time_to_train
 from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond
 from headrace.runs.events import FeedReady
@@ -51,7 +53,11 @@ ADVISE_FORMULAS: dict[str, str] = {
     "residual": "measured step / predicted step of the run's own cluster - 1",
     "cost_per_1000_samples": "price_per_hour * step / 3600 * 1000 / samples of a step",
     "time_to_train": "predicted: steps * predicted step + (measured time to train - steps * measured step)",
-    "cost_to_train": "price_per_hour * time_to_train / 3600",
+    "cost": (
+        "measured: that of the run's report, price * billable_seconds / 3600 added over the hosts; predicted: "
+        "price_per_hour * (seconds from instances_started to the end of the run + steps * (predicted step - measured "
+        "step)) / 3600: every host to the end of the run"
+    ),
     "knee": "least step * cost_per_1000_samples of the frontier",
 }
 """How every figure of the advice is computed, by its name."""
@@ -169,7 +175,8 @@ def advised(
     plan, job = _read(run)
     measured = measured_of(run)
     names = dict.fromkeys([*measured.instance_types, *types])
-    prices = [price for name in names if (price := price_of(name, region)) is not None]
+    on = datetime.fromtimestamp(run.header.created, timezone.utc).date()  # as the report does: one run, one price
+    prices = [price for name in names if (price := price_of(name, region, on=on)) is not None]
     groups = tuple(PlannedGroup(group.name, group.hosts) for group in plan.groups)
     trained = time_to_train(run.state(), PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
     feed = job.data_service.feed
@@ -182,6 +189,7 @@ def advised(
         region=region,
         workers=feed.workers_per_host if feed is not None and isinstance(feed.workers_per_host, int) else None,
         time_to_train=trained,
+        cost_of_run=None if trained is None else cost_report(run, region=region).total,
     )
 
 
@@ -251,6 +259,7 @@ def judge_clusters(
     region: str,
     workers: int | None = None,
     time_to_train: float | None = None,
+    cost_of_run: Figure | None = None,
 ) -> Advised:
     """Advises on a cluster, from values alone.
 
@@ -263,12 +272,15 @@ def judge_clusters(
         region: of the prices.
         workers: data workers on a data host; None for one a core.
         time_to_train: of the run, seconds; None when it has not completed.
+        cost_of_run: the `cost` of its report, whose window is that of the bill; None when it has not completed.
     """
     by_type = {price.instance_type: price.price for price in prices}
     own = predict(measured.workload, own_pools(measured)).step
     residual = measured.step.value / own.value - 1
     other = None if time_to_train is None else time_to_train - measured.steps * measured.step.value
-    scenario = Scenario(measured, by_type, workers, residual, other)
+    bill = None if cost_of_run is None else cost_of_run.window
+    billed = None if bill is None else bill.seconds - measured.steps * measured.step.value
+    scenario = Scenario(measured, by_type, workers, residual, other, billed)
     found = candidates(scenario, types, max_hosts)
     price = current_price(scenario)
     step = measured.step.value
@@ -284,7 +296,7 @@ def judge_clusters(
         price_per_hour=price,
         cost_per_1000_samples=None if price is None else cost(price, step * 1000 / measured.workload.rows),
         time_to_train=time_to_train,
-        cost_to_train=None if price is None or time_to_train is None else cost(price, time_to_train),
+        cost=None if cost_of_run is None else cost_of_run.value,
     )
     best, advice = decide(now, measured, found)
     extremes = {"fastest": fastest(found), "cheapest": cheapest(found), "knee": knee(found), "advised": best}

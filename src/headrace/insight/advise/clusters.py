@@ -37,7 +37,7 @@ class Candidate(msgspec.Struct, frozen=True):
         limit: what decides the step: ``compute``, ``workers`` or ``network``.
         verdict: ``compute-bound``, ``input-bound`` or ``network-bound``.
         price_per_hour: of the whole cluster; None when a price is not known.
-        cost_per_1000_samples, cost_to_train: in the currency of the prices.
+        cost_per_1000_samples, cost: in the currency of the prices; `cost` is that of the whole run, as in its report.
         time_to_train: seconds; None when the run has not completed.
         marks: ``frontier`` (nothing else is both faster and cheaper), ``fastest``, ``cheapest``, ``knee``, ``advised``.
     """
@@ -52,7 +52,7 @@ class Candidate(msgspec.Struct, frozen=True):
     price_per_hour: float | None
     cost_per_1000_samples: Range | None
     time_to_train: Range | None
-    cost_to_train: Range | None
+    cost: Range | None
     marks: tuple[str, ...] = ()
 
     @property
@@ -70,6 +70,7 @@ class Scenario(msgspec.Struct, frozen=True):
         workers: data workers on a data host; None for one a core.
         residual: measured step of the run's own cluster / what the model says of it, minus 1.
         other_seconds: of the run's time to train, what was no step; None when the run has not completed.
+        other_billed: of the seconds from the start of its instances to its end, what was no step; None likewise.
     """
 
     measured: Measured
@@ -77,6 +78,7 @@ class Scenario(msgspec.Struct, frozen=True):
     workers: int | None = None
     residual: float = 0.0
     other_seconds: float | None = None
+    other_billed: float | None = None
 
 
 def own_pools(measured: Measured) -> list[Pool]:
@@ -152,6 +154,7 @@ def candidate(scenario: Scenario, instance_type: str, data_hosts: int) -> Candid
     step = widened(found.step, scenario.residual)
     price = _price(scenario, instance_type, data_hosts)
     time = None if scenario.other_seconds is None else _scaled(step, measured.steps, scenario.other_seconds)
+    billed = None if scenario.other_billed is None else _scaled(step, measured.steps, scenario.other_billed)
     a_thousand = 1000 / measured.workload.rows
     return Candidate(
         data_hosts=data_hosts,
@@ -164,7 +167,7 @@ def candidate(scenario: Scenario, instance_type: str, data_hosts: int) -> Candid
         price_per_hour=price,
         cost_per_1000_samples=_money(price, _scaled(step, a_thousand)),
         time_to_train=time,
-        cost_to_train=None if time is None else _money(price, time),
+        cost=None if billed is None else _money(price, billed),
     )
 
 

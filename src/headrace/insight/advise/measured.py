@@ -14,7 +14,7 @@ import msgspec
 from headrace.errors import UsageError
 from headrace.insight.advise.model import Range, Workload, around, exactly, pause_of
 from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
-from headrace.insight.loaders import by_loader, main_loader, window_of
+from headrace.insight.loaders import by_loader, job_time, main_loader, window_of
 from headrace.insight.thresholds import CROWDED
 from headrace.insight.witnesses import made_beside, short_of_cores
 from headrace.insight.workers import workers_report
@@ -240,13 +240,13 @@ class _Steps:
         if not all(kept.values()):
             raise not_enough("a rank trained for no longer than the first second, which is left out as warm-up")
         pool = [one for found in kept.values() for one in found]
-        count = sum(one.steps for one in pool)
+        _, seconds, count = job_time(kept)
         self.kept_samples = sum(one.samples for one in pool)
         if not self.kept_samples:
             raise not_enough("its loader does not tell how many samples a batch has")
         self.bytes = sum(one.bytes for one in pool)
         self.rows = sum(sum(o.samples for o in found) / sum(o.steps for o in found) for found in kept.values())
-        self.step = _spread(sum(one.step for one in pool) / count, [one.step / one.steps for one in pool])
+        self.step = _spread(seconds / count, [one.step / one.steps for one in pool])
         self.wait = sum(one.wait for one in pool) / sum(one.step for one in pool)
         # A rank that waits in a collective for another one's batch counts that as compute: the least is the true one.
         least = min(kept.values(), key=_working)

@@ -32,7 +32,8 @@ class Current(msgspec.Struct, frozen=True):
         predicted: what the model says of the same cluster, seconds: not a measurement, but the model's proof.
         residual: step / predicted - 1.
         price_per_hour, cost_per_1000_samples: None when a price is not known.
-        time_to_train, cost_to_train: None when the run has not completed.
+        time_to_train: seconds; None when the run has not completed.
+        cost: the run's `cost`, as its report has it; None when the run has not completed.
     """
 
     cluster: str
@@ -43,7 +44,7 @@ class Current(msgspec.Struct, frozen=True):
     price_per_hour: float | None
     cost_per_1000_samples: float | None
     time_to_train: float | None
-    cost_to_train: float | None
+    cost: float | None
 
 
 def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tuple[Candidate | None, str]:
@@ -81,7 +82,10 @@ def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tupl
         )
     removing = [one for one in useful if one.wait < BALANCED]
     best = min(removing, key=by_cost) if removing else (knee(useful) or min(useful, key=by_cost))
-    end = "removes the wait" if removing else f"shortens the wait to {100 * best.wait:.0f} % (no candidate removes it)"
+    many = best.data_hosts > 1
+    end = f"remove{'' if many else 's'} the wait"
+    if not removing:
+        end = f"shorten{'' if many else 's'} the wait to {100 * best.wait:.0f} % (no candidate removes it)"
     return best, (
         f"{_hosts(best)} {end}: a predicted step of {_ms(best.step.value)} ({_ms(best.step.low)} to "
         f"{_ms(best.step.high)}) instead of {_ms(now.step.value)} measured{_money(now, best)}."

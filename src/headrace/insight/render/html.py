@@ -91,8 +91,9 @@ def _compared(cell: Cell) -> str:
     if cell.differs is not None and cell.ratio is not None:
         said = f"{cell.ratio:.2f} &times;, {BEYOND if cell.differs else WITHIN}"
         lines.append(f"<mark>{said}</mark>" if cell.differs else f"<small>{said}</small>")
-    elif cell.ratio is not None and cell.ratio != 1.0:
-        lines.append(f"<small>{cell.ratio:.2f} &times;</small>")
+    elif cell.ratio is not None and (cell.noise or cell.ratio != 1.0):
+        said = f", {_text(cell.noise)}" if cell.noise else ""
+        lines.append(f"<small>{cell.ratio:.2f} &times;{said}</small>")
     return f'<td class="right">{"<br>".join(lines)}</td>'
 
 

@@ -98,7 +98,9 @@ def cost_sheets(cost: CostReport) -> tuple[Sheet, ...]:
         for one in cost.groups
     )
     sums = (cost.total, cost.platform, cost.per_hour, cost.per_step, cost.per_1000_samples, cost.per_epoch)
-    known = tuple((title(one.name), number(one), spread(one)) for one in sums if one.value is not None)
+    # A sum that is not known stands there too, and why; without any price the notes have said it all.
+    priced = any(one.value is not None for one in sums)
+    known = tuple((title(one.name), number(one), spread(one), one.note) for one in sums) if priced else ()
     return (
         Sheet(
             f"cost ({cost.region}, list prices)",
@@ -106,7 +108,7 @@ def cost_sheets(cost: CostReport) -> tuple[Sheet, ...]:
             groups,
             frozenset({2, 3, 4, 5}),
         ),
-        Sheet("", ("cost", "amount", "10th to 90th percentile"), known, frozenset({1})),
+        Sheet("", ("cost", "amount", "10th to 90th percentile", ""), known, frozenset({1})),
     )
 
 
@@ -135,7 +137,7 @@ def _compared(row: Row) -> tuple[str, ...]:
         cells += [number(cell.figure), spread(cell.figure)]
         if index:
             ratio = MISSING if cell.ratio is None else f"{cell.ratio:.2f}"
-            cells += [ratio, {True: BEYOND, False: WITHIN, None: ""}[cell.differs]]
+            cells += [ratio, {True: BEYOND, False: WITHIN, None: cell.noise}[cell.differs]]
     return tuple(cells)
 
 
