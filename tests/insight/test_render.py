@@ -26,7 +26,7 @@ from headrace.insight.render.words import number, quantity, spread
 from headrace.insight.timeseries.columns import Columns
 from headrace.insight.timeseries.model import Line, Metrics
 from headrace.insight.timeseries.summary import MOST_POINTS, read_charts, report_charts
-from headrace.runs import Cause, GpuUse, Run, Status, Stream, ValueSecond
+from headrace.runs import Cause, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
 EVIL = '<script>alert("1")</script> | `x` & "y"'
@@ -340,3 +340,34 @@ def test_a_spread_has_the_digits_of_its_figure() -> None:
     assert spread(Figure("step_time", "ms", 109.9, None, Spread(102.14, 117.0, 9))) == "[102.1 .. 117.0]"
     assert spread(Figure("step_time", "ms", 1.0)) == ""
     assert number(Figure("step_time", "ms", None)) == "-"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_figures_of_the_same_seconds_agree_on_what_is_noise(tmp_path: Path, seed: int) -> None:
+    noise = (0.02, 0.1, 0.3)[seed % 3]
+    lengths = (0.1, 0.1 * (1 + 0.02 * seed))
+    records = [loader(0.4, step=step, seconds=20, noise=noise, seed=10 * seed + n) for n, step in enumerate(lengths)]
+    found = compare([report(record(tmp_path, f"job-{n}", {rank(0): one})) for n, one in enumerate(records)])
+    said = {row.name: (row.cells[1].differs, row.cells[1].noise) for row in found.rows}
+    names = ("step_time", "samples_per_second", "cost_per_1000_samples", "cost_per_step")
+    assert len({said[name] for name in names}) == 1, said
+    ranges = [cell.figure.confidence for row in found.rows for cell in row.cells]
+    assert all(one.low >= 0 and one.freedom >= 2 for one in ranges if one is not None)
+
+
+def test_where_samples_were_not_counted_their_cost_is_a_dash_with_a_reason(tmp_path: Path) -> None:
+    records: list[Metric] = [
+        msgspec.structs.replace(one, samples=0) for one in loader(0.4) if isinstance(one, LoaderSecond)
+    ]
+    found = report(record(tmp_path, "scalars", {rank(0): records}))
+    rows = {row[0]: row for sheet in report_sheets(found) for row in sheet.rows}
+    assert rows["cost of 1,000 samples"][1] == "-"
+    assert "do not tell how many samples" in rows["cost of 1,000 samples"][3]
+    assert rows["cost of a step"][1] != "-"
+    assert found.cost is not None
+    assert [epoch.samples for epoch in found.cost.epochs] == [None]
+    assert found.training is not None
+    assert found.training.samples.value is None
+    both = compare([found, found])
+    (row,) = [row for row in both.rows if row.name == "cost_per_1000_samples"]
+    assert [(cell.figure.value, cell.ratio, cell.noise) for cell in row.cells] == [(None, None, "")] * 2

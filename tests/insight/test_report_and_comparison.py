@@ -11,6 +11,8 @@ import pytest
 from headrace.errors import UsageError
 from headrace.insight import FORMULAS, Comparison, Report, compare, report
 from headrace.insight.figures import percentile, spread_of
+from headrace.insight.render.html import report_page
+from headrace.insight.timeseries.summary import read_charts
 from headrace.runs import Cause, EventWriter, HostSecond, LoaderSecond, MetricWriter, Run, Status, Stream, create_run
 from headrace.runs.events import DataWorkerLost, Event, JobStarted, ProgramExited, ProgramStarted, RunFinished
 
@@ -194,7 +196,12 @@ def test_without_a_plan_a_note_says_why_there_is_no_cost(tmp_path: Path, damaged
     assert found.notes[0].startswith(
         "plan.json cannot be read, so the instance types and what the run costs are not known"
     )
-    assert "plan.json" not in " ".join(report(make(tmp_path, "k", {})).notes)
+    assert found.unread == found.notes[0]
+    header = report_page(found, read_charts(run, found)).partition("</header>")[0]
+    assert "plan.json cannot be read" in header
+    other = report(make(tmp_path, "k", {}))
+    assert other.unread == ""
+    assert "plan.json" not in " ".join(other.notes)
 
 
 def test_missing_metrics_give_none_and_a_note_never_zero(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -116,6 +117,12 @@ def test_step_time_data_wait_and_rates_are_those_of_the_report() -> None:
     assert (step_time.low[3], step_time.high[3]) == (50.0, 300.0)
     assert "queue" not in {chart.name for chart in found.charts}
     assert any(note.startswith("queue depth") for note in found.notes)
+
+
+def test_samples_that_were_not_counted_are_no_rate_of_0() -> None:
+    found = charts_of([(RANKS[0], msgspec.structs.replace(loader(T + n + 0.5), samples=0)) for n in range(10)])
+    assert "samples_per_second" not in {chart.name for chart in found.charts}
+    assert any(note.startswith("samples/s: the loader's batches do not tell") for note in found.notes)
 
 
 def test_a_step_that_is_long_shows_as_long_and_a_peak_survives_a_wide_bucket() -> None:

@@ -76,6 +76,7 @@ class Report(msgspec.Struct, frozen=True):
         cost: what it costs; None when plan.json, which names the instance types, cannot be read.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
+        unread: why plan.json cannot be read, so that there is no cost; empty when it was read. It is among the notes.
     """
 
     job_name: str
@@ -100,6 +101,7 @@ class Report(msgspec.Struct, frozen=True):
     cost: CostReport | None
     notes: tuple[str, ...]
     formulas: dict[str, str]
+    unread: str = ""
 
 
 class PlannedGroup(msgspec.Struct, frozen=True):
@@ -147,7 +149,7 @@ def report(run: Run) -> Report:
     servers = {s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()}
     measured = (loaders, hosts, workers, servers, values)
     found = judge(header, state, plan, *measured, cost=cost, damage=tuple(run.damage), now=now)
-    return msgspec.structs.replace(found, notes=(unread, *found.notes)) if unread else found
+    return msgspec.structs.replace(found, notes=(unread, *found.notes), unread=unread) if unread else found
 
 
 def _plan(run: Run, part: type[P]) -> P | None:

@@ -27,10 +27,11 @@ def report_page(report: Report, metrics: Metrics) -> str:
     """
     verdict = report.verdict
     cause = f'<p class="cause">{_text(f"cause: {report.cause}")}</p>' if report.cause is not None else ""
+    unread = f'<p class="cause">{_text(report.unread)}</p>' if report.unread else ""
     trained = f"time to train: {number(report.time_to_train)} {report.time_to_train.note}".strip()
     stands = standing(report.status, report.degraded)
     body = [
-        f"<header><h1>{_text(report.run_id)}</h1><p>{_text(stands)} · {_text(trained)}</p>{cause}</header>",
+        f"<header><h1>{_text(report.run_id)}</h1><p>{_text(stands)} · {_text(trained)}</p>{cause}{unread}</header>",
         f'<section class="verdict">{_badge(verdict)}<p class="sentence">{_text(verdict.sentence)}.</p>'
         f"<p>{_text(verdict.next)}.</p>{_table(evidence_sheet(verdict))}"
         f"<p class='rule'>Rule: {_text(verdict.formula)}</p></section>",

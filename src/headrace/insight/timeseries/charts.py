@@ -30,10 +30,13 @@ def metrics(run_id: str, columns: Columns, grid: Grid, end: float) -> Metrics:
     charts = tuple(chart for make in _CHARTS for chart in make(columns, grid))
     found = {chart.name for chart in charts}
     notes = [note for name, note in _MISSING.items() if name not in found] if columns.records else [_NOTHING]
+    if "step_time" in found and "samples_per_second" not in found:
+        notes.append(_NOT_COUNTED)
     return Metrics(run_id, grid.start, end, grid.width, grid.times, columns.records, charts, tuple(notes))
 
 
 _NOTHING = "no metrics yet: agents and loaders write one record a second"
+_NOT_COUNTED = "samples/s: the loader's batches do not tell how many samples they have"
 _MISSING = {
     "step_time": "step time, data wait, samples/s: no loader reported; use headrace.feed.DataLoader or headrace.track",
     "gpu": "GPU: none was measured on these hosts",
@@ -89,7 +92,9 @@ def _step_shares(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 
 def _samples(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = [line_of(name, "", _loader_rate(ranks, "samples", grid)) for name, ranks in loaders(columns)]
+    # Batches without rows were not counted: that is no rate of 0.
+    counted = [(name, ranks) for name, ranks in loaders(columns) if any(rank["samples"].any() for rank in ranks)]
+    lines = [line_of(name, "", _loader_rate(ranks, "samples", grid)) for name, ranks in counted]
     yield from chart_of("samples_per_second", "Samples/s", "1/s", "ranks * sum(samples) / sum(step)", lines)
 
 

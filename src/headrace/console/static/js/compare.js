@@ -22,7 +22,7 @@ function picker(lines, value, index) {
 function row(found, entry, index, origin) {
   const most = Math.max(...entry.cells.map(({ figure }) => Math.abs(figure.value ?? 0)));
   const name = title(entry.name) + (entry.group ? ` · ${entry.group}` : "");
-  return el("tr", {}, el("th", { scope: "row" }, name), entry.cells.map(({ figure, ratio, differs }, at) => {
+  return el("tr", {}, el("th", { scope: "row" }, name), entry.cells.map(({ figure, ratio, differs, noise }, at) => {
     const bar = el("i");
     bar.style.width = most > 0 ? `${(100 * Math.abs(figure.value ?? 0)) / most}%` : "0";
     const range = figure.spread ? `${number(figure.spread.low, figure.unit)} – ${number(figure.spread.high, figure.unit)}` : figure.note;
@@ -31,6 +31,7 @@ function row(found, entry, index, origin) {
       at && ratio !== null ? el("span", { class: "ratio", "data-field": `rows[${index}].cells[${at}].ratio`, "data-command": origin.command, "data-value": ratio }, `× ${ratio.toFixed(2)}`) : null,
       differs === true ? el("span", { class: "sure", title: "beyond the noise of the steps, with 95 % confidence" }, "differs") : null,
       differs === false ? el("span", { class: "ratio", title: "not beyond the noise of the steps, with 95 % confidence" }, "within the noise") : null,
+      noise ? el("span", { class: "ratio", title: "whether the noise of the steps explains the difference" }, noise) : null,
       figure.value === null ? null : el("div", { class: "meter", "aria-hidden": "true" }, bar),
       el("span", { class: "spread" }, range));
   }));

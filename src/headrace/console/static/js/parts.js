@@ -45,6 +45,7 @@ export class ReportParts {
       [report.cost?.total, "cost.total"],
     ].filter(([figure]) => isFigure(figure) && (figure.value !== null || ["time_to_train", "data_wait", "cost"].includes(figure.name)));
     fill(this.places.figures, this.head("Figures", "figures"),
+      report.unread ? el("div", { class: "notice", role: "status" }, report.unread) : null,
       el("div", { class: "figures" }, shown.map(([figure, field]) => card(figure, field, origin, field === "cost.total" ? "Cost so far" : title(figure.name)))));
   }
 
@@ -65,7 +66,7 @@ export class ReportParts {
     const place = this.places.cost;
     place.hidden = !cost;
     if (!cost) return;
-    const sums = ["total", "platform", "per_hour", "per_step", "per_epoch", "per_1000_samples"].filter((name) => isFigure(cost[name]) && cost[name].value !== null);
+    const sums = ["total", "platform", "per_hour", "per_step", "per_epoch", "per_1000_samples"].filter((name) => isFigure(cost[name]) && (cost[name].value !== null || name === "per_1000_samples"));
     const price = (group) => (group.price ? `${group.price.price} ${group.price.unit}` : "no price known");
     const from = (group) => (group.price ? `${group.price.source}, ${group.price.as_of}, ${group.price.status}` : "");
     fill(place, this.head("Cost", "cost"), el("div", { class: "card" },
