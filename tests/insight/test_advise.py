@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
+from recorded_runs import FEED, feed, host, loader, record
+from recorded_runs import rank as recorded_rank
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
 from headrace.errors import UsageError
+from headrace.insight import cost_report, report
 from headrace.insight.advise import (
     DEFAULT_TYPES,
     Advised,
@@ -16,6 +22,7 @@ from headrace.insight.advise import (
     PlannedHosts,
     Range,
     Workload,
+    advised,
     judge_clusters,
     measure,
 )
@@ -371,3 +378,34 @@ def test_a_run_that_tells_too_little_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         measure(PLAN, loaders, workers, hosts)
+
+
+def test_what_the_run_cost_is_what_its_report_says(tmp_path: Path) -> None:
+    hosts = {Stream(one.group, one.host, "host"): host(0.5) for one in (recorded_rank(0), FEED)}
+    run = record(tmp_path, "priced", {recorded_rank(0): loader(0.5), FEED: feed(0.9, 0.0), **hosts})
+    (run.paths.root / "job.json").write_text("{}")
+    plan = json.loads((run.paths.root / "plan.json").read_text())
+    plan["groups"][0]["feed_executors"] = 2
+    (run.paths.root / "plan.json").write_text(json.dumps(plan))
+    found = advised(run, types=(DATA,), max_hosts=2)
+    money = report(run).cost
+    assert money is not None
+    assert found.now.cost == money.total.value == cost_report(run).total.value
+    assert money.total.window is not None
+    assert found.now.time_to_train is not None
+    assert money.total.window.seconds > found.now.time_to_train, "or the test tells nothing"
+    one = found.candidates[-1]
+    assert one.cost is not None
+    steps = found.measured.steps * (one.step.value - found.now.step.value)
+    assert one.cost.value == pytest.approx(cost(one.price_per_hour or 0, money.total.window.seconds + steps))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (DATA, "data hosts of ml.c5.xlarge remove the wait"),
+        ("ml.c5.18xlarge", "1 data host of ml.c5.18xlarge removes the wait"),
+    ],
+)
+def test_one_host_removes_and_several_remove(kind: str, words: str) -> None:
+    assert words in advise(measured(), kind).advice

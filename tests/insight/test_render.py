@@ -12,7 +12,8 @@ import pytest
 from recorded_runs import FEED, START, feed, host, loader, rank, record
 
 from headrace.insight import Comparison, Report, compare, report
-from headrace.insight.figures import Figure, Spread
+from headrace.insight.figures import Confidence, Figure, Spread
+from headrace.insight.noise import differ
 from headrace.insight.render import (
     comparison_markdown,
     comparison_page,
@@ -371,3 +372,28 @@ def test_where_samples_were_not_counted_their_cost_is_a_dash_with_a_reason(tmp_p
     both = compare([found, found])
     (row,) = [row for row in both.rows if row.name == "cost_per_1000_samples"]
     assert [(cell.figure.value, cell.ratio, cell.noise) for cell in row.cells] == [(None, None, "")] * 2
+
+
+def test_a_difference_of_times_is_one_of_rates_too_though_rates_are_farther_from_normal(slow: Report) -> None:
+    def noisy(milliseconds: float) -> Report:
+        """20 ms of error; as rates the same values would lie within the noise of each other."""
+        time = Figure("step_time", "ms", milliseconds, confidence=Confidence(0.0, 300.0, 20.0, 20.0))
+        rate = 1000 / milliseconds
+        same = Confidence(0.0, 20.0, 20.0 * rate / milliseconds, 20.0)
+        assert slow.training is not None
+        assert slow.cost is not None
+        training = msgspec.structs.replace(
+            slow.training, step_time=time, samples_per_second=Figure("samples_per_second", "1/s", rate, confidence=same)
+        )
+        per_sample = Figure("cost_per_1000_samples", "USD", milliseconds / 1000)
+        cost = msgspec.structs.replace(slow.cost, per_1000_samples=per_sample)
+        return msgspec.structs.replace(slow, training=training, cost=cost)
+
+    a, b = noisy(100.0), noisy(160.0)
+    rates = [one.training.samples_per_second for one in (a, b) if one.training is not None]
+    (first, known_a), (second, known_b) = [(one.value or 0.0, one.confidence) for one in rates]
+    assert known_a is not None
+    assert known_b is not None
+    assert not differ(first, known_a, second, known_b), "or the test tells nothing"
+    rows = {row.name: row.cells[1].differs for row in compare([a, b]).rows}
+    assert [rows[name] for name in ("step_time", "samples_per_second", "cost_per_1000_samples")] == [True] * 3
