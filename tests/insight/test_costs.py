@@ -185,6 +185,24 @@ def test_ranks_share_the_steps_of_an_epoch_and_the_slowest_decides_how_long_it_t
     assert (epoch.steps, epoch.samples, epoch.seconds) == (20, 320, 6.0)
 
 
+def test_the_steps_of_the_job_times_their_cost_are_the_cost_of_the_training() -> None:
+    state = state_of([*BEGIN, END], False)
+    lengths = {"0": 1.0, "1": 1.4, "2": 1.0}  # three ranks that do not wait for each other
+    loaders = {
+        Stream("dnn", "algo-1", name): [second(120 + n * length, length) for n in range(10)]
+        for name, length in lengths.items()
+    }
+    found = cost_of(state, PricedJob((DNN, DATA)), loaders, now=200.0)
+    (epoch,) = found.epochs
+    assert (epoch.steps, epoch.seconds) == (100, pytest.approx(14.0))
+    assert found.per_step.value is not None
+    assert found.per_1000_samples.value is not None
+    assert epoch.samples == 2400
+    assert 100 * found.per_step.value == pytest.approx((P4D + 2 * C5) * 14.0 / 3600)
+    assert epoch.cost.value == pytest.approx(100 * found.per_step.value)
+    assert epoch.cost.value == pytest.approx(2.4 * found.per_1000_samples.value)
+
+
 def test_without_a_loader_there_are_no_steps_to_price() -> None:
     found = costs([*BEGIN, END])
     assert values(found.per_step) == (None, "no loader has a record after its warm-up")
