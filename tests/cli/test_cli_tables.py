@@ -18,6 +18,9 @@ from test_cli_runs import make
 from headrace.cli.columns import Columns, columns
 from headrace.cli.main import invoke
 from headrace.cli.tables import console
+from headrace.cli.timetables import show_metrics
+from headrace.insight.timeseries.model import Chart, Line, Metrics
+from headrace.runs import LogWriter, Stream
 
 Show = Callable[..., str]
 run = test_cli_cost.run  # the fixture
@@ -147,15 +150,16 @@ def test_a_reader_that_has_gone_ends_every_command_with_141(cli: Cli, run: str, 
         assert child.wait(30) == 141
 
 
-def test_metrics_show_the_least_and_the_greatest_of_the_records(show: Show, cli: Cli) -> None:
-    paths = make(cli, "j")
-    shown = show(0, "metrics", "j", "--points", "1")
-    found = json.loads(show(0, "metrics", "j", "--points", "1", "--output", "json"))
-    (cpu,) = [chart["lines"][0] for chart in found["charts"] if chart["name"] == "cpu"]
-    assert min(cpu["low"]) <= min(value for value in cpu["values"] if value is not None)
-    assert "least and greatest of Where a step goes" in shown
-    assert f"of values of {found['width']:g} s each" in shown
-    assert paths.id
+def test_metrics_show_the_least_and_the_greatest_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (Line("train", "", [5.0, None, 4.0], [1.5, None, 3.0], [6.0, None, 9.5]), Line("eval", "", [7.0, 8.0, 7.5]))
+    chart = Chart("step_time", "Step time", "ms", "", lines)
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    show_metrics(Metrics("j", 0.0, 6.0, 2.0, [0.0, 2.0, 4.0], 9, (chart,), ()))
+    rows = [line.split() for line in out.getvalue().splitlines()]
+    assert rows[1][:7] == ["Step", "time,", "ms", "train", "1.5", "4", "9.5"]
+    assert rows[2][:4] == ["eval", "7", "7.5", "8"]
+    assert "note: least and greatest of Step time: of values of 2 s each" in out.getvalue()
 
 
 def test_metrics_refuse_what_is_no_stretch_of_time_and_say_when_one_is_empty(cli: Cli, show: Show) -> None:
@@ -223,3 +227,20 @@ def test_advise_refuses_what_names_nothing(cli: Cli, arguments: list[str], error
     assert (refused.returncode, refused.stdout) == (2, "")
     assert error in refused.stderr
     assert "hint: " in refused.stderr
+
+
+def test_a_report_says_what_the_search_for_metrics_left_out(cli: Cli, show: Show) -> None:
+    paths = make(cli, "j")
+    (paths.root / "plan.json").write_text('{"metric_definitions": [{"name": "loss", "regex": "(x)"}]}')
+    with LogWriter(paths.log(Stream("dnn", "algo-1", "agent"))) as log:
+        log.write_line("o", b"metric definition loss is switched off: its regex tries too many ways")
+    told = "dnn/algo-1[agent]: metric definition loss is switched off: its regex tries too many ways"
+    assert f"note: {told}" in show(0, "report", "j")
+    assert told in json.loads(show(0, "report", "j", "--output", "json"))["notes"]
+
+
+def test_the_help_of_run_names_every_exit_code(cli: Cli) -> None:
+    told = " ".join(cli("run", "--help").stdout.split())
+    assert (
+        "2 the job cannot start (nothing was started), 4 stopped because its budget was used up, 130 stopped." in told
+    )

@@ -79,7 +79,7 @@ class Columns:
             if number:
                 yield Text()
             for name, value in _named(names, row):
-                first = Text(name, style="bold")
+                first = Text().append(name, style="bold")
                 if name and indent < named:
                     yield first
                     first = Text()
@@ -98,7 +98,7 @@ def _named(names: Sequence[str], row: Sequence[Text]) -> list[tuple[str, Text]]:
         if not cell.plain:
             continue
         if name or not found:
-            found.append((name, cell.copy()))
+            found.append((name, Text().append_text(cell)))
         else:
             found[-1][1].append(" " * _GAP).append_text(cell)
     return found
