@@ -194,7 +194,7 @@ CALLS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: ",".join(call) or "defaults")
 def test_attributes_read_as_torch_s(call: dict[str, Any]) -> None:
     ours, theirs = DataLoader(TEN, **call), TorchLoader(TEN, **call)  # type: ignore[arg-type, var-annotated]
     for name in READ:
