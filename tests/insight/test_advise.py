@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
+import sys
+
 import msgspec
 import pytest
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
+from headrace.cli.advicetables import milliseconds, show_advised
 from headrace.errors import UsageError
 from headrace.insight.advise import (
     DEFAULT_TYPES,
@@ -364,3 +369,28 @@ def test_a_run_that_tells_too_little_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         measure(PLAN, loaders, workers, hosts)
+
+
+@pytest.mark.parametrize("width", [0, 60, 80, 100])
+def test_every_figure_of_the_advice_is_shown_whole_however_narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    found = advise(measured())
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: bool(width))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("COLUMNS", str(width or 80))
+    monkeypatch.setenv("TERM", "xterm")
+    show_advised(found, everything=True)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert "…" not in shown
+    assert not width or max(map(len, shown.splitlines())) <= width
+    squeezed, place = re.sub(r"\s", "", shown), 0
+    for one in found.candidates:
+        assert one.cost_to_train is not None
+        figures = (
+            milliseconds(one.step.value),
+            f"{100 * one.wait:.0f} %",
+            f"{one.cost_to_train.value:.3g}",
+            one.verdict,
+        )
+        for text in (one.title, *figures, *one.marks):  # in this order, one candidate after the other
+            place = squeezed.index(re.sub(r"\s", "", text), place) + 1
