@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
 from pathlib import Path
 
 import msgspec
@@ -12,6 +15,7 @@ from recorded_runs import rank as recorded_rank
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
+from headrace.cli.advicetables import milliseconds, show_advised
 from headrace.errors import UsageError
 from headrace.insight import cost_report, report
 from headrace.insight.advise import (
@@ -409,3 +413,28 @@ def test_what_the_run_cost_is_what_its_report_says(tmp_path: Path) -> None:
 )
 def test_one_host_removes_and_several_remove(kind: str, words: str) -> None:
     assert words in advise(measured(), kind).advice
+
+
+@pytest.mark.parametrize("width", [0, 60, 80, 100])
+def test_every_figure_of_the_advice_is_shown_whole_however_narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    found = advise(measured())
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: bool(width))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("COLUMNS", str(width or 80))
+    monkeypatch.setenv("TERM", "xterm")
+    show_advised(found, everything=True)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert "…" not in shown
+    assert not width or max(map(len, shown.splitlines())) <= width
+    squeezed, place = re.sub(r"\s", "", shown), 0
+    for one in found.candidates:
+        assert one.cost is not None
+        figures = (
+            milliseconds(one.step.value),
+            f"{100 * one.wait:.0f} %",
+            f"{one.cost.value:.3g}",
+            one.verdict,
+        )
+        for text in (one.title, *figures, *one.marks):  # in this order, one candidate after the other
+            place = squeezed.index(re.sub(r"\s", "", text), place) + 1

@@ -242,6 +242,12 @@ LIMITS = [
     (ONE + "tags: [" + ", ".join(f"{{key: k{n}, value: b}}" for n in range(51)) + "]", "tags", 6, ["at most 50"]),
     (ONE + f"metric_definitions: [{{name: a, regex: {'x' * 501}}}]", "metric_definitions[0].regex", 6, ["1 to 500"]),
     (ONE + "metric_definitions: [{name: a, regex: '(b'}]", "metric_definitions[0].regex", 6, ["regular exp"]),
+    (
+        ONE + "metric_definitions: [{name: a, regex: (b)}, {name: b, regex: (b)}, {Name: a, Regex: (c)}]",
+        "metric_definitions[2].Name",
+        6,
+        ["different from the other metrics'"],
+    ),
     (ONE + "metric_definitions: [{name: a, regex: b}]", "metric_definitions[0].regex", 6, ["must have a group"]),
     (ONE + "distribution: {mpi: {enabled: true, processes_per_host: 0}}", "distribution.mpi.processes_per_host", 6, []),
     (

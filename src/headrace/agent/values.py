@@ -24,6 +24,7 @@ from types import FrameType
 from headrace.instance.launch import MetricDefinition
 from headrace.runs import MetricWriter
 from headrace.runs.metrics import ValueSecond
+from headrace.runs.words import OF_DEFINITIONS, TOLD_ONCE
 
 LINE_CHARACTERS = 4096
 SEARCH_SECONDS = 0.05
@@ -120,7 +121,7 @@ class LogValues:
         """Writes what is left, and says what was left out."""
         self.flush()
         for what, count in self._left_out.items():
-            self._note(f"metric definitions: {count} {what}")
+            self._note(f"{OF_DEFINITIONS}s: {count} {what}")
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
         self._writer.close()
 
@@ -158,7 +159,7 @@ class LogValues:
         if rule.strikes == STRIKES:
             self._rules.remove(rule)
             self._note(
-                f"metric definition {rule.name} is switched off: {STRIKES} of its searches took more than "
+                f"{OF_DEFINITIONS} {rule.name} is switched off: {STRIKES} of its searches took more than "
                 f"{SEARCH_SECONDS * 1000:g} ms; its regex tries too many ways to match: {rule.regex.pattern}"
             )
 
@@ -183,5 +184,5 @@ class LogValues:
     def _leave_out(self, what: str, count: int = 1, example: str = "") -> None:
         if what not in self._left_out:
             seen = f", the first: {example[:_SHOWN]!r}" if example else ""
-            self._note(f"metric definitions: {what}{seen} (told once, counted at the end)")
+            self._note(f"{OF_DEFINITIONS}s: {what}{seen}{TOLD_ONCE}")
         self._left_out[what] += count

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.columns import columns
 from headrace.cli.tables import console
 from headrace.insight.advise import Advised, Candidate, Range
 
@@ -21,11 +21,11 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print()
     now = found.now
     unit = f"{found.currency}/1000 samples"
-    table = _table(
+    table = columns(
         ("measured, this run", "step", "", "data wait", unit, f"{found.currency} to train"), right=("step", "data wait")
     )
-    table.add_row(
-        Text(now.cluster),
+    table.add(
+        now.cluster,
         milliseconds(now.step.value),
         _range(now.step),
         f"{100 * now.wait:.1f} %",
@@ -35,12 +35,12 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print(table)
     out.print()
     shown = [one for one in found.candidates if everything or one.marks]
-    table = _table(
+    table = columns(
         ("predicted, data hosts", "step", "", "data wait", unit, f"{found.currency} to train", "verdict", ""),
         right=("step", "data wait"),
     )
     for one in shown:
-        table.add_row(*_cells(one))
+        table.add(*_cells(one))
     out.print(table)
     hidden = len(found.candidates) - len(shown)
     if hidden:
@@ -62,9 +62,9 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print(Text("note: [a .. b]: measured, 10th to 90th percentile of the seconds; predicted, what follows from it"))
 
 
-def _cells(one: Candidate) -> tuple[Text, ...]:
+def _cells(one: Candidate) -> tuple[str, ...]:
     per_sample, train = one.cost_per_1000_samples, one.cost
-    cells = (
+    return (
         one.title,
         milliseconds(one.step.value),
         _range(one.step),
@@ -74,7 +74,6 @@ def _cells(one: Candidate) -> tuple[Text, ...]:
         one.verdict,
         " ".join(one.marks),
     )
-    return tuple(Text(cell) for cell in cells)
 
 
 def _show_verified(found: Advised) -> None:
@@ -82,23 +81,16 @@ def _show_verified(found: Advised) -> None:
     assert proof is not None
     out = console()
     out.print()
-    table = _table(("verified", "step", "", "data wait"), right=("step", "data wait"))
+    table = columns(("verified", "step", "", "data wait"), right=("step", "data wait"))
     for name, step, wait in (
         ("predicted", proof.predicted, proof.predicted_wait),
         ("measured", proof.measured, proof.measured_wait),
     ):
-        table.add_row(name, milliseconds(step.value), _range(step), f"{100 * wait:.0f} %")
+        table.add(name, milliseconds(step.value), _range(step), f"{100 * wait:.0f} %")
     out.print(table)
     where = "inside" if proof.inside else "outside"
     error = f"measured {100 * proof.error:+.1f} % of the prediction, {where} its range"
     out.print(Text(f"{proof.cluster}: {error} ({proof.run_id})"))
-
-
-def _table(columns: tuple[str, ...], right: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table
 
 
 def milliseconds(seconds: float) -> str:

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.options import output_option
+from headrace.cli.options import output_option, region_option
+
+
+def _types(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise click.BadParameter(f"{value!r} names no instance type", context, option)
+    return names
 
 
 @click.command("advise", short_help="How many data hosts of which type would help, and at what price.")
 @click.argument("run")
 @click.option(
-    "--types", metavar="TYPE,...", default="", help="Instance types of data hosts to try.  [default: ml.c5.*]"
+    "--types", metavar="TYPE,...", callback=_types, help="Instance types of data hosts to try.  [default: ml.c5.*]"
 )
 @click.option("--max-hosts", type=click.IntRange(1, 64), default=8, show_default=True, help="Data hosts at most.")
-@click.option("--region", default="us-east-1", show_default=True, help="Whose list prices are taken.")
+@region_option
 @click.option("--all", "everything", is_flag=True, help="Show all candidates, not only those that stand out.")
 @click.option("--verify", is_flag=True, help="Run the best candidate on this machine, and compare.")
 @output_option
-def command(run: str, types: str, max_hosts: int, region: str, everything: bool, verify: bool, output: str) -> int:
+def command(
+    run: str,
+    types: tuple[str, ...] | None,
+    max_hosts: int,
+    region: str | None,
+    everything: bool,
+    verify: bool,
+    output: str,
+) -> int:
     """Tell how many data hosts would remove the wait of RUN, a run id or a job name (its newest run).
 
     A model (compute, workers, network: the longest decides) predicts the step of clusters that keep the hosts which
     train and put data hosts beside them. What the run did not measure is listed under "assumed". See docs/advise.md.
+    Prices are those of --region, else of us-east-1.
 
     --verify runs the advised cluster with the run's own code and data, each host on CPUs of its own. If this machine
     has too few CPUs for it, the best one that fits is run.
@@ -34,12 +52,14 @@ def command(run: str, types: str, max_hosts: int, region: str, everything: bool,
     """
     import msgspec
 
+    from headrace.catalog.prices import DEFAULT_REGION
     from headrace.cli.options import echo_json, open_run
     from headrace.insight import advise
 
     opened = open_run(run)
-    names = tuple(name.strip() for name in types.split(",") if name.strip()) or advise.DEFAULT_TYPES
-    found = advise.advised(opened, types=names, max_hosts=max_hosts, region=region)
+    found = advise.advised(
+        opened, types=types or advise.DEFAULT_TYPES, max_hosts=max_hosts, region=region or DEFAULT_REGION
+    )
     if verify:
         from headrace.cli.verifying import verify as run_candidate
 

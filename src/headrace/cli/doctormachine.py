@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.columns import Columns
 from headrace.cli.tables import console
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ def show(found: MachineReport) -> None:
         return
     apart = isolation.level == "namespace"
     out.print(Text(f"{found.job}: {'would clash' if apart else 'will clash'} with isolation none", style="bold"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for _ in range(3):
-        table.add_column()
+    table = Columns(())
     for clash in found.clashes:
-        table.add_row(Text(clash.place), Text(clash.text), Text(clash.why))
+        table.add(clash.place, clash.text, clash.why)
     out.print(table)

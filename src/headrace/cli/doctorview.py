@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.columns import Columns
 from headrace.cli.tables import console
 from headrace.insight.advice import Advice
 from headrace.insight.figures import Figure
@@ -56,23 +56,15 @@ def show_trial(report: TrialReport) -> None:
         out.print(Text(f"note: {note}"))
 
 
-def _table() -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
-    return table
-
-
 def _rank(rank: RankReport, *, many: bool) -> None:
     out = console()
     which = f"rank {rank.rank}: " if many else ""
     verdict = f"  ({rank.verdict.advice.value})" if many else ""
     out.print(Text(f"{which}{rank.loader}{verdict}", style="bold"))
-    table = _table()
+    table = Columns((), right=frozenset({1}))
     for name, title in TITLES.items():
         figure = rank.figures[name]
-        table.add_row(Text(title), Text(_value(figure)), Text(spread(figure) or figure.note))
+        table.add(title, _value(figure), spread(figure) or figure.note)
     out.print(table)
     for other in rank.others:
         out.print(Text(f"also seen, not judged: {other}"))
@@ -99,10 +91,10 @@ def _transfer(report: TrialReport) -> None:
         out.print(Text(f"a batch over TCP: not measured: {report.no_transfer}"))
     else:
         out.print(Text("a batch over TCP (headrace's feed on loopback, both ends on this machine)", style="bold"))
-        table = _table()
-        table.add_row("time", f"{1000 * transfer.seconds:.2f} ms", "")
-        table.add_row("CPU of the trainer", f"{1000 * transfer.trainer_cpu:.2f} ms", "")
-        table.add_row("CPU of the feed server", f"{1000 * transfer.worker_cpu:.2f} ms", "")
+        table = Columns((), right=frozenset({1}))
+        table.add("time", f"{1000 * transfer.seconds:.2f} ms", "")
+        table.add("CPU of the trainer", f"{1000 * transfer.trainer_cpu:.2f} ms", "")
+        table.add("CPU of the feed server", f"{1000 * transfer.worker_cpu:.2f} ms", "")
         out.print(table)
     if report.wires:
         limits = ", ".join(f"{_least(wire.milliseconds)} ms at {wire.gigabits} Gbit/s" for wire in report.wires)

@@ -71,13 +71,14 @@ def command(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -
 
 
 def _show(summaries: list[Summary], facts: dict[str, object]) -> None:
-    from headrace.cli.feedtables import table
+    from headrace.cli.columns import columns
     from headrace.cli.tables import console
 
-    shown = table(["batch", "contender"], ["batches/s", "[low .. high]", "GB/s", "CPU s/GB", "x torch"])
+    measured = ("batches/s", "[low .. high]", "GB/s", "CPU s/GB", "x torch")
+    shown = columns(("batch", "contender", *measured), right=measured)
     for each in summaries:
         ratio = "" if each.against_torch is None else f"{each.against_torch:.2f}"
-        shown.add_row(
+        shown.add(
             each.shape,
             each.contender,
             f"{each.batches_per_second:.1f}",
@@ -87,7 +88,7 @@ def _show(summaries: list[Summary], facts: dict[str, object]) -> None:
             ratio,
         )
     out = console()
-    out.print(shown, markup=False)
+    out.print(shown)
     out.print()
     out.print(FIGURES, markup=False)
     out.print(", ".join(f"{name} {value}" for name, value in facts.items()), markup=False)

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
+from headrace.cli.columns import columns
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.feed.fingerprint import differences
 from headrace.feed.inquiry import Answer
 from headrace.feed.messages import Status
-
-
-def table(left: Sequence[str], right: Sequence[str]) -> Table:
-    """Returns an empty table with columns that are aligned left, and behind them columns aligned right."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in left:
-        made.add_column(column, no_wrap=True)
-    for column in right:
-        made.add_column(column, justify="right", no_wrap=True)
-    return made
 
 
 def _megabytes(value: float) -> str:
@@ -32,25 +21,22 @@ def show_status(answers: Sequence[Answer]) -> None:
     out = console()
     told = [answer.status for answer in answers if answer.status is not None]
     if told:
-        servers = table(
-            ["host", "address", "version"],
-            ["up", "executors", "busy", "restarts", "queue", "clients", "slices/s", "MB/s", "CPU s", "staging MB"],
-        )
+        counts = ("up", "executors", "busy", "restarts", "queue", "clients", "slices/s", "MB/s", "CPU s", "staging MB")
+        servers = columns(("host", "address", "version", *counts), right=counts)
         for answer in answers:
             if answer.status is not None:
-                servers.add_row(*_server(answer.place.address, answer.status))
-        executors = table(["host"], ["executor", "pid", "busy", "slices", "restarts"])
-        clients = table(["host", "client"], ["rank", "of"])
+                servers.add(*_server(answer.place.address, answer.status))
+        slices = ("executor", "pid", "busy", "slices", "restarts")
+        executors = columns(("host", *slices), right=slices)
+        clients = columns(("host", "client", "rank", "of"), right=("rank", "of"))
         for status in told:
             for each in status.executors:
                 busy = "yes" if each.busy else "no"
-                executors.add_row(
-                    status.host, str(each.number), str(each.pid), busy, str(each.slices), str(each.restarts)
-                )
+                executors.add(status.host, str(each.number), str(each.pid), busy, str(each.slices), str(each.restarts))
             for client in status.clients:
-                clients.add_row(status.host, client.name, str(client.rank), str(client.world_size))
+                clients.add(status.host, client.name, str(client.rank), str(client.world_size))
         for each_table in (servers, executors, clients):
-            if each_table.row_count:
+            if each_table.rows:
                 out.print(each_table)
                 out.print()
     for other in told[1:]:

@@ -15,8 +15,6 @@ from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.listing import RunLine
 from headrace.runs.words import losses
 
-MESSAGE_CHARACTERS = 100
-
 
 def show_runs(lines: list[RunLine], every: bool) -> None:
     """Prints a list of runs."""
@@ -69,9 +67,8 @@ def show_status(run: Run, now: float) -> None:
 
 
 def _brief(message: str) -> str:
-    """The beginning of a message; the whole of a cause stands above the table."""
-    line = message.partition("\n")[0]
-    return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 1] + "…"
+    """The first line of a message; the whole of a cause stands above the table."""
+    return message.partition("\n")[0]
 
 
 def moment(seconds: float) -> str:

@@ -31,14 +31,33 @@ def output_option(command: F) -> F:
 
 def document_options(command: F) -> F:
     """Adds ``--output text|json|markdown|html`` and ``--file``, for commands that make a document."""
-    where = click.option("--file", metavar="FILE", help="Write it to FILE instead of standard output.")
+    where = click.option(
+        "--file",
+        metavar="FILE",
+        is_eager=True,  # the format follows from its name
+        callback=_file,
+        help="Write it to FILE instead of standard output; the name tells the format: .json, .md, .html, else text.",
+    )
     how = click.option(
         "--output",
         type=click.Choice(["text", "json", "markdown", "html"]),
-        default="text",
-        help="json: one document; html: one page with charts that needs nothing else.",
+        callback=_format,
+        help="json: one document; html: one page with charts that needs nothing else.  [default: as FILE, else text]",
     )
     return how(where(command))
+
+
+_FORMATS = {".json": "json", ".md": "markdown", ".html": "html"}
+
+
+def _file(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not Path(value).name:
+        raise click.BadParameter(f"{value!r} is no name of a file", context, option)
+    return value
+
+
+def _format(context: click.Context, option: click.Parameter, value: str | None) -> str:
+    return value or _FORMATS.get(Path(context.params.get("file") or "").suffix.lower(), "text")
 
 
 def set_option(command: F) -> F:

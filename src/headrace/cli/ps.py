@@ -13,7 +13,8 @@ from headrace.cli.options import output_option
 def command(every: bool, output: str) -> None:
     """List the runs of this machine that go on, or all of them.
 
-    A run whose engine was killed is shown as Failed.
+    A run whose engine was killed is shown as Failed. With --all, standard error names the runs whose header cannot be
+    read; they are in no list.
 
     \b
     Examples:
@@ -26,6 +27,7 @@ def command(every: bool, output: str) -> None:
     from headrace.cli.options import echo_json
     from headrace.runs import list_runs
     from headrace.runs.listing import run_line
+    from headrace.runs.store import unreadable_headers
 
     runs = [run for run in list_runs() if every or not run.finished]
     lines = [run_line(run, time.time()) for run in runs]
@@ -33,3 +35,6 @@ def command(every: bool, output: str) -> None:
         echo_json(lines)
     else:
         show_runs(lines, every)
+    if every:
+        for damage in unreadable_headers():
+            click.echo(f"headrace: {damage}", err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.columns import columns, notes, row
+from headrace.cli.columns import Columns, notes
 from headrace.insight import Comparison, Report, Verdict
 from headrace.insight.render import Sheet, comparison_sheets, report_sheets
 from headrace.insight.render.words import HOW, number, standing
@@ -35,14 +35,9 @@ def _verdict(verdict: Verdict, out: Console) -> None:
 
 def _sheet(sheet: Sheet, out: Console) -> None:
     """Prints one table; what is marked is bold."""
-    table = columns(sheet.columns)
-    for index in sheet.right:
-        table.columns[index].justify = "right"
+    table = Columns(sheet.columns, sheet.right)
     for y, cells in enumerate(sheet.rows):
-        if any((y, x) in sheet.marked for x in range(len(cells))):
-            table.add_row(*(Text(cell, style="bold" if (y, x) in sheet.marked else "") for x, cell in enumerate(cells)))
-        else:
-            row(table, *cells)
+        table.add(*(Text(cell, style="bold" if (y, x) in sheet.marked else "") for x, cell in enumerate(cells)))
     out.print()
     out.print(table)
 

@@ -21,7 +21,8 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, deta
     Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too, unless it
     was detached: then it goes on without this command, the shell and the terminal.
 
-    Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 130 stopped.
+    Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 4 stopped because its budget was
+    used up, 130 stopped.
 
     \b
     Examples:

@@ -14,11 +14,21 @@ from headrace.cli.columns import columns as _table
 from headrace.cli.columns import row as _row
 from headrace.cli.planview import PlanView, cpu_set, isolated, promises, used_ports, work, worlds
 
+NO_LIMIT = 1_000_000
+"""Characters a line where there is no terminal: more than any row has."""
+
+
+class _Console(Console):
+    """rich ends a program whose reader is gone with exit code 1; headrace has one of its own for that."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
 
 def console(file: TextIO | None = None) -> Console:
     """Returns a console on standard output, or on a file. Outside a terminal nothing is wrapped or cut."""
     screen = file is None and sys.stdout.isatty()
-    return Console(file=file, width=None if screen else 200, highlight=False, soft_wrap=not screen)
+    return _Console(file=file, width=None if screen else NO_LIMIT, highlight=False, soft_wrap=not screen)
 
 
 def show_plan(plan: PlanView) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rich.text import Text
-
 from headrace.cli.columns import columns, notes, row
 from headrace.cli.lifetables import moment
 from headrace.cli.progress import duration
@@ -23,24 +21,34 @@ def show_timeline(found: Timeline) -> None:
         place = f"{event.group}/{event.host}" if event.host else ""
         style = "bold red" if event.fault else ""
         cells = (duration(max(0.0, event.t - found.start)), moment(event.t), place, event.text)
-        table.add_row(*(Text(cell) for cell in cells), style=style)
+        table.add(*cells, style=style)
     out.print(table)
     if found.damage:
         notes(out, (str(damage) for damage in found.damage))
 
 
 def show_metrics(found: Metrics) -> None:
-    """Prints a row of bars for every line of every chart, with its least, last and greatest value."""
+    """Prints a row of bars for every line of every chart, with its least, last and greatest value.
+
+    Least and greatest are of single records where a line knows them, else of the values that are shown.
+    """
     out = console()
     table = columns(("", "", "least", "last", "greatest", ""), right=("least", "last", "greatest"))
     for chart in found.charts:
         for index, line in enumerate(chart.lines):
-            known = [value for value in line.values if value is not None]
-            cells = (_text(value) for value in (min(known), known[-1], max(known)))
+            known = _known(line.values)
+            least, greatest = min(_known(line.low) or known), max(_known(line.high) or known)
+            cells = (_text(value) for value in (least, known[-1], greatest))
             title = f"{chart.title}, {chart.unit}" if not index else ""
             row(table, title, line.name, *cells, bars(line, chart))
+    means = [chart.title for chart in found.charts if any(line.low is None for line in chart.lines)]
+    of = [f"least and greatest of {', '.join(means)}: of values of {found.width:g} s each"] if means else []
     out.print(table)
-    notes(out, (*found.notes, f"a value stands for {found.width:g} s; formulas: --output json"))
+    notes(out, (*found.notes, *of, f"a value stands for {found.width:g} s; formulas: --output json"))
+
+
+def _known(values: list[float | None] | None) -> list[float]:
+    return [value for value in values or () if value is not None]
 
 
 def bars(line: Line, chart: Chart) -> str:

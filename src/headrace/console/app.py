@@ -33,7 +33,7 @@ from starlette.types import ASGIApp
 
 from headrace import insight
 from headrace.console.guard import Guard
-from headrace.console.index import Library, RunIndex
+from headrace.console.index import MOST_SECONDS, SINCE, Library, RunIndex
 from headrace.console.live import EventStream, News
 from headrace.console.logpages import Cursor, LogPage, Wanted, page_at, page_from
 from headrace.errors import HeadraceError, RunNotFound, UsageError
@@ -43,6 +43,7 @@ from headrace.runs.describe import describe
 STATIC = Path(__file__).parent / "static"
 _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag
 DEFAULT_POINTS = 400
+_DIGITS = 15  # of a number that says how many
 
 
 class _Files(StaticFiles):
@@ -127,18 +128,18 @@ class _Api:
 
     def metrics(self, request: Request) -> object:
         start, end = _number(request, "start"), _number(request, "end")
-        points = int(_number(request, "points") or DEFAULT_POINTS)
+        points = _count(request, "points") or DEFAULT_POINTS
         return self._index(request, metrics=True).metrics(start, end, points)
 
     def logs(self, request: Request) -> LogPage:
         asked = request.query_params
         selector = Selector(*(asked.get(name) or None for name in ("group", "host", "stream")))
-        wanted = Wanted(selector, asked.get("text", ""), int(_number(request, "limit") or 300))
+        wanted = Wanted(selector, asked.get("text", ""), _count(request, "limit") or 300)
         paths = self._index(request).paths
         for name in ("after", "before"):
             if name in asked:
                 return page_from(paths, wanted, _cursor(asked[name]), forwards=name == "after")
-        return page_at(paths, wanted, _number(request, "t"), int(_number(request, "back") or 0))
+        return page_at(paths, wanted, _number(request, "t"), _count(request, "back") or 0)
 
     def compare(self, request: Request) -> object:
         return insight.compare([self._library.open(name).report() for name in request.query_params.getlist("run")])
@@ -172,6 +173,15 @@ def _last_id(request: Request) -> str:
     return request.headers.get("last-event-id", "")
 
 
+def _count(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    if not text:
+        return None
+    if not text.lstrip("-").isdecimal() or len(text) > _DIGITS:
+        raise UsageError(f"{name} is {text[:80]!r}, which is no whole number", hint=f"{name} says how many")
+    return int(text)
+
+
 def _number(request: Request, name: str) -> float | None:
     text = request.query_params.get(name)
     if text is None or text == "":
@@ -180,8 +190,8 @@ def _number(request: Request, name: str) -> float | None:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not abs(value) < 1e15:
-        raise UsageError(f"{name} is {text!r}, which is no number", hint="times are seconds since the epoch")
+    if not abs(value) < MOST_SECONDS:
+        raise UsageError(f"{name} is {text!r}, which is no number", hint=SINCE)
     return value
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace import insight
-from headrace.errors import RunNotFound
+from headrace.errors import RunNotFound, UsageError
 from headrace.insight.timeline import Timeline, timeline
 from headrace.insight.timeseries import charts
 from headrace.insight.timeseries.buckets import Grid
@@ -37,11 +37,13 @@ from headrace.runs import (
 )
 from headrace.runs.events import RunFinished
 from headrace.runs.listing import GroupLine, RunLine, line_of, planned_groups
-from headrace.runs.store import find_run
+from headrace.runs.store import find_run, unreadable_headers
 
 HELD_RUNS = 256
 """Runs whose events are held; the metrics of the last `HELD_METRICS` of them."""
 HELD_METRICS = 6
+MOST_SECONDS = 1e15
+SINCE = "times are seconds since the epoch"
 _PATIENCE = 5.0  # a report of a run that grows is used again for so many times what it took to make
 
 
@@ -124,7 +126,15 @@ class RunIndex:
         Args:
             start, end: seconds since the epoch.
             points: buckets, at most.
+
+        Raises:
+            UsageError: if that is no stretch of time.
         """
+        for name, value in (("start", start), ("end", end)):
+            if value is not None and not abs(value) < MOST_SECONDS:  # NaN, too
+                raise UsageError(f"{name} is {value:g}, which is no time", hint=SINCE)
+        if start is not None and end is not None and start > end:
+            raise UsageError(f"start ({start:.10g}) is after end ({end:.10g})", hint=SINCE)
         with self._lock:
             state = self.state()
             self._columns.take(self._metrics.poll())
@@ -251,14 +261,7 @@ class Library:
 
     def unreadable(self) -> list[Damage]:
         """Returns the directories among the runs whose header is missing or damaged."""
-        found = []
-        for name in self._names():
-            paths = RunPaths(self._parent / name)
-            try:
-                read_header(paths)
-            except (OSError, msgspec.DecodeError) as error:
-                found.append(Damage(str(paths.header), 0, f"cannot be read: {error}"))
-        return found
+        return unreadable_headers(self._parent)
 
 
 def fingerprint(paths: RunPaths) -> tuple[tuple[str, int, int], ...]:

@@ -14,7 +14,7 @@ from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
 from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
 from headrace.insight.services import ServerReport, server_reports
-from headrace.insight.values import ValueReport, value_reports
+from headrace.insight.values import ValueReport, left_out, value_reports
 from headrace.insight.verdict import Verdict, verdict
 from headrace.insight.witnesses import Usage, VerdictInputs, beside_of, made_beside, rank_times, silence_of, supply_of
 from headrace.insight.workers import WorkersReport, workers_reports
@@ -23,10 +23,12 @@ from headrace.runs import (
     Damage,
     HostSecond,
     LoaderSecond,
+    LogFollower,
     Program,
     Run,
     RunHeader,
     RunState,
+    Selector,
     ServiceSecond,
     Status,
     Stream,
@@ -148,8 +150,12 @@ def report(run: Run) -> Report:
     plan = _plan(run, PlannedJob) or PlannedJob()
     servers = {s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()}
     measured = (loaders, hosts, workers, servers, values)
+    unsearched: tuple[str, ...] = ()
+    if plan.metric_definitions:
+        unsearched = left_out(LogFollower(run.paths, Selector(None, None, "agent"), run.on_damage).poll(final=True))
     found = judge(header, state, plan, *measured, cost=cost, damage=tuple(run.damage), now=now)
-    return msgspec.structs.replace(found, notes=(unread, *found.notes), unread=unread) if unread else found
+    first = (unread,) if unread else ()
+    return msgspec.structs.replace(found, notes=(*first, *found.notes, *unsearched), unread=unread)
 
 
 def _plan(run: Run, part: type[P]) -> P | None:

@@ -108,6 +108,23 @@ def sizes(data: Data) -> Iterator[Finding]:
             yield Finding((key,), f"must have {allowed} {what}", f"{len(value)}", hint)
 
 
+def metric_names(data: Data) -> Iterator[Finding]:
+    """Every metric definition has a name of its own: the figures of a run go by it."""
+    found = data.get("metric_definitions")
+    seen: dict[str, int] = {}
+    for index, each in enumerate(found if isinstance(found, (list, tuple)) else ()):
+        spelt, name = pick(each, "name", "Name")
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            hint = (
+                f"metric_definitions[{seen[name]}] has it; one regex can match several forms: (?:loss|cost)=([0-9.]+)"
+            )
+            message = "must be different from the other metrics'"
+            yield Finding(("metric_definitions", index, spelt), message, show(name), hint)
+        seen.setdefault(name, index)
+
+
 def group_sizes(data: Data) -> Iterator[Finding]:
     """A group's own values and the job's together obey the limits of a job."""
     for key, what in (("hyperparameters", "hyperparameters"), ("environment", "variables")):
@@ -280,6 +297,7 @@ RULES: tuple[Rule, ...] = (
     program,
     instances,
     group_sizes,
+    metric_names,
     unique_groups,
     hosts,
     references,

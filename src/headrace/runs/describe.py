@@ -19,6 +19,7 @@ from headrace.runs.reading import Run
 from headrace.runs.state import RunState
 from headrace.runs.store import RunHeader
 
+_DEPTH = 50
 _NOT_DESCRIBED = ("TrainingJobName", "Tags")  # the service has other operations for tags
 
 
@@ -114,9 +115,26 @@ def _request(run: Run) -> dict[str, object]:
     """What was asked for, as the run's request.json has it in the service's words."""
     try:
         request = json.loads(run.paths.request.read_bytes())
-    except (OSError, ValueError):  # the record of what happened stands without the wish
+    except (OSError, ValueError, RecursionError):  # the record of what happened stands without the wish
+        return {}
+    if not isinstance(request, dict) or not _is_flat(request):
         return {}
     return {name: value for name, value in request.items() if name not in _NOT_DESCRIBED}
+
+
+def _is_flat(value: object) -> bool:
+    """Returns whether a document is nested no deeper than any request is; a deeper one could not be written again."""
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _when(seconds: float) -> datetime:

@@ -21,6 +21,7 @@ import msgspec
 import headrace
 from headrace.errors import RunNotFound
 from headrace.runs.layout import RunPaths, component, decode, runs_dir
+from headrace.runs.tail import Damage
 
 _ID = re.compile(r"(?P<name>.+)-\d{8}-\d{6}-[0-9a-f]{4}")
 
@@ -174,6 +175,20 @@ def list_paths(runs: Path | None = None) -> list[RunPaths]:
         except (OSError, msgspec.DecodeError):
             continue
     return [RunPaths(parent / name) for _, name in sorted(found)]
+
+
+def unreadable_headers(runs: Path | None = None) -> list[Damage]:
+    """Returns the directories among the runs whose header is missing or damaged."""
+    parent = _parent(runs)
+    found = []
+    for name in _names(parent):
+        paths = RunPaths(parent / name)
+        try:
+            read_header(paths)
+        except (OSError, msgspec.DecodeError) as error:
+            if paths.root.is_dir():
+                found.append(Damage(str(paths.header), 0, f"cannot be read: {error}"))
+    return found
 
 
 def find_run(name_or_id: str, runs: Path | None = None) -> RunPaths:

@@ -32,6 +32,12 @@ from headrace.runs.events import (
 _DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.tfdata` names it, which this room may not import
 
 
+OF_DEFINITIONS = "metric definition"
+"""How lines of an agent's log begin that tell what the search for metrics left out."""
+TOLD_ONCE = " (told once, counted at the end)"
+"""How they end when the same is told again, with its number, at the end of the host."""
+
+
 def ended(exit_code: int | None, number: int | None) -> str:
     """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
     if number is None:

@@ -29,10 +29,24 @@ def metrics(run_id: str, columns: Columns, grid: Grid, end: float) -> Metrics:
     """
     charts = tuple(chart for make in _CHARTS for chart in make(columns, grid))
     found = {chart.name for chart in charts}
-    notes = [note for name, note in _MISSING.items() if name not in found] if columns.records else [_NOTHING]
-    if "step_time" in found and "samples_per_second" not in found:
-        notes.append(_NOT_COUNTED)
-    return Metrics(run_id, grid.start, end, grid.width, grid.times, columns.records, charts, tuple(notes))
+    return Metrics(run_id, grid.start, end, grid.width, grid.times, columns.records, charts, _notes(columns, found))
+
+
+def _notes(columns: Columns, found: set[str]) -> tuple[str, ...]:
+    """Returns why charts are missing: nothing was measured at all, or not in this stretch of time."""
+    if not columns.records:
+        return (_NOTHING,)
+    if not found:
+        known = f"from {columns.first:.0f} s to {columns.last:.0f} s"
+        return (f"nothing was recorded in this stretch; the run has records {known}",)
+    there = {name: any(True for _ in columns.keys(kind)) for name, kind in _KINDS.items()}
+    missing = tuple(
+        f"{note.partition(':')[0]}: no record in this stretch" if there.get(name) else note
+        for name, note in _MISSING.items()
+        if name not in found
+    )
+    uncounted = "step_time" in found and "samples_per_second" not in found
+    return (*missing, _NOT_COUNTED) if uncounted else missing
 
 
 _NOTHING = "no metrics yet: agents and loaders write one record a second"
@@ -43,6 +57,9 @@ _MISSING = {
     "queue": "queue depth: no loader reported it",
     "workers": "executors: no data worker reported how it spent its time",
 }
+
+_KINDS = {"step_time": "loader", "workers": "worker"}
+"""Of which records the charts are that have any value as soon as there is a record."""
 
 
 def loaders(columns: Columns) -> Iterator[tuple[str, list[dict[str, Floats]]]]:
