@@ -19,8 +19,9 @@ BENCH_FEED ?=
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
-# Tests wait more than they work. Each worker has a network of its own (tests/apart.py), which needs root; 0: one by one.
-WORKERS ?= $(shell unshare --net true 2> /dev/null && echo 3 || echo 0)
+# 0: one test after the other. `make test WORKERS=2 TESTS=...` (root) runs files beside each other, each worker in a network of
+# its own (tests/apart.py). Not for all tests at once: some end the servers that others of their worker share.
+WORKERS ?= 0
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile
 SOAK_MINUTES ?= 20
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/engines/test_local_fault_table.py
