@@ -143,6 +143,7 @@ class ControlServer:
         self._streams[host] = wake  # when the agent has an older stream, that one is not written to any more
         self._desk.connected(host)
         writer = asyncio.ensure_future(self._write(context, link, wake))
+        writer.add_done_callback(_take_note)  # also when this handler is cancelled before it can
         try:
             await self._read(context, link, wake)
         except Refused as error:
@@ -188,6 +189,12 @@ class ControlServer:
         self.refused += 1
         if self.refused <= 20:  # a stranger must not fill the disk
             self._note(f"control port: refused a message from {context.peer()}: {error or 'no first frame'}")
+
+
+def _take_note(writer: asyncio.Task[None]) -> None:
+    """A write that failed means that the stream has ended, and whoever reads it finds that out."""
+    if not writer.cancelled():
+        writer.exception()
 
 
 class Connection:
