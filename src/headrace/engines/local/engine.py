@@ -17,7 +17,7 @@ from headrace.engines.local.handle import Handle, stop_run
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.launching import start_keeper, start_supervisor
 from headrace.engines.local.leftovers import sweep_leftovers
-from headrace.engines.local.limits_cgroup import RECORD, find_places, sweep
+from headrace.engines.local.limits_cgroup import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits_machine import look_at_machine
 from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
@@ -65,7 +65,8 @@ def start(job: Job, detach: bool = False) -> Handle:
         JobInvalid, EngineRefused: then nothing is left.
     """
     check(job)
-    sweep(find_places(), runs_dir().glob(f"*/{RECORD}"))  # of runs whose supervisor and caller were killed together
+    # Of runs whose supervisor and caller were killed together, perhaps a moment ago.
+    sweep(find_places(), runs_dir().glob(f"*/{RECORD}"), REMOVE_SECONDS)
     sweep_leftovers()
     with _name_taken(job.job_name):
         paths = create_run(job.job_name, "local", base_path=str(job.base_path))
