@@ -13,6 +13,7 @@ from headrace.insight import CostReport, cost_report, project
 from headrace.insight.billing import PricedGroup
 from headrace.insight.costs import PricedBudget, PricedJob, cost_of
 from headrace.insight.figures import FORMULAS, Figure
+from headrace.insight.loaders import training_of
 from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Run, Status, Stream, create_run, state_of
 from headrace.runs.events import AttemptStarted, Event, HostReleased, InstancesStarted, JobStarted, RunFinished
 
@@ -47,7 +48,7 @@ def costs(events: list[Event], records: list[LoaderSecond] | None = None, **fiel
     assert isinstance(job, PricedJob)
     finished = any(isinstance(event, RunFinished) for event in events)
     loaders = {RANK: records} if records else {}
-    return cost_of(state_of(events, not finished), job, loaders, now=200.0, **fields)  # type: ignore[arg-type]
+    return cost_of(state_of(events, not finished), job, training_of(loaders), now=200.0, **fields)  # type: ignore[arg-type]
 
 
 def values(figure: Figure) -> tuple[float | None, str]:
@@ -181,7 +182,7 @@ def test_ranks_share_the_steps_of_an_epoch_and_the_slowest_decides_how_long_it_t
     state = state_of([*BEGIN, END], False)
     other = Stream("dnn", "algo-1", "1")
     loaders = {RANK: [second(120, 2.0), second(122, 2.0)], other: [second(120, 4.0), second(122, 2.0)]}
-    (epoch,) = cost_of(state, PricedJob((DNN, DATA)), loaders, now=200.0).epochs
+    (epoch,) = cost_of(state, PricedJob((DNN, DATA)), training_of(loaders), now=200.0).epochs
     assert (epoch.steps, epoch.samples, epoch.seconds) == (20, 320, 6.0)
 
 
@@ -192,7 +193,7 @@ def test_the_steps_of_the_job_times_their_cost_are_the_cost_of_the_training() ->
         Stream("dnn", "algo-1", name): [second(120 + n * length, length) for n in range(10)]
         for name, length in lengths.items()
     }
-    found = cost_of(state, PricedJob((DNN, DATA)), loaders, now=200.0)
+    found = cost_of(state, PricedJob((DNN, DATA)), training_of(loaders), now=200.0)
     (epoch,) = found.epochs
     assert (epoch.steps, epoch.seconds) == (100, pytest.approx(14.0))
     assert found.per_step.value is not None

@@ -14,6 +14,7 @@ from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
 from headrace.insight.billing import PricedGroup
 from headrace.insight.costs import CostReport, PricedJob, cost_of
+from headrace.insight.loaders import training_of
 from headrace.runs import LoaderSecond, Status, Stream, state_of
 from headrace.runs.events import InstancesStarted, JobStarted, RunFinished
 
@@ -55,7 +56,7 @@ def run(step: float, **groups: tuple[str, int]) -> CostReport:
         for index in range(101)
     ]
     state = state_of(events, False)
-    return cost_of(state, PricedJob(planned), {Stream("dnn", "algo-1", "0"): records}, now=end, on=THEN)
+    return cost_of(state, PricedJob(planned), training_of({Stream("dnn", "algo-1", "0"): records}), now=end, on=THEN)
 
 
 def value(report: CostReport) -> float:

@@ -35,7 +35,7 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, deta
     from headrace.cli.options import echo_json
     from headrace.cli.screen import RunScreen, outcome
     from headrace.cli.terminal import Terminal
-    from headrace.cli.watching import RUNNING, Interrupts, stop_and_wait, watch
+    from headrace.cli.watching import follow
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
@@ -47,15 +47,7 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, deta
             click.echo(handle.id)
         return 0
     screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet)
-    with Interrupts() as interrupts:
-        handle = engines.start(loaded)
-        try:
-            watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
-        except BaseException:
-            # The reader of the output is gone: in order, as Ctrl-C does.
-            stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
-            raise
-        handle.wait()
+    handle = follow(lambda: engines.start(loaded), screen)
     code = handle.exit_code
     screen.end(handle.run)
     if output == "json":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from headrace.cli.planview import brief
 from headrace.cli.progress import Progress, duration
 from headrace.cli.terminal import Terminal
 from headrace.instance.launch import LaunchPlan
-from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream
+from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream, read_plan
 from headrace.runs.events import (
     ChannelProgress,
     DataWorkerLost,
@@ -48,8 +46,7 @@ class RunScreen:
         if self._quiet:
             return
         self._terminal.write(f"run {run.id}")
-        plan = msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=LaunchPlan)
-        for line in brief(plan):
+        for line in brief(read_plan(run.paths, LaunchPlan)):
             self._terminal.write(f"  {line}")
         self._terminal.flush()
 

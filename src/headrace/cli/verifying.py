@@ -15,7 +15,7 @@ from headrace import engines
 from headrace.catalog.instance_types import shape
 from headrace.cli.screen import RunScreen
 from headrace.cli.terminal import Terminal
-from headrace.cli.watching import RUNNING, Interrupts, stop_and_wait, watch
+from headrace.cli.watching import follow
 from headrace.errors import HeadraceError, UsageError
 from headrace.insight.advise import Advised, Candidate, Verified, verified
 from headrace.insight.advise.clusters import by_cost, cores_per_vcpu
@@ -23,7 +23,7 @@ from headrace.job import Job
 from headrace.job.beside import data_group_name, data_groups, with_data_hosts
 from headrace.job.cpus import format_cpu_set
 from headrace.job.findings import Source
-from headrace.runs import Run, Status
+from headrace.runs import Run, Status, read_plan
 
 WHOLE = 0.05
 """How far from a whole number of CPUs a host's cores may be."""
@@ -85,13 +85,13 @@ def _job(run: Run) -> Job:
             f"{run.id} does not say where its job file lay",
             hint="run the job once more, then verify that run",
         )
-    data = msgspec.json.decode((run.paths.root / "job.json").read_bytes(), type=dict[str, object])
-    return Job.from_source(data, Source(str(run.paths.root / "job.json")), Path(run.header.base_path), look=False)
+    data = msgspec.json.decode(run.paths.job.read_bytes(), type=dict[str, object])
+    return Job.from_source(data, Source(str(run.paths.job)), Path(run.header.base_path), look=False)
 
 
 def _trainer_cpus(run: Run, job: Job) -> dict[str, tuple[int, ...]]:
     """Returns the CPUs of the groups that train, as they were in the run."""
-    plan = msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=_Plan)
+    plan = read_plan(run.paths, _Plan)
     beside = set(data_groups(job))
     machine = tuple(sorted(os.sched_getaffinity(0)))
     found: dict[str, set[int]] = {}
@@ -138,15 +138,7 @@ def _choose(found: Advised, free: list[int]) -> Candidate:
 
 def _follow(job: Job, *, quiet: bool) -> Run:
     """Runs a job to its end. Ctrl-C stops it in order. Raises HeadraceError when it did not complete."""
-    screen = RunScreen(Terminal.standard(err=True), quiet=quiet)
-    with Interrupts() as interrupts:
-        handle = engines.start(job)
-        try:
-            watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
-        except BaseException:
-            stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
-            raise
-        handle.wait()
+    handle = follow(lambda: engines.start(job), RunScreen(Terminal.standard(err=True), quiet=quiet))
     if handle.status is not Status.COMPLETED:
         cause = f": {handle.cause}" if handle.cause is not None else ""
         raise HeadraceError(

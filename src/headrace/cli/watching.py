@@ -16,6 +16,7 @@ from headrace.runs.reading import POLL_SECONDS
 
 if TYPE_CHECKING:
     from headrace.cli.screen import RunScreen
+    from headrace.engines.local.handle import Handle
 
 
 RUNNING = (Status.IN_PROGRESS, Status.STOPPING)
@@ -61,6 +62,27 @@ def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interr
         if interrupts.count > heard:
             heard = interrupts.count
             stop(True)
+
+
+def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
+    """Starts a run and shows it to its end. Ctrl-C, or a reader of the output that is gone, stops it in order.
+
+    Args:
+        start: starts the run.
+        screen: where to show it.
+
+    Returns:
+        The run, which is over.
+    """
+    with Interrupts() as interrupts:
+        handle = start()
+        try:
+            watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
+        except BaseException:
+            stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
+            raise
+        handle.wait()
+    return handle
 
 
 def watch(

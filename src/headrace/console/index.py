@@ -106,7 +106,7 @@ class RunIndex:
     def line(self, now: float) -> RunLine:
         """Returns its line in a list. Raises OSError or msgspec.DecodeError when its header cannot be read."""
         with self._lock:
-            stamps = (_stamp(self.paths.header), _stamp(self.paths.root / "plan.json"))
+            stamps = (_stamp(self.paths.header), _stamp(self.paths.plan))
             if self._facts is None or self._facts[0] != stamps:
                 self._facts = (stamps, read_header(self.paths), planned_groups(self.paths))
             return line_of(self._facts[1], self.state(), self._facts[2], now)
@@ -270,7 +270,7 @@ def fingerprint(paths: RunPaths) -> tuple[tuple[str, int, int], ...]:
         (entry.path, stat.st_size, stat.st_mtime_ns)
         for folder in ("events", "metrics")
         for entry, stat in _files(paths.root / folder)
-    ) + tuple((str(path), *_stamp(path)) for path in (paths.header, paths.root / "plan.json"))
+    ) + tuple((str(path), *_stamp(path)) for path in (paths.header, paths.plan))
 
 
 def log_bytes(paths: RunPaths) -> int:

@@ -28,8 +28,8 @@ from headrace.insight.billing import (
     unpriced,
 )
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
-from headrace.insight.loaders import by_loader, job_time, loader_report, main_loader, window_of
-from headrace.runs import LoaderSecond, Run, RunState, Status, Stream
+from headrace.insight.loaders import Training, job_time, training_of
+from headrace.runs import LoaderSecond, Run, RunState, Status, Stream, read_plan
 from headrace.runs.lifecycle import HostTime
 
 _NAMES = (
@@ -163,7 +163,7 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     found = cost_of(
         state,
         job or PricedJob(),
-        run.loader_seconds(),
+        training_of(run.loader_seconds()),
         now=moment,
         region=region,
         on=on,
@@ -175,7 +175,7 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
 def priced_job(run: Run) -> tuple[PricedJob | None, str]:
     """Reads the part of plan.json that has a price; None and a note that says why when it cannot be read."""
     try:
-        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=PricedJob), ""
+        return read_plan(run.paths, PricedJob), ""
     except (OSError, msgspec.DecodeError) as error:
         why = f"{type(error).__name__}: {error.strerror}" if isinstance(error, OSError) else str(error)
         return None, f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
@@ -184,7 +184,7 @@ def priced_job(run: Run) -> tuple[PricedJob | None, str]:
 def cost_of(
     state: RunState,
     job: PricedJob,
-    loaders: Mapping[Stream, Sequence[LoaderSecond]],
+    training: Training | None,
     *,
     now: float,
     region: str | None = None,
@@ -196,7 +196,7 @@ def cost_of(
     Args:
         state: what its events say.
         job: its groups and its budget.
-        loaders: metrics of the loaders, by rank.
+        training: its main loader; None without loader metrics.
         now: until when clocks count that still run.
         region: see `cost_report`.
         on: day of the run: no later price is taken.
@@ -205,19 +205,17 @@ def cost_of(
     where = region or (job.budget.region if job.budget else DEFAULT_REGION)
     prices = {group.name: price_of(group.instance_type, where, on=on) for group in job.groups}
     bill = Bill(state, prices, unpriced(job.groups, prices, where), now)
-    name = main_loader(loaders)
-    ranks = by_loader(loaders)[name] if name is not None else {}
-    training = loader_report(name, ranks) if name is not None else None
-    rate = per_hour(bill, window_of(ranks) if ranks else None)
-    epochs = _epochs(bill, ranks)
+    figures = None if training is None else training.report
+    rate = per_hour(bill, None if training is None else training.window)
+    epochs = () if training is None else _epochs(bill, training.ranks)
     return CostReport(
         region=where,
         currency=CURRENCY,
         total=bill.of("cost", state.hosts),
         per_hour=rate,
-        per_step=per_step(rate, training),
+        per_step=per_step(rate, figures),
         per_epoch=_per_epoch(epochs, state),
-        per_1000_samples=per_1000_samples(rate, training),
+        per_1000_samples=per_1000_samples(rate, figures),
         platform=platform(bill, job.groups),
         groups=tuple(_group(bill, group) for group in job.groups),
         hosts=tuple(_host(bill, host) for host in state.hosts),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -63,6 +65,35 @@ def by_loader(seconds: Seconds) -> dict[str, dict[Stream, list[LoaderSecond]]]:
 def rank_order(stream: Stream) -> tuple[int, Stream]:
     """Sort key: ranks by number, then all others."""
     return (int(stream.name) if stream.name.isdecimal() else 1 << 62, stream)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The loader that stands for the training.
+
+    Attributes:
+        name: its name.
+        ranks: its records, by rank.
+    """
+
+    name: str
+    ranks: dict[Stream, list[LoaderSecond]]
+
+    @cached_property
+    def window(self) -> Window | None:
+        """From the end of the warm-up to the last record; None without a record after the warm-up."""
+        return window_of(self.ranks)
+
+    @cached_property
+    def report(self) -> LoaderReport:
+        """Its figures, all ranks together."""
+        return loader_report(self.name, self.ranks)
+
+
+def training_of(seconds: Seconds) -> Training | None:
+    """Returns the main loader; None without loader metrics."""
+    name = main_loader(seconds)
+    return None if name is None else Training(name, by_loader(seconds)[name])
 
 
 def main_loader(seconds: Seconds) -> str | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TypeVar
 
 import msgspec
 
 from headrace.insight.costs import CostReport, cost_of, priced_job
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
-from headrace.insight.loaders import LoaderReport, by_loader, loader_report, main_loader, window_of
+from headrace.insight.loaders import LoaderReport, Training, by_loader, loader_report, training_of
 from headrace.insight.services import ServerReport, server_reports
 from headrace.insight.values import ValueReport, left_out, value_reports
 from headrace.insight.verdict import Verdict, verdict
@@ -34,10 +33,10 @@ from headrace.runs import (
     Stream,
     ValueSecond,
     WorkerSecond,
+    of_kind,
+    read_plan,
 )
 from headrace.runs.words import losses
-
-P = TypeVar("P")
 
 
 class ProgramReport(msgspec.Struct, frozen=True):
@@ -138,46 +137,56 @@ def report(run: Run) -> Report:
     """
     state = run.state()
     metrics = run.metrics()
-    loaders = {s: [m for m in found if isinstance(m, LoaderSecond)] for s, found in metrics.items()}
-    hosts = {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()}
-    workers = {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()}
-    values = {s: [m for m in found if isinstance(m, ValueSecond)] for s, found in metrics.items()}
+    loaders = of_kind(metrics, LoaderSecond)
+    training = training_of(loaders)
     now = time.time() if state.ended is None else state.ended
     header = run.header
     priced, unread = priced_job(run)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
-    cost = None if priced is None else cost_of(state, priced, loaders, now=now, on=on, engine=header.engine)
-    plan = _plan(run, PlannedJob) or PlannedJob()
-    servers = {s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()}
-    measured = (loaders, hosts, workers, servers, values)
+    cost = None if priced is None else cost_of(state, priced, training, now=now, on=on, engine=header.engine)
+    plan = _plan(run)
     unsearched: tuple[str, ...] = ()
     if plan.metric_definitions:
         unsearched = left_out(LogFollower(run.paths, Selector(None, None, "agent"), run.on_damage).poll(final=True))
-    found = judge(header, state, plan, *measured, cost=cost, damage=tuple(run.damage), now=now)
+    found = judge(
+        header,
+        state,
+        plan,
+        training,
+        loaders,
+        of_kind(metrics, HostSecond),
+        of_kind(metrics, WorkerSecond),
+        of_kind(metrics, ServiceSecond),
+        of_kind(metrics, ValueSecond),
+        cost=cost,
+        damage=tuple(run.damage),
+        now=now,
+    )
     first = (unread,) if unread else ()
     return msgspec.structs.replace(found, notes=(*first, *found.notes, *unsearched), unread=unread)
 
 
-def _plan(run: Run, part: type[P]) -> P | None:
-    """Reads a part of plan.json; None when it cannot be read."""
+def _plan(run: Run) -> PlannedJob:
+    """Reads the part of plan.json that a report needs; an empty one when it cannot be read."""
     try:
-        return msgspec.json.decode((run.paths.root / "plan.json").read_bytes(), type=part)
-    except (OSError, msgspec.DecodeError):
-        return None
+        return read_plan(run.paths, PlannedJob)
+    except (OSError, msgspec.DecodeError):  # `priced_job` tells it
+        return PlannedJob()
 
 
 def judge(
     header: RunHeader,
     state: RunState,
     plan: PlannedJob,
+    training: Training | None,
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
     workers: Mapping[Stream, Sequence[WorkerSecond]],
-    servers: Mapping[Stream, Sequence[ServiceSecond]] | None = None,
-    values: Mapping[Stream, Sequence[ValueSecond]] | None = None,
+    servers: Mapping[Stream, Sequence[ServiceSecond]],
+    values: Mapping[Stream, Sequence[ValueSecond]],
     *,
-    cost: CostReport | None = None,
-    damage: Sequence[Damage] = (),
+    cost: CostReport | None,
+    damage: Sequence[Damage],
     now: float,
 ) -> Report:
     """Returns the report of a run, from values alone.
@@ -186,7 +195,8 @@ def judge(
         header: the run's header.
         state: what its events say.
         plan: its groups; may be empty.
-        loaders: metrics of the loaders, by rank.
+        training: the main loader; None without loader metrics.
+        loaders: metrics of all loaders, by rank.
         hosts: metrics of the hosts.
         workers: metrics of the data workers.
         servers: metrics of the servers of tf.data.service.
@@ -195,15 +205,13 @@ def judge(
         damage: lines that could not be read.
         now: seconds since the epoch; the end of a run that has ended.
     """
-    named = by_loader(loaders)
-    main = main_loader(loaders)
-    window = window_of(named[main]) if main is not None else None
+    window = None if training is None else training.window
     notes = [str(one) for one in damage]
     if window is None:
         window = _run_window(state, plan)
         notes.append(
             "the main loader has no record after its warm-up: CPU % covers the programs' whole time"
-            if main is not None
+            if training is not None
             else "no loader metrics: wrap the training loader with headrace.track, or use headrace.feed.DataLoader"
         )
     if state.degraded:
@@ -212,8 +220,8 @@ def judge(
         notes.append("the run is still going on: the figures are of now")
     groups = _groups(plan, state, hosts, window)
     found_workers = workers_reports(workers, window)
-    ranks = named[main] if main is not None else {}
-    beside = main is not None and made_beside(main, ranks, workers, servers or {}, window)
+    ranks = {} if training is None else training.ranks
+    beside = training is not None and made_beside(training.name, ranks, workers, servers, window)
     return Report(
         job_name=header.job_name,
         run_id=header.run_id,
@@ -228,7 +236,7 @@ def judge(
         verdict=verdict(
             VerdictInputs(
                 ranks=rank_times(ranks),
-                supply=supply_of(found_workers, main or ""),
+                supply=supply_of(found_workers, "" if training is None else training.name),
                 beside=beside_of(ranks, groups) if beside else None,
                 usage=_usage(groups),
                 silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
@@ -236,15 +244,17 @@ def judge(
             )
         ),
         time_to_train=time_to_train(state, plan),
-        training=loader_report(main, named[main]) if main is not None else None,
+        training=None if training is None else training.report,
         loaders=tuple(
-            loader_report(name, {stream: records}) for name, ranks in named.items() for stream, records in ranks.items()
+            loader_report(name, {stream: records})
+            for name, ranks in by_loader(loaders).items()
+            for stream, records in ranks.items()
         ),
         workers=found_workers,
-        servers=server_reports(servers or {}),
+        servers=server_reports(servers),
         groups=groups,
         programs=tuple(_program(program) for program in state.programs),
-        values=value_reports((each.name for each in plan.metric_definitions), values or {}),
+        values=value_reports((each.name for each in plan.metric_definitions), values),
         cost=cost,
         notes=tuple(notes),
         formulas=FORMULAS,

@@ -15,7 +15,7 @@ from headrace.runs.events import (
 from headrace.runs.layout import RunPaths, Stream, runs_dir
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
 from headrace.runs.metrics import GpuUse, HostSecond, LoaderSecond, Metric, ServiceSecond, ValueSecond, WorkerSecond
-from headrace.runs.reading import EndOfRun, EventFollower, MetricFollower, Run, list_runs
+from headrace.runs.reading import EndOfRun, EventFollower, MetricFollower, Run, list_runs, of_kind
 from headrace.runs.state import ENGINE_KILLED, Program, RunState, state_of
 from headrace.runs.store import (
     RunHeader,
@@ -23,6 +23,7 @@ from headrace.runs.store import (
     create_run,
     process_start_time,
     read_header,
+    read_plan,
     supervisor_alive,
 )
 from headrace.runs.tail import Damage
@@ -64,9 +65,11 @@ __all__ = [
     "adopt",
     "create_run",
     "list_runs",
+    "of_kind",
     "parse_selector",
     "process_start_time",
     "read_header",
+    "read_plan",
     "runs_dir",
     "state_of",
     "supervisor_alive",

@@ -106,6 +106,16 @@ class RunPaths:
         return self.root / "run.json"
 
     @property
+    def plan(self) -> Path:
+        """plan.json."""
+        return self.root / "plan.json"
+
+    @property
+    def job(self) -> Path:
+        """job.json."""
+        return self.root / "job.json"
+
+    @property
     def request(self) -> Path:
         """request.json."""
         return self.root / "request.json"

@@ -7,7 +7,7 @@ import msgspec
 from headrace.runs.layout import RunPaths
 from headrace.runs.reading import Run
 from headrace.runs.state import RunState
-from headrace.runs.store import RunHeader
+from headrace.runs.store import RunHeader, read_plan
 
 
 class GroupLine(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class _Plan(msgspec.Struct, frozen=True):
 def planned_groups(paths: RunPaths) -> tuple[GroupLine, ...]:
     """Returns the instance groups of a run's plan, in the job file's order; none when the plan cannot be read."""
     try:
-        return msgspec.json.decode((paths.root / "plan.json").read_bytes(), type=_Plan).groups
+        return read_plan(paths, _Plan).groups
     except (OSError, msgspec.DecodeError):  # the record of what happened stands without the plan
         return ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from headrace.errors import UsageError
 from headrace.runs.events import ArtefactsStored, Cause, Event, RunFinished, Status
 from headrace.runs.layout import HOST, VALUES, RunPaths, Stream
 from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector, stream_of
-from headrace.runs.metrics import HostSecond, LoaderSecond, Metric, ValueSecond
+from headrace.runs.metrics import HostSecond, LoaderSecond, Metric, ServiceSecond, ValueSecond, WorkerSecond
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RunHeader, find_run, list_paths, read_header, supervisor_alive
 from headrace.runs.tail import Damage, TailSet, Tree
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.08
 _AFTER_DEATH = 0.5  # silence after which a run without a supervisor is taken as read
 _AFTER_DEATH_MAX = 5.0
 
-M = TypeVar("M", LoaderSecond, HostSecond, ValueSecond)
+M = TypeVar("M", LoaderSecond, WorkerSecond, HostSecond, ValueSecond, ServiceSecond)
 
 
 class EventFollower:
@@ -194,15 +194,15 @@ class Run:
 
     def loader_seconds(self) -> dict[Stream, list[LoaderSecond]]:
         """Returns the metrics of the loaders, by rank."""
-        return _of_type(self.metrics(), LoaderSecond)
+        return of_kind(self.metrics(), LoaderSecond)
 
     def host_seconds(self) -> dict[Stream, list[HostSecond]]:
         """Returns the metrics of the hosts."""
-        return _of_type(self.metrics(Selector(name=HOST)), HostSecond)
+        return of_kind(self.metrics(Selector(name=HOST)), HostSecond)
 
     def value_seconds(self) -> dict[Stream, list[ValueSecond]]:
         """Returns what the job's metric definitions found, by host."""
-        return _of_type(self.metrics(Selector(name=VALUES)), ValueSecond)
+        return of_kind(self.metrics(Selector(name=VALUES)), ValueSecond)
 
     def logs(
         self,
@@ -294,7 +294,8 @@ class EndOfRun:
         return now - self._news >= _AFTER_DEATH or now - self._died >= _AFTER_DEATH_MAX
 
 
-def _of_type(metrics: dict[Stream, list[Metric]], kind: type[M]) -> dict[Stream, list[M]]:
+def of_kind(metrics: Mapping[Stream, Sequence[Metric]], kind: type[M]) -> dict[Stream, list[M]]:
+    """Returns the metrics of one kind, of the streams that have some."""
     chosen = {stream: [metric for metric in found if isinstance(metric, kind)] for stream, found in metrics.items()}
     return {stream: found for stream, found in chosen.items() if found}
 

@@ -15,6 +15,7 @@ import shutil
 import socket
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +23,8 @@ import headrace
 from headrace.errors import RunNotFound
 from headrace.runs.layout import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
+
+P = TypeVar("P")
 
 _ID = re.compile(r"(?P<name>.+)-\d{8}-\d{6}-[0-9a-f]{4}")
 
@@ -163,6 +166,15 @@ def read_header(paths: RunPaths) -> RunHeader:
         OSError, msgspec.DecodeError: if it is missing or damaged.
     """
     return msgspec.json.decode(paths.header.read_bytes(), type=RunHeader)
+
+
+def read_plan(paths: RunPaths, part: type[P]) -> P:
+    """Reads plan.json, or those fields of it that a type has.
+
+    Raises:
+        OSError, msgspec.DecodeError: if it is missing or damaged.
+    """
+    return msgspec.json.decode(paths.plan.read_bytes(), type=part)
 
 
 def list_paths(runs: Path | None = None) -> list[RunPaths]:

@@ -36,13 +36,13 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         OSError: something cannot be read or written.
     """
     (paths.root / "job.yaml").write_text(job.to_yaml())
-    (paths.root / "job.json").write_text(job.to_json())
+    paths.job.write_text(job.to_json())
     paths.request.write_text(json.dumps(job.request_form(), indent=1))
     bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
     environments = plan_environments(job, paths)
     plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
     prepare_install(environments, paths)
-    (paths.root / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    paths.plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     secret = secrets.token_hex(32)
     certificates = make_certificates(plan)
     apart = plan.isolation.level == NAMESPACE

@@ -33,8 +33,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from headrace.engines.local.agents import FAILURE_GRACE, Agents
 from headrace.engines.local.artefacts import has_artefacts
 from headrace.engines.local.attempts import clear, failure_reason, is_tried_again
@@ -49,7 +47,7 @@ from headrace.instance.launch import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.table import descendants, reap, send
-from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt
+from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt, read_plan
 from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 ENGINE = "engine"
@@ -83,7 +81,7 @@ class Supervisor:
     def __init__(self, paths: RunPaths, caller: int) -> None:
         self._paths = paths
         self._caller = caller
-        self._plan = msgspec.json.decode((paths.root / "plan.json").read_bytes(), type=LaunchPlan)
+        self._plan = read_plan(paths, LaunchPlan)
         self._events = EventWriter(paths.events(ENGINE))
         self._agents: Agents | None = None
         self._helpers: dict[int, HelperProcess] = {}

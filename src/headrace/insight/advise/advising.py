@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
@@ -25,10 +26,10 @@ from headrace.insight.advise.clusters import (
 from headrace.insight.advise.measured import Measured, PlannedHosts, measure, not_enough
 from headrace.insight.advise.model import Range, predict
 from headrace.insight.advise.wording import Current, assumed, decide, notes_of
-from headrace.insight.costs import cost_report
+from headrace.insight.costs import cost_of, priced_job
 from headrace.insight.figures import Figure, Window
 from headrace.insight.reporting import PlannedGroup, PlannedJob, time_to_train
-from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond
+from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind, read_plan
 from headrace.runs.events import FeedReady
 
 DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarge", "ml.c5.18xlarge")
@@ -172,13 +173,15 @@ def advised(
             f"the shape of {', '.join(unknown)} is not known",
             hint="name types as SageMaker does, e.g. --types ml.c5.4xlarge,ml.c5.9xlarge",
         )
-    plan, job = _read(run)
-    measured = measured_of(run)
+    plan, job = _plan(run), _job(run)
+    measured = measured_of(run, plan=plan)
     names = dict.fromkeys([*measured.instance_types, *types])
     on = datetime.fromtimestamp(run.header.created, timezone.utc).date()  # as the report does: one run, one price
     prices = [price for name in names if (price := price_of(name, region, on=on)) is not None]
     groups = tuple(PlannedGroup(group.name, group.hosts) for group in plan.groups)
-    trained = time_to_train(run.state(), PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
+    state = run.state()
+    trained = time_to_train(state, PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
+    priced, _ = priced_job(run)
     feed = job.data_service.feed
     return judge_clusters(
         run.id,
@@ -189,30 +192,33 @@ def advised(
         region=region,
         workers=feed.workers_per_host if feed is not None and isinstance(feed.workers_per_host, int) else None,
         time_to_train=trained,
-        cost_of_run=None if trained is None else cost_report(run, region=region).total,
+        cost_of_run=None
+        if trained is None or priced is None
+        else cost_of(state, priced, None, now=time.time(), region=region, on=on).total,
     )
 
 
-def measured_of(run: Run, loader: str | None = None) -> Measured:
+def measured_of(run: Run, loader: str | None = None, plan: _Plan | None = None) -> Measured:
     """Reads from a run what the model needs.
 
     Args:
         run: the run.
         loader: name of the loader; by default the training's main one.
+        plan: the run's, when it was read before.
 
     Raises:
         UsageError: the run does not tell it.
     """
-    plan, _ = _read(run)
     metrics = run.metrics()
     ready = _ready(run)
+    loaders = of_kind(metrics, LoaderSecond)
     return measure(
-        plan.groups,
-        {s: [m for m in found if isinstance(m, LoaderSecond) and m.t >= ready] for s, found in metrics.items()},
-        {s: [m for m in found if isinstance(m, WorkerSecond)] for s, found in metrics.items()},
-        {s: [m for m in found if isinstance(m, HostSecond)] for s, found in metrics.items()},
+        (plan or _plan(run)).groups,
+        {stream: [second for second in found if second.t >= ready] for stream, found in loaders.items()},
+        of_kind(metrics, WorkerSecond),
+        of_kind(metrics, HostSecond),
         loader,
-        servers={s: [m for m in found if isinstance(m, ServiceSecond)] for s, found in metrics.items()},
+        servers=of_kind(metrics, ServiceSecond),
     )
 
 
@@ -240,13 +246,18 @@ def verified(candidate: Candidate, run: Run) -> Verified:
     )
 
 
-def _read(run: Run) -> tuple[_Plan, _Job]:
-    root = run.paths.root
+def _plan(run: Run) -> _Plan:
     try:
-        plan = msgspec.json.decode((root / "plan.json").read_bytes(), type=_Plan)
-        return plan, msgspec.json.decode((root / "job.json").read_bytes(), type=_Job)
+        return read_plan(run.paths, _Plan)
     except (OSError, msgspec.DecodeError) as error:
         raise not_enough(f"its plan cannot be read: {error}") from error
+
+
+def _job(run: Run) -> _Job:
+    try:
+        return msgspec.json.decode(run.paths.job.read_bytes(), type=_Job)
+    except (OSError, msgspec.DecodeError) as error:
+        raise not_enough(f"its job cannot be read: {error}") from error
 
 
 def judge_clusters(
