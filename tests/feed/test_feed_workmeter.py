@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,3 +150,15 @@ def test_the_busiest_connection_tells_how_busy_the_link_is() -> None:
     assert links.take() == (20, pytest.approx(0.1))
     assert links.take() == (0, 0.0)
     assert busy_seconds(b"") == 0.0
+
+
+def test_a_connection_that_has_ended_is_not_kept_though_nobody_takes_the_sums() -> None:
+    links, connection = LinkUse(), Connection()
+    ended = weakref.ref(connection)
+    links.begin(connection)
+    connection.bytes_sent, connection.busy = 10, 250_000
+    links.end(connection)
+    del connection
+    assert ended() is None  # a server outside a job writes no lines, and may serve for months
+    assert links.take() == (10, 0.25)
+    assert links.take() == (0, 0.0)
