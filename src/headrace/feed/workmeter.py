@@ -98,7 +98,7 @@ class WorkMeter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes a line now. Raises OSError."""
+        """Writes a line now."""
         if not self._file:
             return
         now = self._clock()
