@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import itertools
 import os
@@ -321,6 +322,18 @@ def test_track_is_the_loader_itself_and_measures_it(monkeypatch: pytest.MonkeyPa
         ("valid", 0, 5, 20, 80),
         ("valid", 1, 5, 20, 80),
     ]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_a_tracked_loader_can_be_copied_as_the_loader_can(
+    copied: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_METRICS", str(tmp_path / "metrics"))
+    inner = torch.utils.data.DataLoader(torch.arange(20.0), batch_size=4)
+    again = copied(track(inner))
+    assert again.batch_size == 4
+    assert len(list(again)) == 5
+    assert [line.steps for line in lines(tmp_path / "metrics")] == [5]
 
 
 @pytest.mark.parametrize(
