@@ -60,7 +60,8 @@ class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-igno
                 stacklevel=2,
             )
             return
-        own = self.model.train_function
+        found = self.model.train_function
+        own = getattr(found, "headrace_own", found)  # a training that was broken off has left ours there
         run = own if _version() >= 3 else _on_one_batch(self.model)
         self._function = own
 
@@ -69,6 +70,7 @@ class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-igno
                 self._pass = (iterator, measured(iterator, self._meter, self._epoch))
             return run(iter((next(self._pass[1]),)))
 
+        function.headrace_own = own  # type: ignore[attr-defined]
         self.model.train_function = function
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
