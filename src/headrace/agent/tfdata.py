@@ -67,7 +67,7 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
             f"cannot import tensorflow in {sys.executable}: {error}; install it there (pip install tensorflow), "
             "or name it in the group's requirements"
         ) from None
-    check_port(given.port)
+    check_port(given.port)  # again: the import takes seconds, and another job may have come
     service = tf.data.experimental.service
     server: Any
     if given.dispatcher:
@@ -97,7 +97,7 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
 
 def run(given: argparse.Namespace, tell: Callable[[dict[str, object]], None]) -> None:
     """Serves until SIGTERM. Raises CannotRun."""
-    check_port(given.port)
+    check_port(given.port)  # before the import
     version, load = start_server(given)
     tell({"event": "ready", "version": version})
     never = threading.Event()
