@@ -47,11 +47,12 @@ def test_it_ends_at_once_when_it_is_told_to(tmp_path: Path, dispatcher: str, sai
     (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    options = ["--port", str(port), "--dispatcher", dispatcher, "--status-fd", "1"]
     server = subprocess.Popen(
-        [sys.executable, "-m", "headrace.agent.tfdata", "--port", str(port), "--dispatcher", dispatcher, "--status-fd", "1"],
+        [sys.executable, "-m", "headrace.agent.tfdata", *options],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         stdout=subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == said
