@@ -23,7 +23,7 @@ const places = (value) => (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 
 export function parts(value, unit = "") {
   if (value === null || value === undefined || Number.isNaN(value)) return ["–", ""];
   if (unit.startsWith("bytes")) return bytes(value, unit.slice(5));
-  if (unit.startsWith("USD")) return [money(value), unit];
+  if (unit.startsWith("USD")) return [amount(value), unit];
   if (unit === "s") return value >= 60 ? [duration(value), ""] : [value.toFixed(1), "s"];
   if (unit === "1") return [Number.isInteger(value) ? value.toLocaleString("en") : significant(value), ""];
   if (unit === "1/s") return [significant(value), "/s"];
@@ -50,10 +50,14 @@ function significant(value) {
   return value.toFixed(places(value));
 }
 
-function money(value) {
-  if (value === 0) return "0";
-  if (Math.abs(value) >= 0.095) return value.toFixed(2);
-  return value.toPrecision(2).includes("e") ? value.toExponential(1) : value.toPrecision(2);
+/** Returns an amount with two decimals, or more while fewer than three digits count: the words of the command line,
+ * `headrace.insight.billing.amount`, which rounds halves to even. */
+export function amount(value) {
+  const places = value === 0 ? 2 : Math.min(100, Math.max(2, 2 - Number(value.toExponential().split("e")[1])));
+  const exact = value.toFixed(100); // a double that is a half at that place has no further digits
+  const kept = exact.slice(0, exact.indexOf(".") + 1 + places);
+  const even = /^50*$/.test(exact.slice(kept.length)) && Number(kept.at(-1)) % 2 === 0;
+  return even ? kept : value.toFixed(places);
 }
 
 function bytes(value, per) {
