@@ -23,7 +23,8 @@ from headrace.insight.advise.clusters import (
     knee,
     own_pools,
 )
-from headrace.insight.advise.measured import Measured, PlannedHosts, measure, not_enough
+from headrace.insight.advise.measured import Measured, PlannedHosts, not_enough
+from headrace.insight.advise.measuring import measure
 from headrace.insight.advise.model import Range, predict
 from headrace.insight.advise.wording import Current, assumed, decide, notes_of
 from headrace.insight.costs import cost_of, priced_job
