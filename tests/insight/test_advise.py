@@ -346,6 +346,21 @@ def test_hosts_of_another_data_service_count_with_all_their_cpu_time() -> None:
     assert "all CPU time of data goes into samples" in found.assumptions
 
 
+def test_data_workers_that_the_plan_forgets_count_by_what_they_told() -> None:
+    plan = [msgspec.structs.replace(group, feed_executors=0) for group in PLAN]
+    found = measure(plan, LOADERS, WORKERS, HOSTS)
+    assert found == measure(PLAN, LOADERS, WORKERS, HOSTS)
+    only = {Stream("data", "algo-1", "feed"): WORKERS[Stream("data", "algo-1", "feed")]}
+    assert advise(measure(plan, LOADERS, only, HOSTS), DATA).best is not None
+    # The group of the workers is not in the plan, or they made samples in no time: nothing tells what one costs.
+    unknown = {Stream("other", "algo-9", "feed"): only[Stream("data", "algo-1", "feed")]}
+    timeless = {stream: [msgspec.structs.replace(one, produce=0.0) for one in told] for stream, told in only.items()}
+    for workers in (unknown, timeless):
+        with pytest.raises(UsageError, match="its data workers do not tell how long they took") as refused:
+            measure(plan, LOADERS, workers, HOSTS)
+        assert refused.value.hint
+
+
 def test_groups_that_do_neither_stay_and_cost_money() -> None:
     plan = [*PLAN, PlannedHosts("judge", "ml.m5.large", ("algo-3",))]
     found = advise(measure(plan, LOADERS, WORKERS, HOSTS), DATA)

@@ -79,9 +79,11 @@ def measure(
     assumptions: list[str] = []
     costs = _Costs(told, spent, trainer_hosts, steps, per_host, window)
     if costs.told:
-        makers = [group for group in plan if group.name == own.name or group.feed_executors]
+        makers = [group for group in plan if group.name == own.name or group.feed_executors or costs.makes(group)]
         compute, trainer = costs.compute(steps.compute, assumptions), costs.trainer_cpu
         found = {group.name: (costs.executors_of(group), *costs.of(group.name)) for group in makers}
+        if all(cpu is None for _, cpu, _ in found.values()):
+            raise not_enough("its data workers do not tell how long they took, or plan.json does not name their group")
     else:
         makers = list(plan)
         beside = [group for group in plan if group.name != own.name]
@@ -89,7 +91,8 @@ def measure(
             raise not_enough("its data workers wrote no metrics in the training window")
         compute = steps.compute
         cpu, trainer = _foreign(steps, costs, per_host, beside, assumptions)
-        found = {group.name: (costs.cores_of(group), cpu, exactly(0.0)) for group in makers}
+        # Nobody told how many workers there are: one a core is taken to be there.
+        found = {group.name: (_cores(group, hosts), cpu, exactly(0.0)) for group in makers}
     return Measured(
         workload=Workload(steps.rows, compute, trainer, steps.bytes / steps.kept_samples or None),
         step=steps.step,
@@ -226,11 +229,11 @@ class _Costs:
 
     def executors_of(self, group: PlannedHosts) -> int:
         """Returns the data workers a host: as they told it, else as planned."""
-        return max(group.feed_executors, *(self._executors(host) for host in group.hosts))
+        return max([group.feed_executors, *(self._executors(host) for host in group.hosts)])
 
-    def cores_of(self, group: PlannedHosts) -> int:
-        """Returns the cores of each host: so many workers are taken to be there when nobody told it."""
-        return min((self._by_host[host].cores for host in group.hosts if host in self._by_host), default=1)
+    def makes(self, group: PlannedHosts) -> bool:
+        """Returns whether data workers of the group have made samples."""
+        return any(one.samples for stream, found in self._told.items() if stream.group == group.name for one in found)
 
     def _executor_rate(self, host: str) -> float:
         """Returns the CPU seconds a second of all data workers of a host."""
@@ -291,6 +294,14 @@ class _Costs:
         return sum(found) / len(found)
 
 
+def _cores(group: PlannedHosts, hosts: Mapping[Stream, Sequence[HostSecond]]) -> int:
+    """Returns the cores that each host of a group may use."""
+    cores = [found[-1].cores for stream, found in hosts.items() if stream.group == group.name and found]
+    if not cores:
+        raise not_enough(f"the hosts of {group.name} wrote no metrics: how many cores they have is not known")
+    return min(cores)
+
+
 def _facts(
     group: PlannedHosts,
     hosts: Mapping[Stream, Sequence[HostSecond]],
@@ -300,9 +311,6 @@ def _facts(
     cpu: Range | None,
     pause: Range | None,
 ) -> GroupFacts:
-    cores = [found[-1].cores for stream, found in hosts.items() if stream.group == group.name and found]
-    if not cores:
-        raise not_enough(f"the hosts of {group.name} wrote no metrics: how many cores they have is not known")
     busy = [one for stream, one in spent.items() if stream.group == group.name and one is not None]
     return GroupFacts(
         name=group.name,
@@ -310,7 +318,7 @@ def _facts(
         hosts=len(group.hosts),
         trains=trains,
         executors=executors,
-        cores=min(cores),
+        cores=_cores(group, hosts),
         busy=sum(one.rate for one in busy) / sum(one.cores for one in busy) if busy else None,
         cpu=cpu,
         pause=pause,
