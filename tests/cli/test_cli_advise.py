@@ -42,7 +42,7 @@ while any(host["state"] != "ready" for host in json.load(open(os.environ["HEADRA
 with feed.DataLoader(rows(), batch_size=8, collate_fn=stacked) as loader:
     end = 0.0
     for batch in loader:
-        end = end or time.monotonic() + 3.3
+        end = end or time.monotonic() + 4.4
         time.sleep(0.01)
         if time.monotonic() > end:
             break
@@ -53,7 +53,7 @@ import numpy as np
 import headrace
 
 def batches():
-    end = time.monotonic() + 3.3
+    end = time.monotonic() + 4.4
     while time.monotonic() < end:
         sum(range(500_000))
         yield np.zeros((8, 100), np.uint8)

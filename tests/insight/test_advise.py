@@ -17,7 +17,7 @@ from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
 from headrace.cli.advicetables import milliseconds, show_advised
 from headrace.errors import UsageError
-from headrace.insight import cost_report, report
+from headrace.insight import VerdictName, cost_report, report
 from headrace.insight.advise import (
     DEFAULT_TYPES,
     Advised,
@@ -33,7 +33,7 @@ from headrace.insight.advise import (
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.model import exactly
 from headrace.insight.figures import Figure, Window
-from headrace.insight.thresholds import CROWDED
+from headrace.insight.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
 TRAINER, DATA = "ml.g5.xlarge", "ml.c5.xlarge"
@@ -384,6 +384,7 @@ def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:
     [
         ({}, {}, HOSTS, "no loader wrote metrics"),
         ({RANK: LOADERS[RANK][:1]}, WORKERS, HOSTS, "no loader wrote metrics"),
+        ({RANK: LOADERS[RANK][:LEAST_RECORDS]}, WORKERS, HOSTS, "2 records of its loader .* are no measurement: 3 are"),
         (LOADERS, WORKERS, {DATA_HOST: HOSTS[DATA_HOST]}, "the hosts of train wrote no CPU metrics"),
         (LOADERS, {}, HOSTS, "its data workers wrote no metrics"),
         ({RANK: [msgspec.structs.replace(s, samples=0) for s in LOADERS[RANK]]}, {}, HOSTS, "how many samples"),
@@ -397,6 +398,20 @@ def test_a_run_that_tells_too_little_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         measure(PLAN, loaders, workers, hosts)
+
+
+@pytest.mark.parametrize("seconds", [1 + LEAST_RECORDS - 1, 1 + LEAST_RECORDS])
+def test_a_run_whose_verdict_is_unknown_gets_no_advice(tmp_path: Path, seconds: int) -> None:
+    hosts = {Stream(one.group, one.host, "host"): host(0.5) for one in (recorded_rank(0), FEED)}
+    run = record(tmp_path, "short", {recorded_rank(0): loader(0.5, seconds=seconds), FEED: feed(0.9, 0.0), **hosts})
+    (run.paths.root / "job.json").write_text("{}")
+    if report(run).verdict.name is VerdictName.UNKNOWN:
+        with pytest.raises(UsageError, match="are no measurement") as refused:
+            advised(run)
+        assert refused.value.hint.startswith("train for at least 5 seconds")
+    else:
+        assert seconds > LEAST_RECORDS
+        assert advised(run).best is not None
 
 
 def test_what_the_run_cost_is_what_its_report_says(tmp_path: Path) -> None:

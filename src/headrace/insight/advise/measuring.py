@@ -15,7 +15,7 @@ from headrace.insight.advise.measured import GroupFacts, Measured, PlannedHosts,
 from headrace.insight.advise.model import Range, Workload, around, exactly, pause_of
 from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
 from headrace.insight.loaders import by_loader, job_time, main_loader, window_of
-from headrace.insight.thresholds import CROWDED
+from headrace.insight.thresholds import CROWDED, LEAST_RECORDS
 from headrace.insight.witnesses import made_beside, short_of_cores
 from headrace.insight.workers import workers_report
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
@@ -150,6 +150,11 @@ class _Steps:
         if not all(kept.values()):
             raise not_enough("a rank trained for no longer than the first second, which is left out as warm-up")
         pool = [one for found in kept.values() for one in found]
+        if len(pool) < LEAST_RECORDS:  # as the verdict, which is then unknown
+            raise not_enough(
+                f"{len(pool)} records of its loader (about one a second) after the warm-up are no measurement: "
+                f"{LEAST_RECORDS} are needed"
+            )
         _, seconds, count = job_time(kept)
         self.kept_samples = sum(one.samples for one in pool)
         if not self.kept_samples:
