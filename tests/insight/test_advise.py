@@ -434,6 +434,25 @@ def test_what_the_run_cost_is_what_its_report_says(tmp_path: Path) -> None:
     assert one.cost.value == pytest.approx(cost(one.price_per_hour or 0, money.total.window.seconds + steps))
 
 
+def test_prices_are_those_of_the_option_else_of_the_budget_else_a_note_says_whose(tmp_path: Path) -> None:
+    hosts = {Stream(one.group, one.host, "host"): host(0.5) for one in (recorded_rank(0), FEED)}
+    run = record(tmp_path, "abroad", {recorded_rank(0): loader(0.5), FEED: feed(0.9, 0.0), **hosts})
+    (run.paths.root / "job.json").write_text("{}")
+    note = "the job names no region: prices of us-east-1"
+    assert (advised(run).region, note in advised(run).notes) == ("us-east-1", True)
+    plan = json.loads((run.paths.root / "plan.json").read_text())
+    budget = {"max_cost": 25.0, "region": "us-west-2"}
+    (run.paths.root / "plan.json").write_text(json.dumps({**plan, "budget": budget}))
+    found = advised(run)
+    assert (found.region, note in found.notes) == ("us-west-2", False)
+    assert {price.region for price in found.prices} == {"us-west-2"}
+    assert found.region == cost_report(run).region
+    assert advised(run, region="us-east-1").region == "us-east-1"
+    (run.paths.root / "plan.json").write_text(json.dumps({**plan, "budget": {"max_cost": "much"}}))
+    assert advised(run).notes[0].startswith("plan.json cannot be read, so the instance types and what the run costs")
+    assert advised(run).now.cost is None
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

@@ -144,6 +144,18 @@ class PricedJob(msgspec.Struct, frozen=True):
     groups: tuple[PricedGroup, ...] = ()
     budget: PricedBudget | None = None
 
+    def priced_in(self, region: str | None) -> tuple[str, str]:
+        """Returns the region whose prices are taken, and a note when nobody has named one.
+
+        Args:
+            region: the reader's wish; None for that of the budget, else us-east-1.
+        """
+        if region is not None:
+            return region, ""
+        if self.budget is not None:
+            return self.budget.region, ""
+        return DEFAULT_REGION, f"the job names no region: prices of {DEFAULT_REGION}"
+
 
 def cost_report(run: Run, *, region: str | None = None, now: float | None = None) -> CostReport:
     """Reads a run and returns what it costs.
@@ -202,7 +214,7 @@ def cost_of(
         on: day of the run: no later price is taken.
         engine: where it ran.
     """
-    where = region or (job.budget.region if job.budget else DEFAULT_REGION)
+    where, unnamed = job.priced_in(region)
     prices = {group.name: price_of(group.instance_type, where, on=on) for group in job.groups}
     bill = Bill(state, prices, unpriced(job.groups, prices, where), now)
     figures = None if training is None else training.report
@@ -221,7 +233,7 @@ def cost_of(
         hosts=tuple(_host(bill, host) for host in state.hosts),
         epochs=epochs,
         max_cost=job.budget.max_cost if job.budget else None,
-        notes=tuple(_notes(state, job, prices, region, where, engine)),
+        notes=tuple(_notes(state, job, prices, where, unnamed, engine)),
         formulas={each: FORMULAS[each] for each in _NAMES},
     )
 
@@ -289,8 +301,8 @@ def _notes(
     state: RunState,
     job: PricedJob,
     prices: Mapping[str, Price | None],
-    region: str | None,
-    where: str,
+    region: str,
+    unnamed: str,
     engine: str,
 ) -> list[str]:
     notes = []
@@ -299,11 +311,11 @@ def _notes(
             "this machine played the instances and nobody is billed: these are list prices of the named instance types "
             "for the time measured here"
         )
-    if region is None and job.budget is None:
-        notes.append(f"the job names no region: prices of {where}")
-    notes += unpriced(job.groups, prices, where).values()
+    if unnamed:
+        notes.append(unnamed)
+    notes += unpriced(job.groups, prices, region).values()
     gone = dict.fromkeys(price.instance_type for price in prices.values() if price and price.offered is False)
-    notes += [f"{kind} was not offered in {where} any more in October 2026" for kind in gone]
+    notes += [f"{kind} was not offered in {region} any more in October 2026" for kind in gone]
     if state.attempt > 1:
         notes.append(f"{state.attempt} attempts: all of them are counted")
     if not state.finished:
