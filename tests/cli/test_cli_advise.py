@@ -109,7 +109,7 @@ def test_the_table_keeps_measured_and_predicted_apart_and_ends_with_advice(advis
     assert "data hosts of ml.c5" in predicted or "data host of ml.c5" in predicted
     assert "a predicted step of" in predicted
     assert "1 core of this run stood for the 4 vCPUs of ml.g5.xlarge" in predicted
-    assert "price: ml.g5.xlarge 1.4084 USD/hour, us-east-1" in predicted
+    assert "price of ml.g5.xlarge in us-east-1: 1.4084 USD/hour, on-demand, as of " in predicted
     assert "more candidates: --all" in predicted
     assert len(advised("advise", "waiting", "--all").stdout.splitlines()) > len(done.stdout.splitlines()) + 20
 

@@ -32,6 +32,7 @@ from headrace.insight.advise import (
 )
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.model import exactly
+from headrace.insight.billing import amount
 from headrace.insight.figures import Figure, Window
 from headrace.insight.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
@@ -482,7 +483,7 @@ def test_every_figure_of_the_advice_is_shown_whole_however_narrow(monkeypatch: p
         figures = (
             milliseconds(one.step.value),
             f"{100 * one.wait:.0f} %",
-            f"{one.cost.value:.3g}",
+            amount(one.cost.value),
             one.verdict,
         )
         for text in (one.title, *figures, *one.marks):  # in this order, one candidate after the other

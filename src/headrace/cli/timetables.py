@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.cli.columns import columns, notes, row
+from headrace.cli.columns import columns, notes
 from headrace.cli.lifetables import moment
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
@@ -40,7 +40,7 @@ def show_metrics(found: Metrics) -> None:
             least, greatest = min(_known(line.low) or known), max(_known(line.high) or known)
             cells = (_text(value) for value in (least, known[-1], greatest))
             title = f"{chart.title}, {chart.unit}" if not index else ""
-            row(table, title, line.name, *cells, bars(line, chart))
+            table.add(title, line.name, *cells, bars(line, chart))
     means = [chart.title for chart in found.charts if any(line.low is None for line in chart.lines)]
     of = [f"least and greatest of {', '.join(means)}: of values of {found.width:g} s each"] if means else []
     out.print(table)

@@ -93,6 +93,13 @@ class Bill:
         return price.price
 
 
+def origin(price: Price) -> str:
+    """Returns a price in words: what it is, how sure it is, of when and who says so."""
+    how = f"{price.status}: {price.rule}" if price.rule else price.status
+    what = f"{price.instance_type} in {price.region}: {price.price:g} {price.unit}, {price.term}"
+    return f"price of {what}, as of {price.as_of}, {how}; source: {price.source}"
+
+
 def platform(bill: Bill, groups: Sequence[PricedGroup]) -> Figure:
     """Returns what the platform would bill: every instance to the end of the run."""
     seconds = billed(bill.state, bill.now)
