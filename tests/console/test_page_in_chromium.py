@@ -236,6 +236,11 @@ def test_the_job_page_draws_lanes_charts_and_cost(page: Page) -> None:
     ]  # fmt: skip
     expect(page.locator("#cost")).to_contain_text("ml.g5.12xlarge")
     expect(page.locator("#cost")).to_contain_text("seconds / 3600")
+    expect(page.locator("#cost .figures")).to_contain_text("Cost of 1,000 samples")
+    values = page.locator("#tables table", has_text="train:loss")
+    expect(values.locator("thead")).to_have_text("ValueProgramsFoundLastLeastGreatestMean")
+    expect(values.locator("tbody tr")).to_contain_text(f"{DNN}/algo-3[0]")
+    expect(page.locator("#tables").get_by_role("columnheader", name="GPU", exact=True)).to_have_count(1)
     expect(page.locator("#verdict")).to_contain_text("Verdict")
     expect(page.locator("#events")).to_contain_text("data worker lost")
     page.get_by_role("button", name="How Step time is computed").click()

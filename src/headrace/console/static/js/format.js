@@ -4,14 +4,14 @@ const TITLES = {
   time_to_train: "Time to train", step_time: "Step time", samples_per_second: "Samples/s", data_wait: "Data wait",
   cpu: "CPU of its own cores", max_rss: "Max RSS", h2d: "Host to device", compute: "Compute", queue: "Queue depth",
   supply: "Supply an executor", produce: "Produce", blocked: "Blocked", idle: "Idle", bytes_per_sample: "Bytes a sample",
-  link: "Link busy", gpu: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power", per_hour: "Cost an hour",
-  per_step: "Cost a step", per_epoch: "Cost an epoch", per_1000_samples: "Cost of 1,000 samples", total: "Cost",
-  platform: "Platform's bill", cost: "Cost", cost_per_hour: "Cost an hour", cost_per_step: "Cost a step",
-  worker_cpu: "CPU of 1,000 samples", billable_seconds: "Billable",
+  link: "Link busy", gpu_use: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power",
+  worker_cpu: "CPU of 1,000 samples", server_cpu: "CPU of one core", server_rss: "Max RSS",
+  value_count: "Found", value_last: "Last", value_min: "Least", value_max: "Greatest", value_mean: "Mean",
+  billable_seconds: "Billable", cost: "Cost", cost_per_hour: "Cost an hour", cost_per_step: "Cost a step",
   cost_per_epoch: "Cost an epoch", cost_per_1000_samples: "Cost of 1,000 samples", cost_platform: "Platform's bill",
 };
 
-/** Returns the title of a figure or field. */
+/** Returns the title of a figure. */
 export function title(name) {
   const words = TITLES[name] ?? name.replaceAll("_", " ");
   return words.charAt(0).toUpperCase() + words.slice(1);
