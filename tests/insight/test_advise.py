@@ -139,6 +139,13 @@ def test_costs_are_the_one_cost_function_of_the_predicted_time() -> None:
     assert found.now.cost == 0.125
 
 
+def test_a_type_that_is_named_twice_is_tried_once() -> None:
+    once, twice = advise(measured(), DATA), advise(measured(), DATA, DATA)
+    assert once.best is not None
+    assert "advised" in once.best.marks
+    assert twice == once
+
+
 def test_a_run_that_goes_on_has_no_cost_yet() -> None:
     found = advise(measured(), trained=None)
     assert found.now.cost is None

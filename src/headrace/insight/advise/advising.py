@@ -288,6 +288,7 @@ def judge_clusters(
         time_to_train: of the run, seconds; None when it has not completed.
         cost_of_run: the `cost` of its report, whose window is that of the bill; None when it has not completed.
     """
+    types = tuple(dict.fromkeys(types))
     by_type = {price.instance_type: price.price for price in prices}
     own = predict(measured.workload, own_pools(measured)).step
     residual = measured.step.value / own.value - 1

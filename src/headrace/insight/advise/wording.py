@@ -9,6 +9,7 @@ import msgspec
 from headrace.catalog.instance_types import shape, speed
 from headrace.insight.advise.clusters import BALANCED, SAME, Candidate, by_cost, cores_per_vcpu, knee
 from headrace.insight.advise.measured import Measured
+from headrace.insight.advise.measuring import SATURATED
 from headrace.insight.advise.model import Range
 from headrace.insight.thresholds import NEXT_APART
 
@@ -176,7 +177,7 @@ def notes_of(
             "bring more than is predicted"
         )
     busy = measured.trainer.busy
-    if not measured.workers_told and measured.wait >= BALANCED and busy is not None and busy < 0.9:
+    if not measured.workers_told and measured.wait >= BALANCED and busy is not None and busy < SATURATED:
         notes.append(
             f"the trainer's cores were {100 * busy:.0f} % busy although ranks waited: its workers wait for something "
             "else (too few workers, a disk); `headrace doctor` tells, and more workers may be all it takes"
