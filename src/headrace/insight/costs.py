@@ -261,14 +261,16 @@ def _seconds(bill: Bill, hosts: Sequence[HostTime]) -> Figure:
 
 
 def _epochs(bill: Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[EpochCost, ...]:
-    numbers = sorted({second.epoch for records in ranks.values() for second in records})
-    return tuple(_epoch(bill, number, ranks) for number in numbers)
+    epochs: dict[int, dict[Stream, list[LoaderSecond]]] = {}
+    for stream, records in ranks.items():
+        for second in records:
+            epochs.setdefault(second.epoch, {}).setdefault(stream, []).append(second)
+    return tuple(_epoch(bill, number, epochs[number]) for number in sorted(epochs))
 
 
 def _epoch(bill: Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> EpochCost:
-    found = {stream: [second for second in records if second.epoch == number] for stream, records in ranks.items()}
-    every = [second for records in found.values() for second in records]
-    _, seconds, steps = job_time(found)
+    every = [second for records in ranks.values() for second in records]
+    _, seconds, steps = job_time(ranks)
     window = Window(min(second.t - second.step for second in every), max(second.t for second in every))
     excuse = bill.excuse([host.group for host in bill.state.hosts])
     if excuse or not window.seconds:
