@@ -120,6 +120,12 @@ def test_too_many_data_hosts_are_noticed() -> None:
     assert 0 < found.best.data_hosts < 6
     assert "Do not add CPU hosts" in found.advice
     assert f"{found.best.data_hosts} data hosts of {DATA} would be enough" in found.advice
+    helps = (facts("data", DATA), facts("train", TRAINER, trains=True, executors=32, cores=32))
+    none = advise(measured(0.0905, 0.005, *helps), DATA)
+    assert none.best is not None
+    assert none.best.data_hosts == 0
+    assert "Do not add CPU hosts: " in none.advice
+    assert ". It needs no data hosts at all: a predicted step of " in none.advice
 
 
 def test_costs_are_the_one_cost_function_of_the_predicted_time() -> None:

@@ -67,9 +67,9 @@ def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tupl
                 None,
                 f"Do not add CPU hosts: {waits}; their time goes into computing, and faster input changes nothing.",
             )
+        enough = f"{_hosts(fewer)} would be enough" if fewer.data_hosts else "It needs no data hosts at all"
         return fewer, (
-            f"Do not add CPU hosts: {waits}. {_hosts(fewer)} would be enough: a predicted step of "
-            f"{_ms(fewer.step.value)}{_money(now, fewer)}."
+            f"Do not add CPU hosts: {waits}. {enough}: a predicted step of {_ms(fewer.step.value)}{_money(now, fewer)}."
         )
     useful = [one for one in found if one.data_hosts and now.step.value / one.step.value >= WORTH]
     full = any(one.limit == "network" for one in found)
@@ -109,8 +109,6 @@ def _fewer(now: Current, helpers: int, found: Sequence[Candidate]) -> Candidate 
 
 
 def _hosts(one: Candidate) -> str:
-    if not one.data_hosts:
-        return "No data host"
     return f"{one.data_hosts} data host{'s' if one.data_hosts > 1 else ''} of {one.instance_type}"
 
 
