@@ -43,7 +43,10 @@ ADVISE_FORMULAS: dict[str, str] = {
         "same with every host limited to bandwidth / bytes of a sample; rate: machine-repairman model of workers that "
         "pause and then compute on shared cores"
     ),
-    "compute": "(sum(step) - sum(wait)) / steps of the rank with the least, training window",
+    "compute": (
+        "(sum(step) - sum(wait)) / steps of the rank with the least, training window; where data workers compete for "
+        "the ranks' cores, the CPU time of a rank a step (`assumptions` say so)"
+    ),
     "cpu": "CPU seconds of the data workers / samples, training window",
     "pause": "busy seconds of the data workers / samples - cpu - queueing for a core by the same model",
     "trainer_cpu": "(CPU of a host that trains - CPU of its data workers) a second * step",

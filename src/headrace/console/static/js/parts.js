@@ -46,7 +46,7 @@ export class ReportParts {
     ].filter(([figure]) => isFigure(figure) && (figure.value !== null || ["time_to_train", "data_wait", "cost"].includes(figure.name)));
     fill(this.places.figures, this.head("Figures", "figures"),
       report.unread ? el("div", { class: "notice", role: "status" }, report.unread) : null,
-      el("div", { class: "figures" }, shown.map(([figure, field]) => card(figure, field, origin, field === "cost.total" ? "Cost so far" : title(figure.name)))));
+      el("div", { class: "figures" }, shown.map(([figure, field]) => card(figure, field, origin, field === "cost.total" && report.ended === null ? "Cost so far" : title(figure.name)))));
   }
 
   verdict(verdict, origin) {
