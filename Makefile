@@ -19,10 +19,11 @@ BENCH_FEED ?=
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
-# 0: one test after the other. `make test WORKERS=2 TESTS=...` (root) runs files beside each other, each worker in a network of
-# its own (tests/apart.py). Not for all tests at once: some end the servers that others of their worker share.
-WORKERS ?= 0
+# Root's tests run beside each other, each worker in a network of its own (tests/apart.py); those marked `alone` follow them.
+# 0: one test after the other.
+WORKERS ?= $(if $(filter 0,$(shell id -u)),3,0)
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile
+NO_TESTS := 5 # pytest's exit code when a choice holds none
 SOAK_MINUTES ?= 20
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/engines/test_local_fault_table.py
 # Rooms that work without torch are also tested on the oldest and the newest Python.
@@ -59,7 +60,8 @@ demo: $(VENV)/ready
 	$(BIN)/python examples/digits/demo.py
 
 test: $(VENV)/ready $(ORACLE)/ready
-	$(BIN)/python $(PYTEST) $(TESTS)
+	$(BIN)/python $(PYTEST) -m 'not alone' $(TESTS) || [ $$? = $(NO_TESTS) ]
+	$(BIN)/python -m pytest -m alone $(TESTS) || [ $$? = $(NO_TESTS) ]
 	@if [ "$(TESTS)" = tests ]; then for version in $(OTHER_PYTHONS); do scripts/test-on-python $$version $(PYTEST) $(PURE_TESTS) || exit 1; done; fi
 
 soak: $(VENV)/ready

@@ -26,7 +26,8 @@ while not pathlib.Path("enough").exists():
 print("done", flush=True)
 """
 STARTER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
 sys.path[:0] = {path!r}
 from headrace import engines
 from headrace.job import Job

@@ -56,7 +56,8 @@ def test_every_rank_has_a_log_its_hosts_variables_and_torchruns(stage):
             said = text(handle, f"dnn/algo-{host}[{rank}]")
             assert f'"RANK": "{rank}", "LOCAL_RANK": "{local}", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"' in said
             assert f"host algo-{host} ['--note', 'a b; $(id)'] 3" in said
-    assert not text(handle, "dnn/algo-1[torchrun]").strip()
+    said = text(handle, "dnn/algo-1[torchrun]").splitlines()  # torch tells where no name server answers
+    assert [line for line in said if "hostname of the client socket cannot be retrieved" not in line] == []
 
 
 def test_a_rank_that_always_fails_is_the_first_cause_when_restarts_are_used_up(stage):

@@ -252,6 +252,7 @@ def test_bandwidth_holds_for_each_host_of_a_group_both_ways(stage):
     assert all(rate > 100 for rate in fast), fast
 
 
+@pytest.mark.alone
 def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, machine):
     if why := examine().outward:
         pytest.skip(f"no way out here: {why}")

@@ -67,6 +67,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
     started.stop()
 
 
+def all_blocked(lines: list[WorkerSecond]) -> bool:
+    return sum(line.blocked for line in lines) > 0.9 * sum(2 * line.seconds for line in lines)
+
+
 def test_a_server_tells_what_its_executors_made_sent_and_waited_for(server: tuple[Server, Path]) -> None:
     feed, path = server
     told = Told(path)
@@ -90,12 +94,13 @@ def test_a_server_tells_what_its_executors_made_sent_and_waited_for(server: tupl
         next(batches)
         [receiver] = [p for p in psutil.Process().children() if "headrace.feed.receiver" in " ".join(p.cmdline())]
         receiver.send_signal(signal.SIGSTOP)
-        told.mark()
-        stopped = told.mark()
+        deadline = time.monotonic() + 20  # until what is on its way has filled every buffer
+        while not all_blocked(stopped := told.mark()) and time.monotonic() < deadline:
+            pass
         receiver.send_signal(signal.SIGCONT)
         next(batches)
     check(stopped, 2)
-    assert sum(line.blocked for line in stopped) > 0.9 * sum(2 * line.seconds for line in stopped)
+    assert all_blocked(stopped)
     assert sum(line.sending for line in stopped) < 0.2, "it was the receiver, not the network"
 
 

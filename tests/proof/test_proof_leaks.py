@@ -87,7 +87,7 @@ def test_feed_servers_let_go_of_a_killed_trainer_and_serve_the_next(
     held: list[tuple[int, int]] = []
     for _ in range(number(2, 15)):
         with training(tmp_path, loader=loader, endless=True, dataset=DATA, environment=scratch) as trainer:
-            wait_until(lambda: memfds(near) and connections(far), "both hosts work for it")
+            wait_until(lambda: memfds(near) and connections(far), "both hosts work for it", 60)
             kill_in_the_middle(trainer, chance)
             trainer.nothing_left(5)
             wait_until(lambda: not memfds(near), f"slabs of the dead trainer are closed: {memfds(near)}")
