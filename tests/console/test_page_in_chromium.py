@@ -20,7 +20,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 import leaks
 from headrace.cli.main import invoke
 from headrace.insight import Figure
-from headrace.insight.billing import amount, money
+from headrace.insight.billing import amount
+from headrace.insight.render.words import number
 from headrace.runs import (
     EventWriter,
     LoaderSecond,
@@ -201,7 +202,7 @@ def test_every_figure_is_a_field_of_a_command(
         assert printed == (None if value == "null" else float(value)), (command, field)
         figure = value_at(documents[command], field.removesuffix(".value"))
         if isinstance(figure, dict) and figure["unit"].startswith("USD"):
-            assert money(msgspec.convert(figure, Figure)).replace("-", "–") in text, (command, field)
+            assert number(msgspec.convert(figure, Figure)).replace("-", "–") in text, (command, field)
 
 
 def test_the_page_writes_an_amount_as_the_command_line_does(shared: Page) -> None:

@@ -10,7 +10,7 @@ from headrace.catalog.prices import Price
 from headrace.cli.columns import columns, notes
 from headrace.cli.tables import console
 from headrace.insight import CostReport, Projection
-from headrace.insight.billing import amount, money, origin
+from headrace.insight.billing import amount, origin
 from headrace.insight.render.words import MISSING, number, spread
 
 _OF_CLOCKS = ("cost", "billable_seconds", "cost_platform")
@@ -25,8 +25,8 @@ _FORMULAS = {
 def show_costs(report: CostReport, by: str, run_id: str) -> None:
     """Prints what a run costs. `by`: ``group``, ``host``, ``step`` or ``epoch``."""
     out = console()
-    out.print(Text(f"{run_id}  {money(report.total)}", style="bold"), Text(report.total.note))
-    out.print(Text(f"on the platform, where no instance is released early: {money(report.platform)}"))
+    out.print(Text(f"{run_id}  {number(report.total)}", style="bold"), Text(report.total.note))
+    out.print(Text(f"on the platform, where no instance is released early: {number(report.platform)}"))
     if report.max_cost is not None:
         out.print(Text(f"budget: {amount(report.max_cost)} {report.currency}"))
     out.print()
@@ -44,7 +44,7 @@ def _groups(report: CostReport) -> None:
     table = columns(names, right=names[2:])
     for group in report.groups:
         named = (group.group, group.instance_type, str(group.instances), _listed(group.price))
-        table.add(*named, number(group.seconds), money(group.cost))
+        table.add(*named, number(group.seconds), number(group.cost))
     console().print(table)
 
 
@@ -52,7 +52,7 @@ def _hosts(report: CostReport) -> None:
     table = columns(("group", "host", "billable", "cost", ""), right=("billable", "cost"))
     for host in report.hosts:
         early = "released early" if host.released else ""
-        table.add(host.group, host.host, number(host.seconds), money(host.cost), early)
+        table.add(host.group, host.host, number(host.seconds), number(host.cost), early)
     console().print(table)
 
 
@@ -65,7 +65,7 @@ def _steps(report: CostReport) -> None:
         ("an epoch", report.per_epoch),
     )
     for title, figure in rows:
-        table.add(title, money(figure), spread(figure))
+        table.add(title, number(figure), spread(figure))
     console().print(table)
 
 
@@ -77,7 +77,7 @@ def _epochs(report: CostReport) -> None:
     table = columns(names, right=names)
     for epoch in report.epochs:
         counts = (str(epoch.epoch), str(epoch.steps), "-" if epoch.samples is None else str(epoch.samples))
-        table.add(*counts, f"{epoch.seconds:.2f} s", money(epoch.cost))
+        table.add(*counts, f"{epoch.seconds:.2f} s", number(epoch.cost))
     console().print(table)
 
 
@@ -96,12 +96,12 @@ def show_projection(cost: Projection) -> None:
     table = columns(names, right=names[2:])
     for group in cost.groups:
         named = (group.group, group.instance_type, str(group.instances), _listed(group.price))
-        table.add(*named, money(group.per_hour))
-    table.add("all", "", str(sum(group.instances for group in cost.groups)), "", money(cost.per_hour))
+        table.add(*named, number(group.per_hour))
+    table.add("all", "", str(sum(group.instances for group in cost.groups)), "", number(cost.per_hour))
     out = console()
     out.print()
     out.print(table)
-    at_most = f"{money(cost.maximum)} {cost.maximum.note}".strip()
+    at_most = f"{number(cost.maximum)} {cost.maximum.note}".strip()
     out.print(Text(f"at most, when all run for all of max_run: {at_most}"))
     for line in sources(group.price for group in cost.groups):
         out.print(Text(line))

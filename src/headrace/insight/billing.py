@@ -148,17 +148,6 @@ def per_1000_samples(rate: Figure, training: LoaderReport | None) -> Figure:
     return Figure("cost_per_1000_samples", CURRENCY, value, speed.window, spread)
 
 
-def money(figure: Figure) -> str:
-    """Returns an amount with its unit and at least three digits that count; ``-`` without a value.
-
-    >>> money(Figure("cost", "USD", 0.001264375)), money(Figure("cost", "USD", 45.032))
-    ('0.00126 USD', '45.03 USD')
-    """
-    if figure.value is None:
-        return "-"
-    return f"{amount(figure.value)} {figure.unit}"
-
-
 def amount(value: float) -> str:
     """Returns an amount with two decimals, or more while fewer than three digits count.
 
