@@ -237,6 +237,7 @@ def test_the_job_page_draws_lanes_charts_and_cost(page: Page) -> None:
     ]  # fmt: skip
     expect(page.locator("#cost")).to_contain_text("ml.g5.12xlarge")
     expect(page.locator("#cost")).to_contain_text("seconds / 3600")
+    expect(page.locator("#figures .figure .name").last).to_have_text("Cost")  # not so far: it has ended
     expect(page.locator("#cost .figures")).to_contain_text("Cost of 1,000 samples")
     values = page.locator("#tables table", has_text="train:loss")
     expect(values.locator("thead")).to_have_text("ValueProgramsFoundLastLeastGreatestMean")
