@@ -23,7 +23,7 @@ from rich.table import Table
 import prepare
 from headrace import insight
 from headrace.cli.advicetables import show_advised
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UsageError
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths
 
@@ -183,7 +183,10 @@ def main() -> int:
             f"{'equal bit by bit' if same else 'DIFFERENT'}"
         )
         meaning(console, outcomes[1:])
-        show_advised(insight.advised(Run.open(runs[1])), everything=False)
+        try:
+            show_advised(insight.advised(Run.open(runs[1])), everything=False)
+        except UsageError as error:  # one epoch may be too short for it
+            console.print(f"no advice: {error}", highlight=False)
         console.print(
             f"\nmore: headrace report {runs[2]}; headrace cost {runs[2]}; headrace compare {' '.join(runs)}",
             soft_wrap=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from made_runs import DATA, DNN, START, make_run, plan
 from page_server import CHROMIUM, COMMAND, Ui
@@ -17,6 +19,9 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 
 import leaks
 from headrace.cli.main import invoke
+from headrace.insight import Figure
+from headrace.insight.billing import amount
+from headrace.insight.render.words import number
 from headrace.runs import (
     EventWriter,
     LoaderSecond,
@@ -171,7 +176,7 @@ def value_at(document: object, field: str) -> object:
     return document
 
 
-TRACED = "nodes => nodes.map(node => [node.dataset.command, node.dataset.field, node.dataset.value])"
+TRACED = "nodes => nodes.map(node => [node.dataset.command, node.dataset.field, node.dataset.value, node.textContent])"
 
 
 @pytest.mark.parametrize(
@@ -189,12 +194,37 @@ def test_every_figure_is_a_field_of_a_command(
     assert len(found) >= (6 if path == "/" else 10)
     monkeypatch.setenv("HEADRACE_HOME", tab.ui.env["HEADRACE_HOME"])
     documents = {}
-    for command, field, value in found:
+    for command, field, value, text in found:
         if command not in documents:
             assert invoke(command.split()[1:]) == 0
             documents[command] = json.loads(capsys.readouterr().out)
         printed = value_at(documents[command], field)
         assert printed == (None if value == "null" else float(value)), (command, field)
+        figure = value_at(documents[command], field.removesuffix(".value"))
+        if isinstance(figure, dict) and figure["unit"].startswith("USD"):
+            assert number(msgspec.convert(figure, Figure)).replace("-", "–") in text, (command, field)
+
+
+def test_the_page_writes_an_amount_as_the_command_line_does(shared: Page) -> None:
+    chance = random.Random(20261122)
+    values = [
+        0.0,
+        0.125,
+        12.125,
+        12.375,
+        0.0625,
+        45.005,
+        9.995,
+        0.0999,
+        0.00999999,
+        99.999,
+        1e6,
+        *(10.0**n for n in range(-9, 9)),
+    ]
+    values += [chance.uniform(1, 10) * 10.0 ** chance.uniform(-9, 7) for _ in range(500)]
+    values += [chance.randrange(10**6) / 8 for _ in range(100)]  # halves that doubles hold exactly
+    shown = shared.evaluate("values => import('/static/js/format.js').then(({ amount }) => values.map(amount))", values)
+    assert shown == [amount(value) for value in values]
 
 
 def test_the_job_page_draws_lanes_charts_and_cost(page: Page) -> None:
@@ -207,6 +237,12 @@ def test_the_job_page_draws_lanes_charts_and_cost(page: Page) -> None:
     ]  # fmt: skip
     expect(page.locator("#cost")).to_contain_text("ml.g5.12xlarge")
     expect(page.locator("#cost")).to_contain_text("seconds / 3600")
+    expect(page.locator("#figures .figure .name").last).to_have_text("Cost")  # not so far: it has ended
+    expect(page.locator("#cost .figures")).to_contain_text("Cost of 1,000 samples")
+    values = page.locator("#tables table", has_text="train:loss")
+    expect(values.locator("thead")).to_have_text("ValueProgramsFoundLastLeastGreatestMean")
+    expect(values.locator("tbody tr")).to_contain_text(f"{DNN}/algo-3[0]")
+    expect(page.locator("#tables").get_by_role("columnheader", name="GPU", exact=True)).to_have_count(1)
     expect(page.locator("#verdict")).to_contain_text("Verdict")
     expect(page.locator("#events")).to_contain_text("data worker lost")
     page.get_by_role("button", name="How Step time is computed").click()

@@ -17,7 +17,7 @@ from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
 from headrace.cli.advicetables import milliseconds, show_advised
 from headrace.errors import UsageError
-from headrace.insight import cost_report, report
+from headrace.insight import VerdictName, cost_report, report
 from headrace.insight.advise import (
     DEFAULT_TYPES,
     Advised,
@@ -32,8 +32,9 @@ from headrace.insight.advise import (
 )
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.model import exactly
+from headrace.insight.billing import amount
 from headrace.insight.figures import Figure, Window
-from headrace.insight.thresholds import CROWDED
+from headrace.insight.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
 TRAINER, DATA = "ml.g5.xlarge", "ml.c5.xlarge"
@@ -119,6 +120,12 @@ def test_too_many_data_hosts_are_noticed() -> None:
     assert 0 < found.best.data_hosts < 6
     assert "Do not add CPU hosts" in found.advice
     assert f"{found.best.data_hosts} data hosts of {DATA} would be enough" in found.advice
+    helps = (facts("data", DATA), facts("train", TRAINER, trains=True, executors=32, cores=32))
+    none = advise(measured(0.0905, 0.005, *helps), DATA)
+    assert none.best is not None
+    assert none.best.data_hosts == 0
+    assert "Do not add CPU hosts: " in none.advice
+    assert ". It needs no data hosts at all: a predicted step of " in none.advice
 
 
 def test_costs_are_the_one_cost_function_of_the_predicted_time() -> None:
@@ -136,6 +143,13 @@ def test_costs_are_the_one_cost_function_of_the_predicted_time() -> None:
     assert two.cost.value == pytest.approx(cost(two.price_per_hour or 0, 1000 * two.step.value + 70))
     assert found.now.cost_per_1000_samples == cost(price(TRAINER), 0.3 * 1000 / ROWS)
     assert found.now.cost == 0.125
+
+
+def test_a_type_that_is_named_twice_is_tried_once() -> None:
+    once, twice = advise(measured(), DATA), advise(measured(), DATA, DATA)
+    assert once.best is not None
+    assert "advised" in once.best.marks
+    assert twice == once
 
 
 def test_a_run_that_goes_on_has_no_cost_yet() -> None:
@@ -346,6 +360,21 @@ def test_hosts_of_another_data_service_count_with_all_their_cpu_time() -> None:
     assert "all CPU time of data goes into samples" in found.assumptions
 
 
+def test_data_workers_that_the_plan_forgets_count_by_what_they_told() -> None:
+    plan = [msgspec.structs.replace(group, feed_executors=0) for group in PLAN]
+    found = measure(plan, LOADERS, WORKERS, HOSTS)
+    assert found == measure(PLAN, LOADERS, WORKERS, HOSTS)
+    only = {Stream("data", "algo-1", "feed"): WORKERS[Stream("data", "algo-1", "feed")]}
+    assert advise(measure(plan, LOADERS, only, HOSTS), DATA).best is not None
+    # The group of the workers is not in the plan, or they made samples in no time: nothing tells what one costs.
+    unknown = {Stream("other", "algo-9", "feed"): only[Stream("data", "algo-1", "feed")]}
+    timeless = {stream: [msgspec.structs.replace(one, produce=0.0) for one in told] for stream, told in only.items()}
+    for workers in (unknown, timeless):
+        with pytest.raises(UsageError, match="its data workers do not tell how long they took") as refused:
+            measure(plan, LOADERS, workers, HOSTS)
+        assert refused.value.hint
+
+
 def test_groups_that_do_neither_stay_and_cost_money() -> None:
     plan = [*PLAN, PlannedHosts("judge", "ml.m5.large", ("algo-3",))]
     found = advise(measure(plan, LOADERS, WORKERS, HOSTS), DATA)
@@ -369,6 +398,7 @@ def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:
     [
         ({}, {}, HOSTS, "no loader wrote metrics"),
         ({RANK: LOADERS[RANK][:1]}, WORKERS, HOSTS, "no loader wrote metrics"),
+        ({RANK: LOADERS[RANK][:LEAST_RECORDS]}, WORKERS, HOSTS, "2 records of its loader .* are no measurement: 3 are"),
         (LOADERS, WORKERS, {DATA_HOST: HOSTS[DATA_HOST]}, "the hosts of train wrote no CPU metrics"),
         (LOADERS, {}, HOSTS, "its data workers wrote no metrics"),
         ({RANK: [msgspec.structs.replace(s, samples=0) for s in LOADERS[RANK]]}, {}, HOSTS, "how many samples"),
@@ -382,6 +412,20 @@ def test_a_run_that_tells_too_little_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         measure(PLAN, loaders, workers, hosts)
+
+
+@pytest.mark.parametrize("seconds", [1 + LEAST_RECORDS - 1, 1 + LEAST_RECORDS])
+def test_a_run_whose_verdict_is_unknown_gets_no_advice(tmp_path: Path, seconds: int) -> None:
+    hosts = {Stream(one.group, one.host, "host"): host(0.5) for one in (recorded_rank(0), FEED)}
+    run = record(tmp_path, "short", {recorded_rank(0): loader(0.5, seconds=seconds), FEED: feed(0.9, 0.0), **hosts})
+    (run.paths.root / "job.json").write_text("{}")
+    if report(run).verdict.name is VerdictName.UNKNOWN:
+        with pytest.raises(UsageError, match="are no measurement") as refused:
+            advised(run)
+        assert refused.value.hint.startswith("train for at least 5 seconds")
+    else:
+        assert seconds > LEAST_RECORDS
+        assert advised(run).best is not None
 
 
 def test_what_the_run_cost_is_what_its_report_says(tmp_path: Path) -> None:
@@ -402,6 +446,25 @@ def test_what_the_run_cost_is_what_its_report_says(tmp_path: Path) -> None:
     assert one.cost is not None
     steps = found.measured.steps * (one.step.value - found.now.step.value)
     assert one.cost.value == pytest.approx(cost(one.price_per_hour or 0, money.total.window.seconds + steps))
+
+
+def test_prices_are_those_of_the_option_else_of_the_budget_else_a_note_says_whose(tmp_path: Path) -> None:
+    hosts = {Stream(one.group, one.host, "host"): host(0.5) for one in (recorded_rank(0), FEED)}
+    run = record(tmp_path, "abroad", {recorded_rank(0): loader(0.5), FEED: feed(0.9, 0.0), **hosts})
+    (run.paths.root / "job.json").write_text("{}")
+    note = "the job names no region: prices of us-east-1"
+    assert (advised(run).region, note in advised(run).notes) == ("us-east-1", True)
+    plan = json.loads((run.paths.root / "plan.json").read_text())
+    budget = {"max_cost": 25.0, "region": "us-west-2"}
+    (run.paths.root / "plan.json").write_text(json.dumps({**plan, "budget": budget}))
+    found = advised(run)
+    assert (found.region, note in found.notes) == ("us-west-2", False)
+    assert {price.region for price in found.prices} == {"us-west-2"}
+    assert found.region == cost_report(run).region
+    assert advised(run, region="us-east-1").region == "us-east-1"
+    (run.paths.root / "plan.json").write_text(json.dumps({**plan, "budget": {"max_cost": "much"}}))
+    assert advised(run).notes[0].startswith("plan.json cannot be read, so the instance types and what the run costs")
+    assert advised(run).now.cost is None
 
 
 @pytest.mark.parametrize(
@@ -433,7 +496,7 @@ def test_every_figure_of_the_advice_is_shown_whole_however_narrow(monkeypatch: p
         figures = (
             milliseconds(one.step.value),
             f"{100 * one.wait:.0f} %",
-            f"{one.cost.value:.3g}",
+            amount(one.cost.value),
             one.verdict,
         )
         for text in (one.title, *figures, *one.marks):  # in this order, one candidate after the other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from headrace.insight import CostReport, cost_report, project
 from headrace.insight.billing import PricedGroup
 from headrace.insight.costs import PricedBudget, PricedJob, cost_of
 from headrace.insight.figures import FORMULAS, Figure
-from headrace.insight.loaders import training_of
+from headrace.insight.loaders import Training, training_of
 from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Run, Status, Stream, create_run, state_of
 from headrace.runs.events import AttemptStarted, Event, HostReleased, InstancesStarted, JobStarted, RunFinished
 
@@ -176,6 +177,25 @@ def test_an_epoch_costs_its_steps_and_the_first_is_left_out_as_warm_up() -> None
     first = costs([*BEGIN, END], records[:1])
     assert values(first.per_epoch) == (pytest.approx(hour * 9 / 3600), "the first epoch, warm-up included")
     assert values(costs(BEGIN, records[:1]).per_epoch) == (None, "no epoch has ended")
+
+
+def test_records_are_read_as_often_however_many_epochs_there_are() -> None:
+    class Counted(list[LoaderSecond]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[LoaderSecond]:
+            self.reads += 1
+            return super().__iter__()
+
+    reads = []
+    for epochs in (1, 200):
+        records = Counted(second(t, epoch=int(t) * epochs // 200) for t in map(float, range(200)))
+        found = cost_of(
+            state_of([*BEGIN, END], True), PricedJob((DNN, DATA)), Training("train", {RANK: records}), now=0.0
+        )
+        assert len(found.epochs) == epochs
+        reads.append(records.reads)
+    assert reads[0] == reads[1]
 
 
 def test_ranks_share_the_steps_of_an_epoch_and_the_slowest_decides_how_long_it_took() -> None:

@@ -174,6 +174,22 @@ def test_gpus_network_and_disk_are_added_over_the_hosts_of_a_group() -> None:
     assert line_of(found, "disk", "dnn read")[1] == 14
 
 
+def test_a_host_that_does_not_tell_something_is_not_counted_in_a_sum_over_hosts() -> None:
+    rows: list[tuple[Stream, Metric]] = []
+    for second in range(4):
+        gpus = (GpuUse(0, "A", 80.0, 1000, 2000, 50.0),)
+        told = host(T + second + 0.5, second, received=500 * second, gpus=gpus)
+        rows += [
+            (Stream("dnn", "algo-1", "host"), told),
+            (Stream("dnn", "algo-2", "host"), host(T + second + 0.5, second)),
+        ]
+    found = charts_of(rows)
+    assert line_of(found, "gpu_memory", "dnn")[1] == 1000
+    assert line_of(found, "gpu_power", "dnn")[1] == 50
+    assert line_of(found, "bytes_per_second", "dnn received")[1] == 500
+    assert line_of(found, "memory", "dnn")[1] == float(f"{2 << 30:.6g}")
+
+
 def test_workers_and_values() -> None:
     feed, program = Stream("data", "algo-1", "feed"), Stream("dnn", "algo-2", "agent")
     rows: list[tuple[Stream, Metric]] = [
@@ -204,6 +220,10 @@ def test_servers_of_tf_data_are_added_up_and_a_restart_is_left_out() -> None:
             rows.append((Stream("data", "algo-1", name), record))
     found = charts_of(rows)
     assert line_of(found, "services", "data: worker")[:4] == [None, 1.0, None, 2.0]
+    # A server that used more CPU time after its restart than all of the process before it had.
+    more = [msgspec.structs.replace(record, cpu=record.cpu + record.restarts) for _, record in rows]  # type: ignore[union-attr]
+    again = charts_of([(stream, record) for (stream, _), record in zip(rows, more, strict=True)])
+    assert line_of(again, "services", "data: worker")[:4] == [None, 1.0, None, 2.0]
 
 
 def test_a_run_without_metrics_has_no_chart_and_says_so() -> None:

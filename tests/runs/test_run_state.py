@@ -9,7 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.runs import Cause, EventWriter, Run, RunPaths, Status, Stream, create_run, state_of
+from headrace.runs import (
+    Cause,
+    Damage,
+    EventWriter,
+    Run,
+    RunPaths,
+    Status,
+    Stream,
+    ValueSecond,
+    create_run,
+    state_of,
+)
 from headrace.runs.events import (
     DataWorkerLost,
     Event,
@@ -23,6 +34,7 @@ from headrace.runs.events import (
 )
 from headrace.runs.words import losses
 
+VALUE = ValueSecond(t=1.0, name="loss", stream="0", count=1, last=1.0, low=1.0, high=1.0, total=1.0)
 CAUSE = Cause(reason="exited with code 3", group="dnn", host="algo-1", stream="0", exit_code=3)
 
 
@@ -134,6 +146,31 @@ def test_a_torn_last_line_is_waited_for_and_a_damaged_one_reported_once(tmp_path
         torn.write(b'arted","t":2.0}\n')
     assert [event.t for event in run.events()] == [1.0, 2.0]
     assert len(run.damage) == 1
+
+
+def test_records_of_a_newer_headrace_are_not_called_damaged_and_counted_once_a_kind(tmp_path: Path) -> None:
+    paths = create_run("j", runs=tmp_path)
+    good = msgspec.json.encode(JobStarted(t=1.0)) + b"\n"
+    newer = b'{"event":"gpu_lost","t":2.0,"gpu":3}\n'
+    paths.events("engine").parent.mkdir()
+    paths.events("engine").write_bytes(newer + good + newer)
+    paths.events("algo-1").write_bytes(newer + b'{"event":"gpu_lost","t":3.0,\n{"t":4.0}\n{"event":"job_started"}\n')
+    ranks = [paths.metrics(Stream("dnn", "algo-1", name)) for name in ("0", "1")]
+    ranks[0].parent.mkdir(parents=True)
+    value = msgspec.json.encode(VALUE) + b"\n"
+    for path in ranks:
+        path.write_bytes(b'{"metric":"tpu","t":2.0}\n' + value)
+    run = Run(paths)
+    for _ in range(2):
+        assert run.events() == [JobStarted(t=1.0)]
+        assert [len(found) for found in run.metrics().values()] == [1, 1]
+        damaged = [(damage.path, damage.line) for damage in run.damage if damage.line]
+        assert damaged == [(str(paths.events("algo-1")), line) for line in (2, 3, 4)]
+        assert [damage for damage in run.damage if not damage.line] == [
+            Damage(str(paths.root), 0, "3 records of event 'gpu_lost' left out: written by a newer headrace"),
+            Damage(str(paths.root), 0, "2 records of metric 'tpu' left out: written by a newer headrace"),
+        ]
+    assert all("newer" not in damage.reason for damage in run.damage if damage.line)
 
 
 def test_a_run_whose_directory_is_all_but_empty_answers_everything(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from rich.text import Text
 
 from headrace.cli.columns import columns
+from headrace.cli.costview import sources
 from headrace.cli.tables import console
 from headrace.insight.advise import Advised, Candidate, Range
+from headrace.insight.billing import amount
+from headrace.insight.render.words import MISSING
 
 
 def show_advised(found: Advised, *, everything: bool) -> None:
@@ -54,9 +57,8 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print(Text(f"model: {milliseconds(now.predicted.value)} for this run's own cluster, measured {error} of that"))
     for text in found.assumptions:
         out.print(Text(f"assumed: {text}"))
-    for price in found.prices:
-        known = f"{price.price} {price.unit}, {price.region}, {price.status}, {price.as_of}"
-        out.print(Text(f"price: {price.instance_type} {known}"))
+    for line in sources(found.prices):
+        out.print(Text(line))
     for text in found.notes:
         out.print(Text(f"note: {text}"))
     out.print(Text("note: [a .. b]: measured, 10th to 90th percentile of the seconds; predicted, what follows from it"))
@@ -104,4 +106,4 @@ def _range(of: Range) -> str:
 
 
 def _money(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return MISSING if value is None else amount(value)

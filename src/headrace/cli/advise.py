@@ -39,7 +39,7 @@ def command(
 
     A model (compute, workers, network: the longest decides) predicts the step of clusters that keep the hosts which
     train and put data hosts beside them. What the run did not measure is listed under "assumed". See docs/advise.md.
-    Prices are those of --region, else of us-east-1.
+    Prices are those of --region, else of the job's budget, else of us-east-1.
 
     --verify runs the advised cluster with the run's own code and data, each host on CPUs of its own. If this machine
     has too few CPUs for it, the best one that fits is run.
@@ -52,14 +52,11 @@ def command(
     """
     import msgspec
 
-    from headrace.catalog.prices import DEFAULT_REGION
     from headrace.cli.options import echo_json, open_run
     from headrace.insight import advise
 
     opened = open_run(run)
-    found = advise.advised(
-        opened, types=types or advise.DEFAULT_TYPES, max_hosts=max_hosts, region=region or DEFAULT_REGION
-    )
+    found = advise.advised(opened, types=types or advise.DEFAULT_TYPES, max_hosts=max_hosts, region=region)
     if verify:
         from headrace.cli.verifying import verify as run_candidate
 

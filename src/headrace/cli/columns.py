@@ -118,11 +118,6 @@ def columns(names: Iterable[str], right: Iterable[str] = ()) -> Columns:
     return Columns(known, frozenset(index for index, name in enumerate(known) if name in wanted))
 
 
-def row(table: Columns, *cells: str) -> None:
-    """Adds a row."""
-    table.add(*cells)
-
-
 def notes(out: Console, lines: Iterable[str]) -> None:
     """Prints notes, one a line."""
     out.print()

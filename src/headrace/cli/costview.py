@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from headrace.catalog.prices import Price
-from headrace.cli.columns import columns, notes, row
+from headrace.cli.columns import columns, notes
 from headrace.cli.tables import console
-from headrace.insight import CostReport, Figure, Projection
-from headrace.insight.billing import amount, money
-from headrace.insight.render.words import number
+from headrace.insight import CostReport, Projection
+from headrace.insight.billing import amount, origin
+from headrace.insight.render.words import MISSING, number, spread
 
 _OF_CLOCKS = ("cost", "billable_seconds", "cost_platform")
 _FORMULAS = {
@@ -25,8 +25,8 @@ _FORMULAS = {
 def show_costs(report: CostReport, by: str, run_id: str) -> None:
     """Prints what a run costs. `by`: ``group``, ``host``, ``step`` or ``epoch``."""
     out = console()
-    out.print(Text(f"{run_id}  {money(report.total)}", style="bold"), Text(report.total.note))
-    out.print(Text(f"on the platform, where no instance is released early: {money(report.platform)}"))
+    out.print(Text(f"{run_id}  {number(report.total)}", style="bold"), Text(report.total.note))
+    out.print(Text(f"on the platform, where no instance is released early: {number(report.platform)}"))
     if report.max_cost is not None:
         out.print(Text(f"budget: {amount(report.max_cost)} {report.currency}"))
     out.print()
@@ -43,10 +43,8 @@ def _groups(report: CostReport) -> None:
     names = ("group", "type", "hosts", "list price", "billable", "cost")
     table = columns(names, right=names[2:])
     for group in report.groups:
-        price = "-" if group.price is None else f"{group.price.price:g} {group.price.unit}"
-        instances = str(group.instances)
-        cells = (group.group, group.instance_type, instances, price, number(group.seconds), money(group.cost))
-        row(table, *cells)
+        named = (group.group, group.instance_type, str(group.instances), _listed(group.price))
+        table.add(*named, number(group.seconds), number(group.cost))
     console().print(table)
 
 
@@ -54,7 +52,7 @@ def _hosts(report: CostReport) -> None:
     table = columns(("group", "host", "billable", "cost", ""), right=("billable", "cost"))
     for host in report.hosts:
         early = "released early" if host.released else ""
-        row(table, host.group, host.host, number(host.seconds), money(host.cost), early)
+        table.add(host.group, host.host, number(host.seconds), number(host.cost), early)
     console().print(table)
 
 
@@ -67,7 +65,7 @@ def _steps(report: CostReport) -> None:
         ("an epoch", report.per_epoch),
     )
     for title, figure in rows:
-        row(table, title, money(figure), _spread(figure))
+        table.add(title, number(figure), spread(figure))
     console().print(table)
 
 
@@ -79,12 +77,8 @@ def _epochs(report: CostReport) -> None:
     table = columns(names, right=names)
     for epoch in report.epochs:
         counts = (str(epoch.epoch), str(epoch.steps), "-" if epoch.samples is None else str(epoch.samples))
-        row(table, *counts, f"{epoch.seconds:.2f} s", money(epoch.cost))
+        table.add(*counts, f"{epoch.seconds:.2f} s", number(epoch.cost))
     console().print(table)
-
-
-def _spread(figure: Figure) -> str:
-    return "" if figure.spread is None else f"[{amount(figure.spread.low)} .. {amount(figure.spread.high)}]"
 
 
 def _why_not(report: CostReport, by: str) -> Iterable[str]:
@@ -101,13 +95,13 @@ def show_projection(cost: Projection) -> None:
     names = ("group", "type", "hosts", "list price", "projected an hour")
     table = columns(names, right=names[2:])
     for group in cost.groups:
-        price = "-" if group.price is None else f"{group.price.price:g} {group.price.unit}"
-        row(table, group.group, group.instance_type, str(group.instances), price, money(group.per_hour))
-    row(table, "all", "", str(sum(group.instances for group in cost.groups)), "", money(cost.per_hour))
+        named = (group.group, group.instance_type, str(group.instances), _listed(group.price))
+        table.add(*named, number(group.per_hour))
+    table.add("all", "", str(sum(group.instances for group in cost.groups)), "", number(cost.per_hour))
     out = console()
     out.print()
     out.print(table)
-    at_most = f"{money(cost.maximum)} {cost.maximum.note}".strip()
+    at_most = f"{number(cost.maximum)} {cost.maximum.note}".strip()
     out.print(Text(f"at most, when all run for all of max_run: {at_most}"))
     for line in sources(group.price for group in cost.groups):
         out.print(Text(line))
@@ -116,14 +110,11 @@ def show_projection(cost: Projection) -> None:
 
 def sources(prices: Iterable[Price | None]) -> list[str]:
     """Returns one line a price: where it comes from, of when and how sure it is."""
-    lines = []
-    for price in prices:
-        if price is None:
-            continue
-        how = f"{price.status}: {price.rule}" if price.rule else price.status
-        what = f"{price.instance_type} in {price.region}: {price.price:g} {price.unit}, {price.term}"
-        lines.append(f"price of {what}, as of {price.as_of}, {how}; source: {price.source}")
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys(origin(price) for price in prices if price is not None))
+
+
+def _listed(price: Price | None) -> str:
+    return MISSING if price is None else f"{price.price:g} {price.unit}"
 
 
 def show_prices(prices: Sequence[Price]) -> None:
@@ -134,7 +125,7 @@ def show_prices(prices: Sequence[Price]) -> None:
     for price in prices:
         how = f"{price.status}: {price.rule}" if price.rule else price.status
         cells = (price.instance_type, price.region, f"{price.price:g}", price.as_of, how, offered[price.offered])
-        row(table, *cells, price.source)
+        table.add(*cells, price.source)
     out = console()
     out.print(table)
     notes(

@@ -7,7 +7,6 @@ import time
 from rich.text import Text
 
 from headrace.cli.columns import columns as _table
-from headrace.cli.columns import row as _row
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.runs import Run
@@ -28,7 +27,7 @@ def show_runs(lines: list[RunLine], every: bool) -> None:
         words = [word for word in (line.secondary_status, attempt) if word]
         second = ", ".join(words) if line.secondary_status != line.status else attempt
         hosts, took = str(line.hosts or "-"), duration(line.seconds)
-        _row(shown, line.run_id, line.status, second, hosts, moment(line.created), took)
+        shown.add(line.run_id, line.status, second, hosts, moment(line.created), took)
     out.print(shown)
 
 
@@ -48,14 +47,14 @@ def show_status(run: Run, now: float) -> None:
     for each in state.transitions:
         took = duration((now if each.end is None else each.end) - each.start)
         final = each.end == each.start
-        _row(parts, each.status.value, moment(each.start), "" if final else took, _brief(each.message))
+        parts.add(each.status.value, moment(each.start), "" if final else took, _brief(each.message))
     out.print()
     out.print(parts)
     if state.hosts:
         times = _table(("group", "host", "billable", ""), right=("billable",))
         for host in state.hosts:
             note = "released early" if host.released else ("runs" if host.ended is None else "")
-            _row(times, host.group, host.host, f"{host.seconds(now):.1f} s", note)
+            times.add(host.group, host.host, f"{host.seconds(now):.1f} s", note)
         out.print()
         out.print(times)
         sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())

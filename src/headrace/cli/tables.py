@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.cli.columns import columns as _table
-from headrace.cli.columns import row as _row
 from headrace.cli.planview import PlanView, cpu_set, isolated, promises, used_ports, work, worlds
 
 NO_LIMIT = 1_000_000
@@ -37,7 +36,7 @@ def show_plan(plan: PlanView) -> None:
     out.print(Text(f"{plan.job_name}  ({promises(plan)})", style="bold"))
     table = _table(("group", "type", "hosts", "a host runs"))
     for group in plan.groups:
-        _row(table, group.name, group.instance_type, " ".join(group.hosts), work(group, plan.tf_data))
+        table.add(group.name, group.instance_type, " ".join(group.hosts), work(group, plan.tf_data))
     out.print()
     out.print(table)
     for host in plan.hosts:
@@ -58,7 +57,7 @@ def show_plan(plan: PlanView) -> None:
     if plan.without_effect:
         table = _table(("without effect here", "why"))
         for unused in plan.without_effect:
-            _row(table, unused.field, unused.why)
+            table.add(unused.field, unused.why)
         out.print()
         out.print(table)
 

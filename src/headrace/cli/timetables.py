@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.cli.columns import columns, notes, row
+from headrace.cli.columns import columns, notes
 from headrace.cli.lifetables import moment
 from headrace.cli.progress import duration
 from headrace.cli.tables import console
 from headrace.insight.timeline import Timeline
-from headrace.insight.timeseries.model import Chart, Line, Metrics
+from headrace.insight.timeseries.model import Line, Metrics
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 40  # bars of a line
@@ -35,12 +35,13 @@ def show_metrics(found: Metrics) -> None:
     out = console()
     table = columns(("", "", "least", "last", "greatest", ""), right=("least", "last", "greatest"))
     for chart in found.charts:
+        top = max((value for line in chart.lines for value in _known(line.values)), default=0.0)
         for index, line in enumerate(chart.lines):
             known = _known(line.values)
             least, greatest = min(_known(line.low) or known), max(_known(line.high) or known)
             cells = (_text(value) for value in (least, known[-1], greatest))
             title = f"{chart.title}, {chart.unit}" if not index else ""
-            row(table, title, line.name, *cells, bars(line, chart))
+            table.add(title, line.name, *cells, bars(line, top))
     means = [chart.title for chart in found.charts if any(line.low is None for line in chart.lines)]
     of = [f"least and greatest of {', '.join(means)}: of values of {found.width:g} s each"] if means else []
     out.print(table)
@@ -51,13 +52,12 @@ def _known(values: list[float | None] | None) -> list[float]:
     return [value for value in values or () if value is not None]
 
 
-def bars(line: Line, chart: Chart) -> str:
-    """Returns a line as bars, from 0 to the greatest value of its chart; a space where nothing was measured."""
-    top = max((value for each in chart.lines for value in each.values if value is not None), default=0.0)
+def bars(line: Line, top: float) -> str:
+    """Returns a line as bars, from 0 to `top`, the greatest value of its chart; a space where nothing was measured."""
     size = -(-len(line.values) // _WIDE)
     shown = []
     for start in range(0, len(line.values), size):
-        known = [value for value in line.values[start : start + size] if value is not None]
+        known = _known(line.values[start : start + size])
         mean = sum(known) / len(known) if known else None
         level = 0 if mean is None or top <= 0 else round(max(0.0, mean) / top * (len(_BARS) - 1))
         shown.append(" " if mean is None else _BARS[level])

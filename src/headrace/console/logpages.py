@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -88,7 +88,7 @@ def page_at(paths: RunPaths, wanted: Wanted, t: float | None, back: int = 0) -> 
         here = logs.page(wanted, start, forwards=True)
         if not back:
             return here
-        earlier = logs.page(_limited(wanted, back), start, forwards=False)
+        earlier = logs.page(replace(wanted, limit=back), start, forwards=False)
         return msgspec.structs.replace(
             here,
             lines=earlier.lines + here.lines,
@@ -110,11 +110,6 @@ def page_from(paths: RunPaths, wanted: Wanted, cursor: Cursor, forwards: bool) -
     with _opened(paths, wanted.selector) as logs:
         start = {name: min(max(0, cursor.get(name, 0)), log.size) for name, log in logs.files.items()}
         return logs.page(wanted, start, forwards=forwards)
-
-
-def _limited(wanted: Wanted, limit: int) -> Wanted:
-    """Returns the same wishes for another number of lines."""
-    return Wanted(wanted.selector, wanted.text, limit)
 
 
 @dataclass

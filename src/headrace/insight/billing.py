@@ -93,6 +93,13 @@ class Bill:
         return price.price
 
 
+def origin(price: Price) -> str:
+    """Returns a price in words: what it is, how sure it is, of when and who says so."""
+    how = f"{price.status}: {price.rule}" if price.rule else price.status
+    what = f"{price.instance_type} in {price.region}: {price.price:g} {price.unit}, {price.term}"
+    return f"price of {what}, as of {price.as_of}, {how}; source: {price.source}"
+
+
 def platform(bill: Bill, groups: Sequence[PricedGroup]) -> Figure:
     """Returns what the platform would bill: every instance to the end of the run."""
     seconds = billed(bill.state, bill.now)
@@ -139,17 +146,6 @@ def per_1000_samples(rate: Figure, training: LoaderReport | None) -> Figure:
         spread = Spread(low, high, speed.spread.count)
     value = cost(rate.value, 1000 / speed.value)
     return Figure("cost_per_1000_samples", CURRENCY, value, speed.window, spread)
-
-
-def money(figure: Figure) -> str:
-    """Returns an amount with its unit and at least three digits that count; ``-`` without a value.
-
-    >>> money(Figure("cost", "USD", 0.001264375)), money(Figure("cost", "USD", 45.032))
-    ('0.00126 USD', '45.03 USD')
-    """
-    if figure.value is None:
-        return "-"
-    return f"{amount(figure.value)} {figure.unit}"
 
 
 def amount(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.insight.costs import CostReport
+from headrace.insight.billing import origin
 from headrace.insight.figures import FORMULAS, Figure, missing
 from headrace.insight.noise import as_noisy, differ
 from headrace.insight.reporting import Report
@@ -249,19 +249,10 @@ def _notes(reports: Sequence[Report]) -> list[str]:
             "the runs trained on different numbers of samples: "
             + ", ".join(f"{run} {count:.0f}" for run, count in known.items())
         )
-    notes += dict.fromkeys(note for report in reports if report.cost for note in _prices(report.cost))
+    priced = [group.price for report in reports if report.cost for group in report.cost.groups]
+    notes += dict.fromkeys(origin(price) for price in priced if price is not None)
     notes.append(
         "beyond noise: more than the noise of the seconds inside each run explains, with 95 % confidence; how much "
         "runs of the same job differ as a whole only repeats can tell"
     )
     return notes
-
-
-def _prices(cost: CostReport) -> list[str]:
-    """Returns where the prices come from."""
-    return [
-        f"price of {price.instance_type} in {price.region}: {price.price:g} {price.unit}, {price.term}, "
-        f"{price.status}, as of {price.as_of}, source: {price.source}"
-        for group in cost.groups
-        if (price := group.price) is not None
-    ]

@@ -144,6 +144,18 @@ class PricedJob(msgspec.Struct, frozen=True):
     groups: tuple[PricedGroup, ...] = ()
     budget: PricedBudget | None = None
 
+    def priced_in(self, region: str | None) -> tuple[str, str]:
+        """Returns the region whose prices are taken, and a note when nobody has named one.
+
+        Args:
+            region: the reader's wish; None for that of the budget, else us-east-1.
+        """
+        if region is not None:
+            return region, ""
+        if self.budget is not None:
+            return self.budget.region, ""
+        return DEFAULT_REGION, f"the job names no region: prices of {DEFAULT_REGION}"
+
 
 def cost_report(run: Run, *, region: str | None = None, now: float | None = None) -> CostReport:
     """Reads a run and returns what it costs.
@@ -202,7 +214,7 @@ def cost_of(
         on: day of the run: no later price is taken.
         engine: where it ran.
     """
-    where = region or (job.budget.region if job.budget else DEFAULT_REGION)
+    where, unnamed = job.priced_in(region)
     prices = {group.name: price_of(group.instance_type, where, on=on) for group in job.groups}
     bill = Bill(state, prices, unpriced(job.groups, prices, where), now)
     figures = None if training is None else training.report
@@ -221,7 +233,7 @@ def cost_of(
         hosts=tuple(_host(bill, host) for host in state.hosts),
         epochs=epochs,
         max_cost=job.budget.max_cost if job.budget else None,
-        notes=tuple(_notes(state, job, prices, region, where, engine)),
+        notes=tuple(_notes(state, job, prices, where, unnamed, engine)),
         formulas={each: FORMULAS[each] for each in _NAMES},
     )
 
@@ -249,14 +261,16 @@ def _seconds(bill: Bill, hosts: Sequence[HostTime]) -> Figure:
 
 
 def _epochs(bill: Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[EpochCost, ...]:
-    numbers = sorted({second.epoch for records in ranks.values() for second in records})
-    return tuple(_epoch(bill, number, ranks) for number in numbers)
+    epochs: dict[int, dict[Stream, list[LoaderSecond]]] = {}
+    for stream, records in ranks.items():
+        for second in records:
+            epochs.setdefault(second.epoch, {}).setdefault(stream, []).append(second)
+    return tuple(_epoch(bill, number, epochs[number]) for number in sorted(epochs))
 
 
 def _epoch(bill: Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> EpochCost:
-    found = {stream: [second for second in records if second.epoch == number] for stream, records in ranks.items()}
-    every = [second for records in found.values() for second in records]
-    _, seconds, steps = job_time(found)
+    every = [second for records in ranks.values() for second in records]
+    _, seconds, steps = job_time(ranks)
     window = Window(min(second.t - second.step for second in every), max(second.t for second in every))
     excuse = bill.excuse([host.group for host in bill.state.hosts])
     if excuse or not window.seconds:
@@ -289,8 +303,8 @@ def _notes(
     state: RunState,
     job: PricedJob,
     prices: Mapping[str, Price | None],
-    region: str | None,
-    where: str,
+    region: str,
+    unnamed: str,
     engine: str,
 ) -> list[str]:
     notes = []
@@ -299,11 +313,11 @@ def _notes(
             "this machine played the instances and nobody is billed: these are list prices of the named instance types "
             "for the time measured here"
         )
-    if region is None and job.budget is None:
-        notes.append(f"the job names no region: prices of {where}")
-    notes += unpriced(job.groups, prices, where).values()
+    if unnamed:
+        notes.append(unnamed)
+    notes += unpriced(job.groups, prices, region).values()
     gone = dict.fromkeys(price.instance_type for price in prices.values() if price and price.offered is False)
-    notes += [f"{kind} was not offered in {where} any more in October 2026" for kind in gone]
+    notes += [f"{kind} was not offered in {region} any more in October 2026" for kind in gone]
     if state.attempt > 1:
         notes.append(f"{state.attempt} attempts: all of them are counted")
     if not state.finished:

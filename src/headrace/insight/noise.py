@@ -27,9 +27,6 @@ from collections.abc import Sequence
 
 from headrace.insight.figures import Confidence
 
-LEVEL = 95
-"""% confidence of ranges and of differences."""
-
 LEAST_VALUES = 8
 """Seconds below which nothing is said: the autocorrelation of fewer values is anybody's guess."""
 

@@ -106,9 +106,10 @@ def band_of(wait: float) -> str:
     return "moderately" if wait < HIGHLY_BOUND else "highly"
 
 
-def share(part: Sequence[float], whole: Sequence[float]) -> float:
-    """Returns 100 * sum(part) / sum(whole)."""
-    return 100 * sum(part) / sum(whole)
+def _share(ranks: Sequence[RankTimes], name: str) -> float:
+    """Returns 100 * sum(part) / sum(step) over the ranks; `name` is that of the part."""
+    part: float = sum(sum(getattr(rank, name)) for rank in ranks)
+    return 100 * part / sum(sum(rank.step) for rank in ranks)
 
 
 class _Facts:
@@ -125,23 +126,15 @@ class _Facts:
         self, ranks: list[RankTimes], supply: Supply | None, beside: Beside | None, window: Window | None
     ) -> None:
         self.ranks, self.supply, self.beside, self.window = ranks, supply, beside, window
-        step = [value for rank in ranks for value in rank.step]
-        wait = [value for rank in ranks for value in rank.wait]
-        self.wait = Figure("data_wait", "%", share(wait, step), window, confidence=_confidence(ranks))
-        self.h2d = self._share("h2d")
-        self.compute = self._share("compute")
+        self.wait_share = _share(ranks, "wait")
+        self.wait = Figure("data_wait", "%", self.wait_share, window, confidence=_confidence(ranks))
+        self.h2d = self._measured("h2d")
+        self.compute = self._measured("compute")
 
-    @property
-    def wait_share(self) -> float:
-        assert self.wait.value is not None
-        return self.wait.value
-
-    def _share(self, name: str) -> Figure:
-        parts: list[tuple[float, ...]] = [getattr(rank, name) for rank in self.ranks]
-        if not all(parts):
+    def _measured(self, name: str) -> Figure:
+        if not all(getattr(rank, name) for rank in self.ranks):
             return missing(name, "%", "not measured")
-        part = [value for values in parts for value in values]
-        return Figure(name, "%", share(part, [value for rank in self.ranks for value in rank.step]), self.window)
+        return Figure(name, "%", _share(self.ranks, name), self.window)
 
     def evidence(self, *more: Figure) -> tuple[Figure, ...]:
         """Returns the figures that were measured, the data wait first."""
@@ -244,9 +237,9 @@ def _apart(facts: _Facts) -> Verdict | None:
             parts.setdefault(getattr(rank, level), []).append(rank)
         if len(parts) < 2:
             continue
-        waits = {place: _wait_of(ranks) for place, ranks in parts.items()}
+        waits = {place: _share(ranks, "wait") for place, ranks in parts.items()}
         worst = max(waits, key=lambda place: waits[place])
-        rest = _wait_of([rank for place, ranks in parts.items() if place != worst for rank in ranks])
+        rest = _share([rank for place, ranks in parts.items() if place != worst for rank in ranks], "wait")
         if waits[worst] >= NOT_BOUND > rest and waits[worst] - rest >= SKEW_GAP:
             return facts.verdict(
                 VerdictName.SKEWED,
@@ -261,10 +254,6 @@ def _apart(facts: _Facts) -> Verdict | None:
                 ),
             )
     return None
-
-
-def _wait_of(ranks: Sequence[RankTimes]) -> float:
-    return share([value for rank in ranks for value in rank.wait], [value for rank in ranks for value in rank.step])
 
 
 def _waiting(facts: _Facts) -> Verdict | None:

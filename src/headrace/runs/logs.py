@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.errors import UsageError
 from headrace.runs.layout import RunPaths, Stream, decode
-from headrace.runs.tail import Damage, TailSet, Tree
+from headrace.runs.tail import TailSet, Told, Tree
 
 _STAMP = len("2026-11-20T19:01:02.123456Z")
 _HOLD = 0.02  # seconds between taking a line's time and its being on disk, generously
@@ -106,10 +106,10 @@ class LogFollower:
     Args:
         paths: the run.
         selector: which streams.
-        on_damage: told once of each damaged line.
+        on_damage: told of what is left out.
     """
 
-    def __init__(self, paths: RunPaths, selector: Selector, on_damage: Callable[[Damage], None]) -> None:
+    def __init__(self, paths: RunPaths, selector: Selector, on_damage: Told) -> None:
         self._selector = selector
         self._set = TailSet(Tree(paths.root / "logs", 3, ".log"), self._decoder, on_damage)
         self._held: list[LogLine] = []

@@ -6,7 +6,8 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -17,13 +18,37 @@ from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector, s
 from headrace.runs.metrics import HostSecond, LoaderSecond, Metric, ServiceSecond, ValueSecond, WorkerSecond
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RunHeader, find_run, list_paths, read_header, supervisor_alive
-from headrace.runs.tail import Damage, TailSet, Tree
+from headrace.runs.tail import Damage, Newer, TailSet, Told, Tree, UnknownKind
 
 POLL_SECONDS = 0.08
 _AFTER_DEATH = 0.5  # silence after which a run without a supervisor is taken as read
 _AFTER_DEATH_MAX = 5.0
+_KIND = 60  # characters of the name of an unknown kind that are shown
 
 M = TypeVar("M", LoaderSecond, WorkerSecond, HostSecond, ValueSecond, ServiceSecond)
+
+
+def _decoder(kinds: UnionType, field: str) -> Callable[[bytes], Any]:
+    """Returns the decoder of records, which raises UnknownKind for those of a newer headrace.
+
+    Args:
+        kinds: the types that are known.
+        field: which holds the tag of a record's type.
+    """
+    decode = msgspec.json.Decoder(kinds).decode
+    known = {kind.__struct_config__.tag for kind in get_args(kinds)}
+
+    def decoded(line: bytes) -> Any:
+        try:
+            return decode(line)
+        except msgspec.ValidationError:
+            found = msgspec.json.decode(line)  # whole, or it is damaged
+            tag = found.get(field) if isinstance(found, dict) else None
+            if isinstance(tag, str) and tag not in known:
+                raise UnknownKind(f"{field} {tag[:_KIND]!r}") from None
+            raise
+
+    return decoded
 
 
 class EventFollower:
@@ -33,11 +58,9 @@ class EventFollower:
         events: all events so far, in the order of time.
     """
 
-    def __init__(self, paths: RunPaths, on_damage: Callable[[Damage], None]) -> None:
-        decoder = msgspec.json.Decoder(Event)
-        self._set: TailSet[Event] = TailSet(
-            Tree(paths.root / "events", 1, ".jsonl"), lambda _: decoder.decode, on_damage
-        )
+    def __init__(self, paths: RunPaths, on_damage: Told) -> None:
+        decode = _decoder(Event, "event")
+        self._set: TailSet[Event] = TailSet(Tree(paths.root / "events", 1, ".jsonl"), lambda _: decode, on_damage)
         self.events: list[Event] = []
 
     def poll(self) -> list[Event]:
@@ -54,17 +77,17 @@ class MetricFollower:
 
     Args:
         paths: the run.
-        on_damage: told once of each damaged line.
+        on_damage: told of what is left out.
         selector: which streams.
     """
 
-    def __init__(self, paths: RunPaths, on_damage: Callable[[Damage], None], selector: Selector | None = None) -> None:
-        decoder = msgspec.json.Decoder(Metric)
+    def __init__(self, paths: RunPaths, on_damage: Told, selector: Selector | None = None) -> None:
+        decode = _decoder(Metric, "metric")
         chosen = selector or Selector()
 
         def decode_for(path: Path) -> Callable[[bytes], tuple[Stream, Metric]] | None:
             stream = stream_of(path)
-            return (lambda line: (stream, decoder.decode(line))) if chosen.matches(stream) else None
+            return (lambda line: (stream, decode(line))) if chosen.matches(stream) else None
 
         self._set = TailSet(Tree(paths.root / "metrics", 3, ".jsonl"), decode_for, on_damage)
 
@@ -83,12 +106,12 @@ class Run:
 
     Attributes:
         paths: the run's directory.
-        damage: lines that could not be read, each once.
     """
 
     def __init__(self, paths: RunPaths) -> None:
         self.paths = paths
-        self.damage: list[Damage] = []
+        self._damage: dict[Damage, None] = {}
+        self._newer: dict[str, dict[str, int]] = {}  # by kind and file: records
 
     @classmethod
     def open(cls, name_or_id: str, runs_dir: Path | None = None) -> Run:
@@ -112,10 +135,23 @@ class Run:
         """The header, run.json. Raises OSError or msgspec.DecodeError when it is missing or damaged."""
         return read_header(self.paths)
 
-    def on_damage(self, damage: Damage) -> None:
-        """Remembers a damaged line, once."""
-        if damage not in self.damage:
-            self.damage.append(damage)
+    def on_damage(self, damage: Damage | Newer) -> None:
+        """Remembers what was left out, once, however often the files are read."""
+        if isinstance(damage, Damage):
+            self._damage[damage] = None
+        else:
+            files = self._newer.setdefault(damage.kind, {})
+            files[damage.path] = max(files.get(damage.path, 0), damage.count)
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What could not be read so far: damaged lines, and the kinds of records that only a newer headrace knows."""
+        newer = []
+        for kind, files in self._newer.items():
+            count = sum(files.values())
+            records = f"{count} record{'' if count == 1 else 's'} of {kind}"
+            newer.append(Damage(str(self.paths.root), 0, f"{records} left out: written by a newer headrace"))
+        return [*self._damage, *newer]
 
     @property
     def supervised(self) -> bool:

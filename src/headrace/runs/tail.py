@@ -139,25 +139,51 @@ class Damage(msgspec.Struct, frozen=True):
         return f"{where}: {self.reason}"
 
 
+class Newer(msgspec.Struct, frozen=True):
+    """Records of a kind that this headrace does not know: a newer one wrote them. They are left out.
+
+    Attributes:
+        path: the file.
+        kind: in words, e.g. ``event 'gpu_lost'``.
+        count: how many the file has so far.
+    """
+
+    path: str
+    kind: str
+    count: int
+
+
+class UnknownKind(Exception):
+    """A line holds a record of a kind that this headrace does not know.
+
+    Attributes:
+        kind: in words, e.g. ``event 'gpu_lost'``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+Told = Callable[[Damage | Newer], None]
+"""Is told of what is left out: of each damaged line and unreadable file once, of each record of an unknown kind."""
+
+
 class TailSet(Generic[T]):
     """All lines of all files of a tree, decoded.
 
     Args:
         tree: finds the files.
-        key: makes the decoder of a file from its path; None leaves the file out. The decoder raises ValueError or
-            msgspec.DecodeError for a damaged line.
-        on_damage: told once of each damaged line and each unreadable file.
+        decoder: makes the decoder of a file from its path; None leaves the file out. The decoder raises UnknownKind,
+            and ValueError or msgspec.DecodeError for a damaged line.
+        on_damage: told of what is left out.
     """
 
-    def __init__(
-        self,
-        tree: Tree,
-        decoder: Callable[[Path], Callable[[bytes], T] | None],
-        on_damage: Callable[[Damage], None],
-    ) -> None:
+    def __init__(self, tree: Tree, decoder: Callable[[Path], Callable[[bytes], T] | None], on_damage: Told) -> None:
         self._tree = tree
         self._decoder = decoder
         self._on_damage = on_damage
+        self._newer: dict[tuple[str, str], int] = {}
         self._tails: dict[Path, tuple[Tail, Callable[[bytes], T]]] = {}
         self._unreadable: set[Path] = set()
 
@@ -182,6 +208,10 @@ class TailSet(Generic[T]):
             for line in tail.lines():
                 try:
                     yield decode(line)
+                except UnknownKind as unknown:
+                    key = (str(tail.path), unknown.kind)
+                    self._newer[key] = self._newer.get(key, 0) + 1
+                    self._on_damage(Newer(*key, self._newer[key]))
                 except (ValueError, msgspec.DecodeError) as error:
                     self._on_damage(Damage(str(tail.path), tail.line, f"damaged line left out ({error})"))
         except OSError as error:

@@ -1,7 +1,8 @@
 """How many data hosts of which type remove the wait, and whether that is cheaper.
 
-`model` says how long a step takes on a cluster, `measured` what a run tells the model, `clusters` what candidates cost
-and which stand out, `wording` puts it into sentences, and `advising` reads a run and joins all.
+`model` says how long a step takes on a cluster, `measuring` what a run tells the model (`measured` has the values),
+`clusters` what candidates cost and which stand out, `wording` puts it into sentences, and `advising` reads a run and
+joins all.
 """
 
 from headrace.insight.advise.advising import (
@@ -14,7 +15,8 @@ from headrace.insight.advise.advising import (
     verified,
 )
 from headrace.insight.advise.clusters import Candidate, Scenario
-from headrace.insight.advise.measured import GroupFacts, Measured, PlannedHosts, measure
+from headrace.insight.advise.measured import GroupFacts, Measured, PlannedHosts
+from headrace.insight.advise.measuring import measure
 from headrace.insight.advise.model import Pool, Prediction, Range, Workload, predict
 from headrace.insight.advise.wording import Current
 

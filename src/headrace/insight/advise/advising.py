@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape
-from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
+from headrace.catalog.prices import CURRENCY, Price, price_of
 from headrace.errors import UsageError
 from headrace.insight.advise.clusters import (
     Candidate,
@@ -23,10 +23,11 @@ from headrace.insight.advise.clusters import (
     knee,
     own_pools,
 )
-from headrace.insight.advise.measured import Measured, PlannedHosts, measure, not_enough
+from headrace.insight.advise.measured import Measured, PlannedHosts, not_enough
+from headrace.insight.advise.measuring import measure
 from headrace.insight.advise.model import Range, predict
 from headrace.insight.advise.wording import Current, assumed, decide, notes_of
-from headrace.insight.costs import cost_of, priced_job
+from headrace.insight.costs import PricedJob, cost_of, priced_job
 from headrace.insight.figures import Figure, Window
 from headrace.insight.reporting import PlannedGroup, PlannedJob, time_to_train
 from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind, read_plan
@@ -42,7 +43,10 @@ ADVISE_FORMULAS: dict[str, str] = {
         "same with every host limited to bandwidth / bytes of a sample; rate: machine-repairman model of workers that "
         "pause and then compute on shared cores"
     ),
-    "compute": "(sum(step) - sum(wait)) / steps of the rank with the least, training window",
+    "compute": (
+        "(sum(step) - sum(wait)) / steps of the rank with the least, training window; where data workers compete for "
+        "the ranks' cores, the CPU time of a rank a step (`assumptions` say so)"
+    ),
     "cpu": "CPU seconds of the data workers / samples, training window",
     "pause": "busy seconds of the data workers / samples - cpu - queueing for a core by the same model",
     "trainer_cpu": "(CPU of a host that trains - CPU of its data workers) a second * step",
@@ -154,7 +158,7 @@ def advised(
     *,
     types: Sequence[str] = DEFAULT_TYPES,
     max_hosts: int = 8,
-    region: str = DEFAULT_REGION,
+    region: str | None = None,
 ) -> Advised:
     """Reads a run and advises on its cluster.
 
@@ -162,7 +166,7 @@ def advised(
         run: the run; it may still be going on.
         types: instance types of data hosts to try.
         max_hosts: of each type, at most.
-        region: of the prices.
+        region: whose prices are taken; None for that of the job's budget, else us-east-1, which a note says.
 
     Raises:
         UsageError: an unknown type, or a run that does not tell what the model needs.
@@ -175,27 +179,29 @@ def advised(
         )
     plan, job = _plan(run), _job(run)
     measured = measured_of(run, plan=plan)
+    priced, unread = priced_job(run)
+    where, unnamed = (priced or PricedJob()).priced_in(region)
     names = dict.fromkeys([*measured.instance_types, *types])
     on = datetime.fromtimestamp(run.header.created, timezone.utc).date()  # as the report does: one run, one price
-    prices = [price for name in names if (price := price_of(name, region, on=on)) is not None]
+    prices = [price for name in names if (price := price_of(name, where, on=on)) is not None]
     groups = tuple(PlannedGroup(group.name, group.hosts) for group in plan.groups)
     state = run.state()
     trained = time_to_train(state, PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
-    priced, _ = priced_job(run)
     feed = job.data_service.feed
-    return judge_clusters(
+    found = judge_clusters(
         run.id,
         measured,
         prices,
         types=types,
         max_hosts=max_hosts,
-        region=region,
+        region=where,
         workers=feed.workers_per_host if feed is not None and isinstance(feed.workers_per_host, int) else None,
         time_to_train=trained,
         cost_of_run=None
         if trained is None or priced is None
-        else cost_of(state, priced, None, now=time.time(), region=region, on=on).total,
+        else cost_of(state, priced, None, now=time.time(), region=where, on=on).total,
     )
+    return msgspec.structs.replace(found, notes=(*(note for note in (unread, unnamed) if note), *found.notes))
 
 
 def measured_of(run: Run, loader: str | None = None, plan: _Plan | None = None) -> Measured:
@@ -285,6 +291,7 @@ def judge_clusters(
         time_to_train: of the run, seconds; None when it has not completed.
         cost_of_run: the `cost` of its report, whose window is that of the bill; None when it has not completed.
     """
+    types = tuple(dict.fromkeys(types))
     by_type = {price.instance_type: price.price for price in prices}
     own = predict(measured.workload, own_pools(measured)).step
     residual = measured.step.value / own.value - 1

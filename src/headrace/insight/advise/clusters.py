@@ -15,9 +15,10 @@ from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape, speed
 from headrace.insight.advise.measured import GroupFacts, Measured
 from headrace.insight.advise.model import COMPUTE, NETWORK, Pool, Prediction, Range, predict
+from headrace.insight.thresholds import NOT_BOUND
 
-BALANCED = 0.05
-"""Below this share of waiting a step is not input-bound (the band of TF Profiler)."""
+BALANCED = NOT_BOUND / 100
+"""Below this share of waiting a step is not input-bound, as for the verdict."""
 
 SAME = 0.01
 """Steps that differ by less count as equally fast."""
@@ -75,10 +76,10 @@ class Scenario(msgspec.Struct, frozen=True):
 
     measured: Measured
     prices: Mapping[str, float]
-    workers: int | None = None
-    residual: float = 0.0
-    other_seconds: float | None = None
-    other_billed: float | None = None
+    workers: int | None
+    residual: float
+    other_seconds: float | None
+    other_billed: float | None
 
 
 def own_pools(measured: Measured) -> list[Pool]:

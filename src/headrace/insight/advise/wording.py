@@ -9,6 +9,7 @@ import msgspec
 from headrace.catalog.instance_types import shape, speed
 from headrace.insight.advise.clusters import BALANCED, SAME, Candidate, by_cost, cores_per_vcpu, knee
 from headrace.insight.advise.measured import Measured
+from headrace.insight.advise.measuring import SATURATED
 from headrace.insight.advise.model import Range
 from headrace.insight.thresholds import NEXT_APART
 
@@ -66,9 +67,9 @@ def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tupl
                 None,
                 f"Do not add CPU hosts: {waits}; their time goes into computing, and faster input changes nothing.",
             )
+        enough = f"{_hosts(fewer)} would be enough" if fewer.data_hosts else "It needs no data hosts at all"
         return fewer, (
-            f"Do not add CPU hosts: {waits}. {_hosts(fewer)} would be enough: a predicted step of "
-            f"{_ms(fewer.step.value)}{_money(now, fewer)}."
+            f"Do not add CPU hosts: {waits}. {enough}: a predicted step of {_ms(fewer.step.value)}{_money(now, fewer)}."
         )
     useful = [one for one in found if one.data_hosts and now.step.value / one.step.value >= WORTH]
     full = any(one.limit == "network" for one in found)
@@ -108,8 +109,6 @@ def _fewer(now: Current, helpers: int, found: Sequence[Candidate]) -> Candidate 
 
 
 def _hosts(one: Candidate) -> str:
-    if not one.data_hosts:
-        return "No data host"
     return f"{one.data_hosts} data host{'s' if one.data_hosts > 1 else ''} of {one.instance_type}"
 
 
@@ -176,7 +175,7 @@ def notes_of(
             "bring more than is predicted"
         )
     busy = measured.trainer.busy
-    if not measured.workers_told and measured.wait >= BALANCED and busy is not None and busy < 0.9:
+    if not measured.workers_told and measured.wait >= BALANCED and busy is not None and busy < SATURATED:
         notes.append(
             f"the trainer's cores were {100 * busy:.0f} % busy although ranks waited: its workers wait for something "
             "else (too few workers, a disk); `headrace doctor` tells, and more workers may be all it takes"

@@ -17,6 +17,9 @@ from headrace.insight.timeseries.model import Chart, Line, Metrics
 
 DIGITS = 6  # significant, in the answer
 
+Rate = tuple[Floats, Floats, Floats]
+"""Of one stream, row by row: times, and the numerator and denominator of a rate. What was not measured is NaN."""
+
 
 def metrics(run_id: str, columns: Columns, grid: Grid, end: float) -> Metrics:
     """Returns all charts of a run.
@@ -111,13 +114,19 @@ def _step_shares(columns: Columns, grid: Grid) -> Iterator[Chart]:
 def _samples(columns: Columns, grid: Grid) -> Iterator[Chart]:
     # Batches without rows were not counted: that is no rate of 0.
     counted = [(name, ranks) for name, ranks in loaders(columns) if any(rank["samples"].any() for rank in ranks)]
-    lines = [line_of(name, "", _loader_rate(ranks, "samples", grid)) for name, ranks in counted]
+    lines = [line_of(name, "", _added(grid, _loader_rates(ranks, "samples"))) for name, ranks in counted]
     yield from chart_of("samples_per_second", "Samples/s", "1/s", "ranks * sum(samples) / sum(step)", lines)
 
 
-def _loader_rate(ranks: list[dict[str, Floats]], field: str, grid: Grid) -> Floats:
-    t, amount, step = pool(ranks, "t", field, "step")
-    return present(grid, [rank["t"] for rank in ranks]) * ratio(grid, t, amount, step)
+def _loader_rates(ranks: list[dict[str, Floats]], field: str) -> list[Rate]:
+    return [(rank["t"], rank[field], rank["step"]) for rank in ranks]
+
+
+def _added(grid: Grid, rates: list[Rate]) -> Floats:
+    """Returns a rate, added over the streams that told it in each bucket: how many did, times their mean."""
+    t, above, below = (np.concatenate(column) for column in zip(*rates, strict=True))
+    told = [times[~(np.isnan(over) | np.isnan(under))] for times, over, under in rates]
+    return present(grid, told) * ratio(grid, t, above, below)
 
 
 def _queue(columns: Columns, grid: Grid) -> Iterator[Chart]:
@@ -134,27 +143,32 @@ def _queue(columns: Columns, grid: Grid) -> Iterator[Chart]:
     yield from chart_of("queue", "Queue depth", "batches", formula, lines)
 
 
-def _deltas(table: dict[str, Floats], field: str) -> tuple[Floats, Floats, Floats, Floats]:
-    """Returns times, seconds, growth and cores from each row to the next one; a counter that began anew is left out."""
-    t, values = table["t"], table[field]
-    seconds, growth = np.diff(t), np.diff(values)
+def _growth(table: dict[str, Floats], field: str, per: str = "") -> Rate:
+    """Returns times, growth and seconds from each row to the next one; a counter that began anew is left out.
+
+    Args:
+        table: rows of one host or server.
+        field: the counter.
+        per: column by which the seconds are multiplied; empty for none.
+    """
+    t = table["t"]
+    seconds, growth = np.diff(t), np.diff(table[field])
     kept = (seconds > 0) & (growth >= 0)
-    return t[1:][kept], seconds[kept], growth[kept], table.get("cores", np.ones_like(t))[1:][kept]
-
-
-def _joined(hosts: list[dict[str, Floats]], field: str) -> list[Floats]:
-    parts = [_deltas(host, field) for host in hosts]
-    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+    if "restarts" in table:
+        kept &= np.diff(table["restarts"]) == 0
+    many = table[per][1:][kept] if per else 1.0
+    return t[1:][kept], growth[kept], seconds[kept] * many
 
 
 def cpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
     """Yields how busy each group's CPU cores were."""
     lines = []
     for group, hosts in _groups(columns, "host"):
-        t, seconds, used, cores = _joined(hosts, "cpu")
-        shares = 100 * used / (seconds * cores)
+        parts = [_growth(host, "cpu", "cores") for host in hosts]
+        t, used, available = (np.concatenate(column) for column in zip(*parts, strict=True))
+        shares = 100 * used / available
         low, high = extremes(grid, t, shares, shares)
-        lines.append(line_of(group, group, 100 * ratio(grid, t, used, seconds * cores), low, high))
+        lines.append(line_of(group, group, 100 * ratio(grid, t, used, available), low, high))
     formula = (
         "100 * CPU seconds of all processes of the group's hosts / (seconds * cores that they may use); "
         "range: over hosts and seconds"
@@ -179,40 +193,40 @@ def gpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 
 def _gpu_memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    formula = "memory in use on the group's GPUs, mean, added up"
+    formula = "memory in use on the group's GPUs, mean over the seconds, added over hosts"
     yield from chart_of("gpu_memory", "GPU memory", "bytes", formula, _levels(columns, grid, "gpu_memory"))
-    formula = "power of the group's GPUs, mean, added up"
+    formula = "power of the group's GPUs, mean over the seconds, added over hosts"
     yield from chart_of("gpu_power", "GPU power", "W", formula, _levels(columns, grid, "power"))
 
 
 def _levels(columns: Columns, grid: Grid, field: str) -> Iterator[Line]:
     """Yields for each group the mean of a level, added over its hosts."""
     for group, hosts in _groups(columns, "host"):
-        t, level = pool(hosts, "t", field)
-        many = present(grid, [host["t"] for host in hosts])
-        yield line_of(group, group, many * ratio(grid, t, level, np.ones_like(t)))
+        levels = [(host["t"], host[field], np.ones_like(host["t"])) for host in hosts]
+        yield line_of(group, group, _added(grid, levels))
 
 
 def _bytes(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = [line_of(f"into loader {name}", "", _loader_rate(ranks, "bytes", grid)) for name, ranks in loaders(columns)]
+    lines = [
+        line_of(f"into loader {name}", "", _added(grid, _loader_rates(ranks, "bytes")))
+        for name, ranks in loaders(columns)
+    ]
     for group, workers in _groups(columns, "worker"):
-        t, sent, seconds = pool(workers, "t", "sent", "seconds")
-        if np.any(sent > 0):
-            rate = present(grid, [worker["t"] for worker in workers]) * ratio(grid, t, sent, seconds)
-            lines.append(line_of(f"feed of {group}, sent", group, rate))
+        if any(np.any(worker["sent"] > 0) for worker in workers):
+            rates = [(worker["t"], worker["sent"], worker["seconds"]) for worker in workers]
+            lines.append(line_of(f"feed of {group}, sent", group, _added(grid, rates)))
     for field, words in (("received", "received"), ("sent", "sent")):
         lines += [line_of(f"{group} {words}", group, rate) for group, rate in _host_rates(columns, grid, field)]
     formula = (
-        "loader: ranks * sum(bytes) / sum(step); feed: payload bytes sent / seconds; "
-        "group: growth of the hosts' network counters / seconds, added over hosts"
+        "loader: ranks * sum(bytes) / sum(step); feed: bytes sent through TCP, headings included, / seconds, added "
+        "over the feed servers; group: growth of the hosts' network counters / seconds, added over hosts"
     )
     yield from chart_of("bytes_per_second", "Bytes/s", "bytes/s", formula, lines)
 
 
 def _host_rates(columns: Columns, grid: Grid, field: str) -> Iterator[tuple[str, Floats]]:
     for group, hosts in _groups(columns, "host"):
-        t, seconds, moved, _ = _joined(hosts, field)
-        yield group, present(grid, [host["t"] for host in hosts]) * ratio(grid, t, moved, seconds)
+        yield group, _added(grid, [_growth(host, field) for host in hosts])
 
 
 def _workers(columns: Columns, grid: Grid) -> Iterator[Chart]:
@@ -232,15 +246,14 @@ def _services(columns: Columns, grid: Grid) -> Iterator[Chart]:
         parts.setdefault((key.stream.group, key.name), []).append(columns.table(key))
     lines = []
     for (group, role), servers in parts.items():
-        t, seconds, used, _ = _joined(servers, "cpu")
-        busy = present(grid, [server["t"] for server in servers]) * ratio(grid, t, used, seconds)
+        busy = _added(grid, [_growth(server, "cpu") for server in servers])
         lines.append(line_of(f"{group}: {role}", group, busy))
     formula = "CPU seconds of the servers / seconds, added over them"
     yield from chart_of("services", "tf.data.service: CPUs busy", "CPUs", formula, lines)
 
 
 def _memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    formula = "resident bytes of all processes, mean, added up"
+    formula = "resident bytes of all processes, mean over the seconds, added over hosts"
     yield from chart_of("memory", "Memory by group", "bytes", formula, _levels(columns, grid, "rss"))
 
 

@@ -24,7 +24,8 @@ class Key(NamedTuple):
     Attributes:
         kind: ``loader``, ``worker``, ``host``, ``service`` (of tf.data) or ``value``.
         stream: whose metrics file it is.
-        name: of the loader, of the metric definition, or the role of a server; empty otherwise.
+        name: of the loader (also of one whose own data workers these are), of the metric definition, or the role of a
+            server; empty otherwise.
         source: the program that printed a value; empty otherwise.
     """
 
@@ -53,11 +54,11 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "gpu_memory",
         "power",
     ),
-    "service": ("t", "cpu", "rss", "restarts"),
-    "value": ("t", "count", "last", "low", "high", "total"),
+    "service": ("t", "cpu", "restarts"),
+    "value": ("t", "count", "low", "high", "total"),
 }
-"""The columns of each kind: fields of the metric records; of a host's GPUs the number, the mean, least and greatest
-use, and sums."""
+"""The columns of each kind: fields of the metric records; of a host's GPUs those that tell their use: their number, the
+mean, least and greatest use; and sums over all of them."""
 
 
 class Columns:
@@ -119,10 +120,10 @@ def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:
         )  # fmt: skip
     if isinstance(metric, ValueSecond):
         v = metric
-        return Key("value", stream, v.name, v.stream), (v.t, v.count, v.last, v.low, v.high, v.total)
+        return Key("value", stream, v.name, v.stream), (v.t, v.count, v.low, v.high, v.total)
     if isinstance(metric, ServiceSecond):
         s = metric
-        return Key("service", stream, s.role), (s.t, s.cpu, s.rss, s.restarts)
+        return Key("service", stream, s.role), (s.t, s.cpu, s.restarts)
     h: HostSecond = metric  # the last kind: the type checker complains when another one comes
     gpus = h.gpus
     use = [gpu.use for gpu in gpus if gpu.use is not None]

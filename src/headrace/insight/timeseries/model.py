@@ -27,7 +27,8 @@ class Chart(msgspec.Struct, frozen=True):
 
     Attributes:
         name: which, e.g. ``step_time``.
-        title, unit: for its axes; ``%``, ``ms``, ``1/s``, ``bytes``, ``bytes/s``, ``W`` or ``1``.
+        title, unit: for its axes; ``%``, ``ms``, ``1/s``, ``bytes``, ``bytes/s``, ``W``, ``batches``, ``CPUs``, or
+            ``1`` for what a program printed.
         formula: how a bucket's value is computed.
         lines: its lines.
     """

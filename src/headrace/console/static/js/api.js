@@ -8,7 +8,7 @@ if (address.searchParams.has("token")) {
 }
 
 /** An answer that says what is wrong. */
-export class Problem extends Error {
+class Problem extends Error {
   constructor(message, hint = "", status = 0) {
     super(message);
     this.hint = hint;

@@ -4,14 +4,14 @@ const TITLES = {
   time_to_train: "Time to train", step_time: "Step time", samples_per_second: "Samples/s", data_wait: "Data wait",
   cpu: "CPU of its own cores", max_rss: "Max RSS", h2d: "Host to device", compute: "Compute", queue: "Queue depth",
   supply: "Supply an executor", produce: "Produce", blocked: "Blocked", idle: "Idle", bytes_per_sample: "Bytes a sample",
-  link: "Link busy", gpu: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power", per_hour: "Cost an hour",
-  per_step: "Cost a step", per_epoch: "Cost an epoch", per_1000_samples: "Cost of 1,000 samples", total: "Cost",
-  platform: "Platform's bill", cost: "Cost", cost_per_hour: "Cost an hour", cost_per_step: "Cost a step",
-  worker_cpu: "CPU of 1,000 samples", billable_seconds: "Billable",
+  link: "Link busy", gpu_use: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power",
+  worker_cpu: "CPU of 1,000 samples", server_cpu: "CPU of one core", server_rss: "Max RSS",
+  value_count: "Found", value_last: "Last", value_min: "Least", value_max: "Greatest", value_mean: "Mean",
+  billable_seconds: "Billable", cost: "Cost", cost_per_hour: "Cost an hour", cost_per_step: "Cost a step",
   cost_per_epoch: "Cost an epoch", cost_per_1000_samples: "Cost of 1,000 samples", cost_platform: "Platform's bill",
 };
 
-/** Returns the title of a figure or field. */
+/** Returns the title of a figure. */
 export function title(name) {
   const words = TITLES[name] ?? name.replaceAll("_", " ");
   return words.charAt(0).toUpperCase() + words.slice(1);
@@ -23,7 +23,7 @@ const places = (value) => (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 
 export function parts(value, unit = "") {
   if (value === null || value === undefined || Number.isNaN(value)) return ["–", ""];
   if (unit.startsWith("bytes")) return bytes(value, unit.slice(5));
-  if (unit.startsWith("USD")) return [money(value), unit];
+  if (unit.startsWith("USD")) return [amount(value), unit];
   if (unit === "s") return value >= 60 ? [duration(value), ""] : [value.toFixed(1), "s"];
   if (unit === "1") return [Number.isInteger(value) ? value.toLocaleString("en") : significant(value), ""];
   if (unit === "1/s") return [significant(value), "/s"];
@@ -50,10 +50,14 @@ function significant(value) {
   return value.toFixed(places(value));
 }
 
-function money(value) {
-  if (value === 0) return "0";
-  if (Math.abs(value) >= 0.095) return value.toFixed(2);
-  return value.toPrecision(2).includes("e") ? value.toExponential(1) : value.toPrecision(2);
+/** Returns an amount with two decimals, or more while fewer than three digits count: the words of the command line,
+ * `headrace.insight.billing.amount`, which rounds halves to even. */
+export function amount(value) {
+  const places = value === 0 ? 2 : Math.min(100, Math.max(2, 2 - Number(value.toExponential().split("e")[1])));
+  const exact = value.toFixed(100); // a double that is a half at that place has no further digits
+  const kept = exact.slice(0, exact.indexOf(".") + 1 + places);
+  const even = /^50*$/.test(exact.slice(kept.length)) && Number(kept.at(-1)) % 2 === 0;
+  return even ? kept : value.toFixed(places);
 }
 
 function bytes(value, per) {

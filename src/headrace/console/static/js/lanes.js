@@ -3,7 +3,7 @@ import { el } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { colour } from "./status.js";
 
-const STATES = { starting: "starting", ready: "ready", running: "running", done: "done", stopping: "stopping", lost: "lost" };
+const STATES = ["starting", "ready", "running", "done", "stopping", "lost"];
 
 function segment(part, start, span, end) {
   const until = part.end ?? end;
@@ -46,8 +46,8 @@ export function lanes(timeline, jump) {
             lane.marks.map((mark) => fault(mark, start, span, lane.host, jump)))))));
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => el("span", {}, duration(part * span)));
   const used = new Set(timeline.groups.flatMap((group) => group.hosts.flatMap((lane) => lane.segments.map((part) => part.state))));
-  const legend = Object.keys(STATES).filter((state) => used.has(state)).map((state) =>
-    el("span", {}, el("i", { "aria-hidden": "true" }, el("div", { class: "segment", "data-state": state })), STATES[state]));
+  const legend = STATES.filter((state) => used.has(state)).map((state) =>
+    el("span", {}, el("i", { "aria-hidden": "true" }, el("div", { class: "segment", "data-state": state })), state));
   return el("div", { class: "lanes card" }, groups,
     el("div", { class: "lane-axis", "aria-hidden": "true" }, el("span"), el("div", { class: "ticks" }, ticks)),
     el("div", { class: "legend-states", "aria-hidden": "true" }, legend));

@@ -22,7 +22,7 @@ export class ReportParts {
   }
 
   show(report) {
-    const origin = new Origin(command(this.id), { ...report.formulas, ...report.cost?.formulas });
+    const origin = new Origin(command(this.id), report.formulas);
     this.figures(report, origin);
     this.verdict(report.verdict, origin);
     this.cost(report.cost, origin);
@@ -46,7 +46,7 @@ export class ReportParts {
     ].filter(([figure]) => isFigure(figure) && (figure.value !== null || ["time_to_train", "data_wait", "cost"].includes(figure.name)));
     fill(this.places.figures, this.head("Figures", "figures"),
       report.unread ? el("div", { class: "notice", role: "status" }, report.unread) : null,
-      el("div", { class: "figures" }, shown.map(([figure, field]) => card(figure, field, origin, field === "cost.total" ? "Cost so far" : title(figure.name)))));
+      el("div", { class: "figures" }, shown.map(([figure, field]) => card(figure, field, origin, field === "cost.total" && report.ended === null ? "Cost so far" : title(figure.name)))));
   }
 
   verdict(verdict, origin) {
@@ -71,10 +71,10 @@ export class ReportParts {
     const from = (group) => (group.price ? `${group.price.source}, ${group.price.as_of}, ${group.price.status}` : "");
     fill(place, this.head("Cost", "cost"), el("div", { class: "card" },
       figuresTable("Cost by instance group", cost.groups, "cost.groups",
-        (group) => [group.name ?? group.group, `${group.instances} × ${group.instance_type}`, price(group), from(group)],
+        (group) => [group.group, `${group.instances} × ${group.instance_type}`, price(group), from(group)],
         ["Group", "Instances", `List price, ${cost.region}`, "Source, date"], origin),
-      el("div", { class: "figures" }, sums.map((name) => card(cost[name], `cost.${name}`, origin, title(name)))),
-      el("p", { class: "formula" }, `cost = price an hour × seconds / 3600, for every instance, list prices in ${cost.currency}. ${cost.formulas?.cost ?? ""}`),
+      el("div", { class: "figures" }, sums.map((name) => card(cost[name], `cost.${name}`, origin))),
+      el("p", { class: "formula" }, `cost = ${cost.formulas.cost}; in ${cost.currency}`),
       cost.notes.map((note) => el("p", { class: "formula" }, note))));
   }
 
@@ -84,7 +84,7 @@ export class ReportParts {
       figuresTable("Instance groups", report.groups, "groups", (group) => [group.name, group.hosts.join(" "), group.cores ?? "–"], ["Group", "Hosts", "Cores"], origin),
       figuresTable("Data workers", report.workers, "workers", (one) => [one.group, one.hosts.join(" "), String(one.executors)], ["Data workers of", "Hosts", "Executors"], origin),
       figuresTable("Servers of tf.data.service", report.servers, "servers", (one) => [`${one.group}/${one.host}[${one.stream}]`, one.role, String(one.restarts)], ["tf.data server", "Role", "Restarts"], origin),
-      figuresTable("Values", report.values, "values", (one) => [one.name ?? "", one.stream ?? one.rank ?? ""], ["Value", "Program"], origin),
+      figuresTable("Values", report.values, "values", (one) => [one.name, one.programs.join(" ")], ["Value", "Programs"], origin),
       figuresTable("Loaders", report.loaders, "loaders", (one) => [one.loader, where(one)], ["Loader", "Rank"], origin),
       programsTable(report.programs, report.ended === null),
       report.notes.length ? el("ul", { class: "formula" }, report.notes.map((note) => el("li", {}, note))) : null));

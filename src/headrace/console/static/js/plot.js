@@ -11,7 +11,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const resolved = (colour) => css(colour.slice(4, -1));
 
 /** Chooses colour and dash of each line: a group has its colour everywhere; lines of one group differ by dashes. */
-export function looks(lines, groups) {
+function looks(lines, groups) {
   const used = new Map();
   let free = groups.length;
   return lines.map((line) => {

@@ -9,7 +9,7 @@ import { source } from "./source.js";
 import { groupBlock, statusBadge, verdictBadge } from "./status.js";
 
 const STATES = { all: "All", going: "Running", Completed: "Completed", Failed: "Failed", Stopped: "Stopped" };
-const rows = new Map(); // by run id: {line, row, report: "" | "asked" | key of the state it is of}
+const rows = new Map(); // by run id: {line, key: the state that its report is of, row, cells: those of its report, asked: for it}
 const chosen = new Set();
 const asked = [];
 let asking = 0;
@@ -69,7 +69,7 @@ function draw(entry) {
 }
 
 function reported(entry, report) {
-  const origin = new Origin(`headrace report ${entry.line.run_id} --output json`, { ...report.formulas, ...report.cost?.formulas });
+  const origin = new Origin(`headrace report ${entry.line.run_id} --output json`, report.formulas);
   const wait = report.training?.data_wait;
   const cost = report.cost?.total;
   const or = (made) => made ?? el("span", { class: "muted", title: "not measured" }, "–");

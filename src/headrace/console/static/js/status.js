@@ -26,7 +26,7 @@ export const colour = (index) => `var(--c${index % 8})`;
 const known = [];
 
 /** Returns a number for a group's name, the same on the whole page. */
-export function groupNumber(name) {
+function groupNumber(name) {
   if (!known.includes(name)) known.push(name);
   return known.indexOf(name);
 }
