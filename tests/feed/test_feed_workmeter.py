@@ -90,7 +90,8 @@ def test_a_server_tells_what_its_executors_made_sent_and_waited_for(server: tupl
     assert sum(line.produce for line in lines) > 0.9  # more on a busy machine
     assert 0.9 < sum(line.cpu for line in lines) < 1.5
     # A receiver that does not read: results wait to be sent, and executors wait for them.
-    with DataLoader(feed_data.noise(4000, rows=250_000), batch_size=2, **options) as loader:
+    # They are slow, so that what was asked for is not there yet when it stops.
+    with DataLoader(feed_data.noise(4000, delay=0.15, rows=250_000), batch_size=2, **options) as loader:
         batches = iter(loader)
         next(batches)
         [receiver] = [p for p in psutil.Process().children() if "headrace.feed.receiver" in " ".join(p.cmdline())]
