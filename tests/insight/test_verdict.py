@@ -29,8 +29,8 @@ from headrace.insight.thresholds import (
     STALL_SECONDS,
     STALL_STEPS,
     STRAGGLER,
+    band_of,
 )
-from headrace.insight.verdict import band_of
 from headrace.insight.witnesses import Beside
 
 WINDOW = Window(100.0, 130.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
@@ -158,6 +159,8 @@ SERVER = Stream("data_group", "algo-1", "tf-worker-0")
         ({rank(0): loader(0.011)}, "unknown"),
         ({rank(0): loader(0.011), TRAINER: host(0.3, cores=1)}, "unknown"),
         ({rank(0): loader(0.011), TRAINER: host(0.3, cores=1, gpu=50.0)}, "compute-bound"),
+        ({rank(0): loader(0.011), TRAINER: host(0.11, cores=1)}, "unknown"),
+        ({rank(0): loader(0.011), TRAINER: host(0.09, cores=1)}, "compute-bound"),
         ({rank(0): loader(0.011), rank(1, "algo-3"): loader(0.011), TRAINER: host(0.5)}, "unknown"),
         ({rank(0): loader(0.011), TRAINER: host(0.5), DATA: host(0.99)}, "compute-bound"),
         ({rank(0): loader(0.011), TRAINER: host(0.99), FEED: feed(0.4, 0.1)}, "compute-bound"),
@@ -173,7 +176,7 @@ SERVER = Stream("data_group", "algo-1", "tf-worker-0")
     ids=[
         "a foreign loader on a busy host", "and on one with cores to spare", "no CPU metrics",
         "a rank without its core",
-        "a rank that waits for its GPU", "of one of two hosts",
+        "a rank that waits for its GPU", "a rank with a tenth of a core", "a rank that sleeps", "of one of two hosts",
         "another host is busy", "a feed", "niced workers of the rank", "workers of another loader",
         "a feed that made nothing", "headrace's loader, in next()", "CUDA events", "tf.data.service",
         "servers without pipelines", "it waits",
@@ -194,3 +197,67 @@ def test_samples_that_nobody_counted_are_absent_and_not_0(tmp_path: Path) -> Non
     for figure in (found.samples, found.samples_per_second):
         assert figure.value is None
         assert "do not tell how many samples" in figure.note
+
+
+def test_ranks_that_neither_wait_for_batches_nor_compute_wait_for_something_else(tmp_path: Path) -> None:
+    found = judged(tmp_path, {rank(0): loader(0.033), TRAINER: host(0.01)})
+    assert found.name == "compute-bound"
+    assert "hardly compute on the CPU (1.0 % of the cores of dnn_group/algo-2)" in found.sentence
+    assert "a device, a sleep or a lock" in found.sentence
+    assert {one.name: one.value for one in found.evidence}["cpu"] == pytest.approx(1)
+    # One of two hosts computes: it is no rest of all.
+    other = Stream("data_group", "algo-1", "0")
+    both = {rank(0): loader(0.033), other: loader(0.033), TRAINER: host(0.01), DATA: host(0.6)}
+    assert "a sleep or a lock" not in judged(tmp_path / "two", both).sentence
+
+
+def test_data_workers_that_the_loader_does_not_use_are_told_and_no_more_of_them_advised(tmp_path: Path) -> None:
+    for wait, name in ((0.1, "input-bound"), (0.01, "compute-bound")):
+        found = judged(tmp_path / name, {rank(0): loader(wait), TRAINER: host(0.5), FEED: IDLE_FEED})
+        assert found.name == name
+        assert "the data workers made no sample: the loader does not use them" in found.sentence
+        assert "more data workers" not in found.next
+        assert not any("busy only 0 %" in note for note in found.notes)
+    used = judged(tmp_path / "used", {rank(0): loader(0.1), TRAINER: host(0.5), FEED: feed(0.5, 0.1)})
+    assert "does not use them" not in used.sentence
+
+
+def test_a_warm_up_that_was_most_of_the_run_is_told_with_its_longest_step(tmp_path: Path) -> None:
+    def first(step: float, longest: float) -> list[Metric]:
+        records = loader(0.3)
+        return [msgspec.structs.replace(records[0], steps=21, step=step, step_max=longest), *records[1:]]
+
+    note = "the warm-up, which is left out, lasted 100.7 s on dnn_group/algo-2[1], "
+    stalled = judged(tmp_path / "a", {rank(0): first(1.0, 0.1), rank(1): first(100.7, 100.0)})
+    assert (stalled.name, "; but " + note in stalled.sentence) == ("input-bound", True)
+    assert any(one.startswith(note) and "21 steps, one of them of 100.0 s" in one for one in stalled.notes)
+    slow = judged(tmp_path / "b", {rank(0): first(6.0, 3.0)})
+    assert "warm-up" not in slow.sentence
+    assert any("lasted 6.0 s on dnn_group/algo-2[0], 17 % of the time of all its steps" in one for one in slow.notes)
+    usual = judged(tmp_path / "c", {rank(0): first(5.0, 3.0)})
+    long = judged(tmp_path / "d", {rank(0): [*first(6.0, 3.0), *until_of(loader(0.3, seconds=300))]})
+    assert not any("warm-up" in one for one in (*usual.notes, *long.notes))
+
+
+def until_of(records: list[Metric]) -> list[Metric]:
+    """The same records, a minute later."""
+    return [msgspec.structs.replace(one, t=one.t + 60) for one in records[1:]]
+
+
+def test_the_range_of_ranks_that_end_apart_holds_the_value(tmp_path: Path) -> None:
+    generator = random.Random(5)
+
+    def waits(seconds: int, usual: float) -> list[Metric]:
+        records = loader(0.0, seconds=seconds, noise=0.0)
+        return [msgspec.structs.replace(one, wait=usual * generator.uniform(0.2, 1.8)) for one in records]
+
+    found = report(record(tmp_path, "job", {rank(0): waits(22, 0.01), rank(1): waits(32, 0.3)}))
+    assert found.training is not None
+    for figure in (found.training.data_wait, found.verdict.evidence[0]):
+        assert figure.name == "data_wait"
+        assert figure.value is not None
+        assert figure.confidence is not None
+        assert figure.confidence.low <= figure.value <= figure.confidence.high
+    spread = found.training.samples_per_second.spread
+    assert spread is not None
+    assert (spread.count, spread.high / spread.low) == (31, pytest.approx(2)), "two ranks at first, then one"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
 
-from headrace.insight.figures import WARM_UP_RECORDS, Confidence, Figure, Window, missing, spread_of
-from headrace.insight.noise import as_noisy, confidence_of_ratio
+from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window, missing, spread_of
+from headrace.insight.noise import added, as_noisy, confidence_of_ratio, share_range
 from headrace.runs import LoaderSecond, Stream
 
 _NO_ROWS = "the loader's batches do not tell how many samples they have: no tensor or array is in them"
@@ -200,10 +201,11 @@ def _rate(timed: Timed, window: Window | None) -> Figure:
         return missing("samples_per_second", "1/s", _NO_ROWS)
     slowest, seconds, _ = job_time(timed)
     value = sum(second.samples for records in timed.values() for second in records) / seconds
-    added = sum(sum(s.samples for s in records) / sum(s.step for s in records) for records in timed.values())
-    # Ranks move in step: the n-th seconds of all ranks belong together. Where they do not, the slowest decides.
-    rows = zip(*timed.values(), strict=False)
-    spread = spread_of([value / added * sum(second.samples / second.step for second in row) for row in rows])
+    rows = added([second.samples / second.step for second in records] for records in timed.values())
+    lengths = [max(row) for row in itertools.zip_longest(*_steps(timed), fillvalue=0.0)]
+    # The rows' mean is the figure but for what the n-th seconds of the ranks differ in length.
+    mean = sum(rate * length for rate, length in zip(rows, lengths, strict=True)) / sum(lengths)
+    spread = spread_of([value / mean * rate for rate in rows])
     # The seconds of the rank that decides, as for the step time: with batches of one size the same relative noise.
     mine = timed[slowest]
     known = confidence_of_ratio([float(second.samples) for second in mine], [second.step for second in mine])
@@ -216,15 +218,12 @@ def _wait(timed: Timed, pool: list[LoaderSecond], window: Window | None) -> Figu
         return missing("data_wait", "%", _ONLY_WARM_UP)
     value = 100 * sum(second.wait for second in pool) / sum(second.step for second in pool)
     spread = spread_of([100 * s.wait / s.step for s in pool])
-    return Figure("data_wait", "%", value, window, spread, confidence=_range(timed, "wait", "step", 100))
+    known = share_range(([second.wait for second in records] for records in timed.values()), _steps(timed), value)
+    return Figure("data_wait", "%", value, window, spread, confidence=known)
 
 
-def _range(timed: Timed, over: str, under: str, scale: float) -> Confidence | None:
-    """The confidence range of a ratio; the n-th seconds of all ranks belong together and count as one value."""
-    rows = list(zip(*timed.values(), strict=False))
-    overs = [sum(getattr(second, over) for second in row) for row in rows]
-    unders = [sum(getattr(second, under) for second in row) for row in rows]
-    return confidence_of_ratio(overs, unders, scale=scale)
+def _steps(timed: Timed) -> list[list[float]]:
+    return [[second.step for second in records] for records in timed.values()]
 
 
 def _h2d(pool: list[LoaderSecond], window: Window | None) -> Figure:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headrace.insight.figures import Confidence
 
@@ -91,6 +91,31 @@ def confidence_of_ratio(over: Sequence[float], under: Sequence[float], *, scale:
     reach = t95(independent - 1) * error
     low = max(0.0, value - reach) if min(over) >= 0 else value - reach
     return Confidence(scale * low, scale * (value + reach), scale * error, independent - 1)
+
+
+def added(series: Iterable[Sequence[float]]) -> list[float]:
+    """Returns the sums of the n-th values of several series, up to the end of the longest.
+
+    Ranks that wait for each other have their n-th seconds together. Of those that do not, one ends later, and its last
+    seconds belong to every sum over all ranks as much as the first.
+
+    >>> added([[1.0, 2.0], [10.0, 20.0, 30.0]])
+    [11.0, 22.0, 30.0]
+    """
+    return [math.fsum(row) for row in itertools.zip_longest(*series, fillvalue=0.0)]
+
+
+def share_range(part: Iterable[Sequence[float]], whole: Iterable[Sequence[float]], share: float) -> Confidence | None:
+    """Returns the confidence range of 100 * sum(part) / sum(whole) over several series, in %.
+
+    Args:
+        part, whole: per-second values of each series.
+        share: that figure, as it was computed: in another order, so that it may differ by rounding; the range holds it.
+    """
+    known = confidence_of_ratio(added(part), added(whole), scale=100)
+    return (
+        None if known is None else Confidence(min(known.low, share), max(known.high, share), known.error, known.freedom)
+    )
 
 
 def _blocks(values: list[float]) -> list[float]:

@@ -15,6 +15,7 @@ from headrace.insight.loaders import LoaderReport, Training, by_loader, loader_r
 from headrace.insight.services import ServerReport, server_reports
 from headrace.insight.values import ValueReport, left_out, value_reports
 from headrace.insight.verdict import Verdict, verdict
+from headrace.insight.warmup import long_warm_up, with_warm_up
 from headrace.insight.witnesses import Usage, VerdictInputs, beside_of, made_beside, rank_times, silence_of, supply_of
 from headrace.insight.workers import WorkersReport, workers_reports
 from headrace.runs import (
@@ -233,15 +234,18 @@ def judge(
         status=state.status,
         cause=state.cause,
         degraded=state.degraded,
-        verdict=verdict(
-            VerdictInputs(
-                ranks=rank_times(ranks),
-                supply=supply_of(found_workers, "" if training is None else training.name),
-                beside=beside_of(ranks, groups) if beside else None,
-                usage=_usage(groups),
-                silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
-                window=window,
-            )
+        verdict=with_warm_up(
+            verdict(
+                VerdictInputs(
+                    ranks=rank_times(ranks),
+                    supply=supply_of(found_workers, "" if training is None else training.name),
+                    beside=beside_of(ranks, groups) if beside else None,
+                    usage=_usage(groups),
+                    silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
+                    window=window,
+                )
+            ),
+            long_warm_up(ranks),
         ),
         time_to_train=time_to_train(state, plan),
         training=None if training is None else training.report,

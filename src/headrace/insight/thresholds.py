@@ -26,6 +26,14 @@ CROWDED = 80.0
 """% of a host's own cores: from here on less than a fifth (see SPARE) of them was free, and threads that make
 batches may have shared a core with the ranks."""
 
+RESTING = 10.0
+"""% of a core a rank: ranks that compute and have to share their cores get more, unless ten programs a core compete.
+Below this they wait: for a device, a lock or a clock."""
+
+LONG_WARM_UP = 5.0
+"""Seconds of steps, and % of all steps' time: a record that is left out as warm-up lasts about one second, and what it
+leaves out is told when it is several times as long and no small part of the run."""
+
 GPU_LOW = 70.0
 """% GPU use below which a GPU is under-used: SageMaker Debugger's LowGPUUtilization."""
 
@@ -40,6 +48,13 @@ STALL_STEPS = 10.0
 
 LEAST_RECORDS = 3
 """Records (of about one second) after the warm-up below which waits are no measurement."""
+
+
+def band_of(wait: float) -> str:
+    """Returns TensorFlow Profiler's band of a data wait in %: ``not``, ``moderately`` or ``highly`` input-bound."""
+    if wait < NOT_BOUND:
+        return "not"
+    return "moderately" if wait < HIGHLY_BOUND else "highly"
 
 
 class VerdictName(str, Enum):
@@ -69,6 +84,12 @@ NEXT: dict[VerdictName, str] = {
     VerdictName.UNKNOWN: "wrap the training loader in headrace.track, or use headrace.feed.DataLoader; run longer",
 }
 """What to do about each verdict."""
+
+NEXT_UNUSED = (
+    "read through the data workers (headrace.feed.DataLoader, or tf.data.service), or leave their hosts away: a loader "
+    "of another library makes its batches beside the ranks"
+)
+"""What to do where a job has data workers and its loader makes the batches without them."""
 
 NEXT_APART = (
     "make batches apart from the ranks, with headrace.feed.DataLoader or tf.data.service (`data_service`), or train "

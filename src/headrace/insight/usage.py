@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.insight.figures import Figure, Window, missing, spread_of
-from headrace.insight.noise import confidence_of_ratio
+from headrace.insight.noise import as_noisy, confidence_of_ratio, share_range
 from headrace.runs import GpuUse, HostSecond
 
 Hosts = Sequence[Sequence[HostSecond]]
@@ -103,11 +103,9 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
             ]
         )
     spread = spread_of([100 * busy / cores for seconds in parts for busy, cores in seconds])
-    rows = list(zip(*parts, strict=False))  # the n-th seconds of all hosts belong together
-    known = confidence_of_ratio(
-        [sum(busy for busy, _ in row) for row in rows], [sum(cores for _, cores in row) for row in rows], scale=100
-    )
-    return Figure("cpu", "%", 100 * used / capacity, _span(inside), spread, note, known)
+    value = 100 * used / capacity
+    busy, cores = ([[pair[n] for pair in seconds] for seconds in parts] for n in (0, 1))
+    return Figure("cpu", "%", value, _span(inside), spread, note, share_range(busy, cores, value))
 
 
 def _rate(
@@ -204,6 +202,8 @@ def _of_gpus(
     if not means:
         why = "its GPUs do not tell it" if inside else "no GPU was measured in the training window"
         return missing(name, unit, why)
-    per_second = [together(list(row)) for row in zip(*rows, strict=False)]
-    known = confidence_of_ratio(per_second, [1.0] * len(per_second))
-    return Figure(name, unit, together(means), _span(inside), spread_of(per_second), note, known)
+    seconds = itertools.zip_longest(*rows)  # a GPU whose host ended sooner is absent from the last ones, not idle
+    per_second = [together([value for value in row if value is not None]) for row in seconds]
+    value, mean = together(means), sum(per_second) / len(per_second)
+    known = as_noisy(value, mean, confidence_of_ratio(per_second, [1.0] * len(per_second)))
+    return Figure(name, unit, value, _span(inside), spread_of(per_second), note, known)

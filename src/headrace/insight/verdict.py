@@ -15,11 +15,12 @@ The rules, tried in this order; `headrace.insight.thresholds` has the reason of 
     6  no wait, one rank computes STRAGGLER times as long as the median of the others              skewed
     7  no wait, and the data workers have less than SPARE to spare                                 balanced
     8  no wait, no device time; batches made on the ranks' hosts at a cost that nobody told, which
-       are CROWDED % busy, short of cores, or not measured                                                   unknown
+       are CROWDED % busy, short of cores (but not at rest), or not measured                        unknown
     9  no wait                                                                                     compute-bound
 
 Rule 8: a pipeline that works in threads of the trainer itself, on cores that have no time to spare, does not make
-`next()` block. It makes the step longer, so that the wait does not tell it from computing.
+`next()` block. It makes the step longer, so that the wait does not tell it from computing. Ranks that use less than
+RESTING % of a core each are at rest: nothing computes there, batches neither, and whatever they wait for is no data.
 
 More wait with all else equal never moves a job from input-bound or network-bound to compute-bound or balanced. Busier
 hosts, of ranks that have their cores, never move one from unknown to compute-bound.
@@ -33,7 +34,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.insight.figures import Confidence, Figure, Window, missing
-from headrace.insight.noise import confidence_of_ratio
+from headrace.insight.noise import share_range
 from headrace.insight.thresholds import (
     CPU_BUSY,
     CROWDED,
@@ -44,15 +45,20 @@ from headrace.insight.thresholds import (
     LINK_BUSY,
     NEXT,
     NEXT_APART,
+    NEXT_UNUSED,
     NOT_BOUND,
+    RESTING,
     SKEW_GAP,
     SPARE,
     STALL_SECONDS,
     STALL_STEPS,
     STRAGGLER,
     VerdictName,
+    band_of,
 )
 from headrace.insight.witnesses import Beside, RankTimes, Silence, Supply, Usage, VerdictInputs
+
+_UNUSED = "; the data workers made no sample: the loader does not use them"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -99,13 +105,6 @@ def verdict(found: VerdictInputs) -> Verdict:
     return _apart(facts) or _waiting(facts) or _straggler(facts) or _untold(facts) or _not_waiting(facts)
 
 
-def band_of(wait: float) -> str:
-    """Returns TensorFlow Profiler's band of a data wait in %: ``not``, ``moderately`` or ``highly`` input-bound."""
-    if wait < NOT_BOUND:
-        return "not"
-    return "moderately" if wait < HIGHLY_BOUND else "highly"
-
-
 def _share(ranks: Sequence[RankTimes], name: str) -> float:
     """Returns 100 * sum(part) / sum(step) over the ranks; `name` is that of the part."""
     part: float = sum(sum(getattr(rank, name)) for rank in ranks)
@@ -126,8 +125,9 @@ class _Facts:
         self, ranks: list[RankTimes], supply: Supply | None, beside: Beside | None, window: Window | None
     ) -> None:
         self.ranks, self.supply, self.beside, self.window = ranks, supply, beside, window
+        self.unused = supply is not None and beside is not None  # there are data workers, and they made no batch
         self.wait_share = _share(ranks, "wait")
-        self.wait = Figure("data_wait", "%", self.wait_share, window, confidence=_confidence(ranks))
+        self.wait = Figure("data_wait", "%", self.wait_share, window, confidence=_confidence(ranks, self.wait_share))
         self.h2d = self._measured("h2d")
         self.compute = self._measured("compute")
 
@@ -166,7 +166,7 @@ class _Facts:
         return Verdict(
             name,
             f"{name.value}: {sentence}",
-            NEXT[name],
+            NEXT_UNUSED if self.unused and name is VerdictName.INPUT_BOUND else NEXT[name],
             band=band or band_of(self.wait_share),
             rank=rank,
             evidence=self.evidence(*more),
@@ -194,11 +194,9 @@ class _Facts:
         return notes
 
 
-def _confidence(ranks: Sequence[RankTimes]) -> Confidence | None:
-    """Ranks move in step, so their n-th records belong together and count as one value."""
-    length = min(len(rank.step) for rank in ranks)
-    wait = [sum(rank.wait[n] for rank in ranks) for n in range(length)]
-    return confidence_of_ratio(wait, [sum(rank.step[n] for rank in ranks) for n in range(length)], scale=100)
+def _confidence(ranks: Sequence[RankTimes], share: float) -> Confidence | None:
+    """The n-th records of all ranks count as one value."""
+    return share_range((rank.wait for rank in ranks), (rank.step for rank in ranks), share)
 
 
 def _stalled(silence: Silence, window: Window | None) -> Verdict | None:
@@ -274,8 +272,10 @@ def _waiting(facts: _Facts) -> Verdict | None:
         if supply is None:
             notes.append("what the data workers did was not measured: disk and network are not told from CPU")
         else:
-            sentence += f"; the data workers make samples {supply.produce:.0f} % of the time"
-            if supply.produce < LINK_BUSY:
+            sentence += (
+                _UNUSED if facts.unused else f"; the data workers make samples {supply.produce:.0f} % of the time"
+            )
+            if not facts.unused and supply.produce < LINK_BUSY:
                 notes.append(
                     f"the data workers are busy only {supply.produce:.0f} % of the time and no link is: batches are "
                     "asked for too late (raise prefetch_factor) or taken in too slowly (a trainer's host short of CPU)"
@@ -320,7 +320,7 @@ def _untold(facts: _Facts) -> Verdict | None:
         use = (
             f"where they had {beside.cpu:.0f} % of the cores: less than a core each, as if other programs had the rest"
         )
-        rule = f"< {CROWDED:g} % of a core a rank, without GPUs"
+        rule = f"{RESTING:g} to {CROWDED:g} % of a core a rank, without GPUs"
     else:
         use, rule = f"{beside.cpu:.0f} % of whose cores is busy", f">= {CROWDED:g} %"
     found = facts.verdict(
@@ -343,20 +343,27 @@ def _not_waiting(facts: _Facts) -> Verdict:
     notes: list[str] = []
     formula = f"data_wait < {NOT_BOUND:g} %"
     sentence = f"the ranks wait only {facts.waits()} of their step time for batches"
+    more: tuple[Figure, ...] = ()
     name = VerdictName.COMPUTE_BOUND
     if supply is None:
         notes.append("what the data workers did was not measured: how much they have to spare is unknown")
     else:
-        sentence += f"; the data workers have {supply.spare:.0f} % of their time to spare"
+        sentence += _UNUSED if facts.unused else f"; the data workers have {supply.spare:.0f} % of their time to spare"
         if supply.spare < SPARE:
             name = VerdictName.BALANCED
         formula += f", blocked + idle {'<' if name is VerdictName.BALANCED else '>='} {SPARE:g} %"
+    if facts.beside is not None and facts.beside.resting and facts.compute.value is None:
+        sentence += (
+            f", and hardly compute on the CPU ({facts.beside.cpu:.1f} % of the cores of {facts.beside.host}): what "
+            "they wait for is a device, a sleep or a lock"
+        )
+        more = (Figure("cpu", "%", facts.beside.cpu, facts.window, note=facts.beside.host),)
     if facts.compute.value is not None and facts.compute.value < 100 - HIGHLY_BOUND:
         notes.append(
             f"the device works only {facts.compute.value:.0f} % of the step: the rest is the loop's own, in Python, "
             "copies or waiting for other ranks"
         )
-    return facts.verdict(name, sentence, formula, notes=notes)
+    return facts.verdict(name, sentence, formula, more=more, notes=notes)
 
 
 def _inferred(usage: Usage | None, window: Window | None) -> Verdict:

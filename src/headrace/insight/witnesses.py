@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.insight.figures import WARM_UP_RECORDS, Figure, Window
 from headrace.insight.groups import GroupReport
-from headrace.insight.thresholds import CROWDED
+from headrace.insight.thresholds import CROWDED, RESTING
 from headrace.insight.workers import Workers, WorkersReport
 from headrace.runs import Cause, LoaderSecond, Program, ServiceSecond, Status, Stream
 
@@ -79,11 +79,13 @@ class Beside(msgspec.Struct, frozen=True):
         cpu: use of its own cores of the busiest of these hosts, %; None if that of one of them was not measured.
         host: ``group/host``: that host; or the one that was not measured, or that was short of cores.
         short: it was: see `short_of_cores`.
+        resting: the ranks of all these hosts compute on CPUs and used next to none of them: see `resting`.
     """
 
     cpu: float | None
     host: str = ""
     short: bool = False
+    resting: bool = False
 
     @property
     def spare(self) -> bool:
@@ -225,8 +227,11 @@ def beside_of(ranks: Mapping[Stream, Sequence[LoaderSecond]], groups: Sequence[G
         if host is None or host.cpu.value is None or host.cores is None:
             return Beside(None, name)
         used = host.cpu.value / 100 * host.cores
-        found.append(Beside(host.cpu.value, name, short_of_cores(used, host.cores, count, gpus=bool(host.gpus))))
-    return max(found, key=lambda one: (one.short, one.cpu or 0.0), default=Beside(None))
+        gpus = bool(host.gpus)
+        rests = resting(used, host.cores, count, gpus=gpus)
+        found.append(Beside(host.cpu.value, name, short_of_cores(used, host.cores, count, gpus=gpus), rests))
+    worst = max(found, key=lambda one: (one.short, one.cpu or 0.0), default=Beside(None))
+    return msgspec.structs.replace(worst, resting=bool(found) and all(one.resting for one in found))
 
 
 def short_of_cores(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:
@@ -240,7 +245,16 @@ def short_of_cores(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:
         ranks: on the host; none of them waits.
         gpus: the host has GPUs: ranks may wait for these and need no core meanwhile.
     """
-    return not gpus and used < CROWDED / 100 * min(ranks, cores)
+    return not gpus and RESTING <= 100 * used / min(ranks, cores) < CROWDED
+
+
+def resting(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:
+    """Returns whether ranks neither compute on their host's CPUs nor would, if they were left more of them.
+
+    A program that computes on shared cores is given its part of them; one that uses next to nothing has no use for it.
+    The arguments are those of `short_of_cores`.
+    """
+    return not gpus and 100 * used / min(ranks, cores) < RESTING
 
 
 def _mean(figures: Sequence[tuple[int, Figure]]) -> float | None:
