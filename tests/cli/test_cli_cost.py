@@ -125,7 +125,7 @@ def test_a_plan_shows_prices_projected_cost_and_budget(cli: Cli, job_file: Calla
     path = job_file("pass", extra=extra)
     shown = cli("plan", path).stdout
     assert "stops when it has cost 0.0100 USD" in shown
-    assert "at most, when all run for all of max_run: 0.230 USD" in shown
+    assert "at most, when all run for all of max_run: 0.230 USD; the budget stops it at 0.0100 USD" in shown
     assert "price of ml.m5.large in us-east-1: 0.115 USD/hour, on-demand, as of 2024, published; source: " in shown
     assert "note: the budget, 0.0100 USD, lasts 313.0 s while all instances run, then the job is stopped" in shown
     found = json.loads(cli("plan", path, "--output", "json").stdout)["cost"]

@@ -21,7 +21,7 @@ import leaks
 from headrace.cli.main import invoke
 from headrace.insight import Figure
 from headrace.insight.billing import amount
-from headrace.insight.render.words import number
+from headrace.insight.render.words import number, quantity
 from headrace.runs import (
     EventWriter,
     LoaderSecond,
@@ -203,6 +203,14 @@ def test_every_figure_is_a_field_of_a_command(
         figure = value_at(documents[command], field.removesuffix(".value"))
         if isinstance(figure, dict) and figure["unit"].startswith("USD"):
             assert number(msgspec.convert(figure, Figure)).replace("-", "–") in text, (command, field)
+
+
+def test_the_page_writes_the_values_of_metric_definitions_as_the_command_line_does(shared: Page) -> None:
+    values = [0.0, 0.0034, 0.04603, 1.0, -0.07024211, 180.0, 999999.6, 1234567.0, -1.234e-5, 0.0001, 1e300]
+    shown = shared.evaluate(
+        "values => import('/static/js/format.js').then(({ number }) => values.map((one) => number(one, '')))", values
+    )
+    assert shown == [quantity(value, "") for value in values]
 
 
 def test_the_page_writes_an_amount_as_the_command_line_does(shared: Page) -> None:
@@ -461,6 +469,8 @@ def test_a_damaged_run_shows_what_can_be_shown(browser: Browser, ui: Ui, made: R
     RunPaths(target).header.write_bytes(b"{")
     context = browser.new_context(viewport={"width": 1600, "height": 900})
     page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.goto(ui.url("/"))
     page.get_by_role("link", name=paths.id).click()
     drawn(page, "cpu", "step_time")
@@ -469,6 +479,7 @@ def test_a_damaged_run_shows_what_can_be_shown(browser: Browser, ui: Ui, made: R
     expect(page.locator(".lane")).to_have_count(4)
     expect(page.locator(".log-line").first).to_be_visible()
     expect(page.locator("#figures")).to_contain_text("the run cannot be read")
+    assert errors == []
     context.close()
     target.rename(home / "damaged" / paths.id)
 

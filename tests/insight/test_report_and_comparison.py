@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from headrace.errors import UsageError
-from headrace.insight import FORMULAS, Comparison, Report, compare, report
+from headrace.insight import FORMULAS, Comparison, Report, compare, cost_report, report
+from headrace.insight.absent import absent, why_unread
 from headrace.insight.figures import percentile, spread_of
 from headrace.insight.render.html import report_page
 from headrace.insight.timeseries.summary import read_charts
-from headrace.runs import Cause, EventWriter, HostSecond, LoaderSecond, MetricWriter, Run, Status, Stream, create_run
+from headrace.runs import (
+    Cause,
+    EventWriter,
+    HostSecond,
+    LoaderSecond,
+    MetricWriter,
+    Run,
+    Status,
+    Stream,
+    create_run,
+    state_of,
+)
 from headrace.runs.events import DataWorkerLost, Event, JobStarted, ProgramExited, ProgramStarted, RunFinished
 
 RANK0, RANK1 = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
@@ -342,3 +355,39 @@ def test_percentiles_interpolate_between_values() -> None:
 
 def test_the_formulas_say_that_the_warm_up_is_left_out() -> None:
     assert "left out" in FORMULAS["window"]
+
+
+def test_folders_that_a_run_has_lost_are_told_with_what_is_not_known_for_that(tmp_path: Path) -> None:
+    run = make(tmp_path, "j", {RANK0: seconds(SLOW)})
+    (run.paths.root / "logs").mkdir()
+    assert absent(run.paths, run.state()) == []
+    shutil.rmtree(run.paths.root / "logs")
+    for folder, words in (("logs", "no lines"), ("metrics", "no figures")):
+        shutil.rmtree(run.paths.root / folder, ignore_errors=True)
+        for notes in (report(Run(run.paths)).notes, cost_report(Run(run.paths)).notes):
+            (line,) = [note for note in notes if f"/{folder}: the folder is missing" in note]
+            assert words in line
+    shutil.rmtree(run.paths.root / "events")
+    assert absent(run.paths, state_of([], True)) == [], "it may be about to begin"
+    gone = absent(run.paths, state_of([], False))
+    assert [Path(one.path).name for one in gone] == ["events", "metrics", "logs"]
+    assert "how it ended" in gone[0].reason
+
+
+def test_costs_tell_of_damaged_lines(tmp_path: Path) -> None:
+    run = make(tmp_path, "j", {RANK0: seconds(SLOW)})
+    with run.paths.events("engine").open("ab") as file:
+        file.write(b"[1]\n")
+    assert any("engine.jsonl, line" in note and "damaged line left out" in note for note in cost_report(run).notes)
+
+
+def test_a_file_that_cannot_be_read_is_told_in_words_of_the_user(tmp_path: Path) -> None:
+    run = make(tmp_path, "j", {RANK0: seconds(SLOW)})
+    plan = run.paths.root / "plan.json"
+    for make_it, words in (
+        (lambda: plan.unlink(), "the file is missing"),
+        (lambda: plan.mkdir(), "there is a folder in its place"),
+    ):
+        make_it()
+        assert report(Run(run.paths)).unread.endswith(f": {words}")
+    assert why_unread(msgspec.DecodeError("x")) == "it holds no complete record (x)"

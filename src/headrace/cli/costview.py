@@ -9,7 +9,7 @@ from rich.text import Text
 from headrace.catalog.prices import Price
 from headrace.cli.columns import columns, notes
 from headrace.cli.tables import console
-from headrace.insight import CostReport, Projection
+from headrace.insight import CostReport, Figure, Projection
 from headrace.insight.billing import amount, origin
 from headrace.insight.render.words import MISSING, number, spread
 
@@ -25,7 +25,7 @@ _FORMULAS = {
 def show_costs(report: CostReport, by: str, run_id: str) -> None:
     """Prints what a run costs. `by`: ``group``, ``host``, ``step`` or ``epoch``."""
     out = console()
-    out.print(Text(f"{run_id}  {number(report.total)}", style="bold"), Text(report.total.note))
+    out.print(Text(f"{run_id}  {number(report.total)}", style="bold"), *_note(report.total))
     out.print(Text(f"on the platform, where no instance is released early: {number(report.platform)}"))
     if report.max_cost is not None:
         out.print(Text(f"budget: {amount(report.max_cost)} {report.currency}"))
@@ -37,6 +37,11 @@ def show_costs(report: CostReport, by: str, run_id: str) -> None:
     for line in sources(group.price for group in report.groups):
         out.print(Text(line))
     notes(out, [*report.notes, *_why_not(report, by)])
+
+
+def _note(figure: Figure) -> tuple[Text, ...]:
+    """Returns its note to print behind it; nothing, and no blank, without one."""
+    return (Text(figure.note),) if figure.note else ()
 
 
 def _groups(report: CostReport) -> None:
@@ -102,7 +107,9 @@ def show_projection(cost: Projection) -> None:
     out.print()
     out.print(table)
     at_most = f"{number(cost.maximum)} {cost.maximum.note}".strip()
-    out.print(Text(f"at most, when all run for all of max_run: {at_most}"))
+    stops = cost.max_cost is not None and cost.maximum.value is not None and cost.max_cost < cost.maximum.value
+    stopped = f"; the budget stops it at {amount(cost.max_cost or 0.0)} {cost.currency}" if stops else ""
+    out.print(Text(f"at most, when all run for all of max_run: {at_most}{stopped}"))
     for line in sources(group.price for group in cost.groups):
         out.print(Text(line))
     notes(out, cost.notes)

@@ -17,7 +17,7 @@ def show_report(report: Report, out: Console) -> None:
     if report.cause is not None:
         out.print(Text(f"cause: {report.cause}"))
     _verdict(report.verdict, out)
-    out.print(Text(f"time to train: {number(report.time_to_train)}"), Text(report.time_to_train.note))
+    out.print(Text(f"time to train: {number(report.time_to_train)} {report.time_to_train.note}".rstrip()))
     for sheet in report_sheets(report):
         _sheet(sheet, out)
     figures = [(f"{one.loader} of rank {one.rank}", one.step_time) for one in report.loaders]

@@ -45,7 +45,10 @@ def show_metrics(found: Metrics) -> None:
     means = [chart.title for chart in found.charts if any(line.low is None for line in chart.lines)]
     of = [f"least and greatest of {', '.join(means)}: of values of {found.width:g} s each"] if means else []
     out.print(table)
-    notes(out, (*found.notes, *of, f"a value stands for {found.width:g} s; formulas: --output json"))
+    notes(
+        out,
+        (*map(str, found.damage), *found.notes, *of, f"a value stands for {found.width:g} s; formulas: --output json"),
+    )
 
 
 def _known(values: list[float | None] | None) -> list[float]:

@@ -12,6 +12,9 @@ Each JSON answer is the document that a command prints with ``--output json``:
     /api/compare?run=A&run=B      headrace compare A B
     /api/unreadable               directories among the runs whose header cannot be read
 
+Of a run whose header cannot be read, status and report are ``{"run_id", "error", "hint", "damage"}``: what is wrong
+with it is the answer.
+
 /api/live and /api/runs/RUN/live are server-sent events. An error is ``{"error": ..., "hint": ...}``.
 """
 
@@ -37,12 +40,14 @@ from headrace.console.index import MOST_SECONDS, SINCE, Library, RunIndex
 from headrace.console.live import EventStream, News
 from headrace.console.logpages import Cursor, LogPage, Wanted, page_at, page_from
 from headrace.errors import HeadraceError, RunNotFound, UsageError
+from headrace.insight.absent import why_unread
 from headrace.runs import Run, Selector
 from headrace.runs.describe import describe
 
 STATIC = Path(__file__).parent / "static"
 _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag
 DEFAULT_POINTS = 400
+_PARTLY = "its timeline, metrics and logs may still be readable; see /api/unreadable"
 _DIGITS = 15  # of a number that says how many
 
 
@@ -95,13 +100,21 @@ async def _json(answer: Callable[[Request], object], request: Request) -> Respon
     except HeadraceError as error:
         found, status = _error(error.message, error.hint), 404 if isinstance(error, RunNotFound) else 422
     except (OSError, msgspec.DecodeError) as error:
-        hint = "its timeline, metrics and logs may still be readable; see /api/unreadable"
-        found, status = _error(f"the run cannot be read: {error}", hint), 422
+        found, status = _error(f"the run cannot be read: {why_unread(error)}", _PARTLY), 422
     return Response(msgspec.json.encode(found), status, media_type="application/json")
 
 
 def _error(message: str, hint: str) -> object:
     return {"error": message, "hint": hint}
+
+
+def _or_damage(index: RunIndex, make: Callable[[], object]) -> object:
+    """Returns a document, or what is damaged of the run so that there is none."""
+    try:
+        return make()
+    except (OSError, msgspec.DecodeError) as error:
+        said = f"the run cannot be read: {index.paths.header.name}: {why_unread(error)}"
+        return {"run_id": index.paths.id, "error": said, "hint": _PARTLY, "damage": index.damage()}
 
 
 class _Api:
@@ -118,10 +131,12 @@ class _Api:
         return self._library.unreadable()
 
     def status(self, request: Request) -> object:
-        return describe(Run(self._index(request).paths))
+        index = self._index(request)
+        return _or_damage(index, lambda: describe(Run(index.paths)))
 
     def report(self, request: Request) -> object:
-        return self._index(request).report()
+        index = self._index(request)
+        return _or_damage(index, index.report)
 
     def timeline(self, request: Request) -> object:
         return self._index(request).timeline(time.time())

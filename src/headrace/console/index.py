@@ -17,6 +17,7 @@ import msgspec
 
 from headrace import insight
 from headrace.errors import RunNotFound, UsageError
+from headrace.insight.absent import absent, why_unread
 from headrace.insight.timeline import Timeline, timeline
 from headrace.insight.timeseries import charts
 from headrace.insight.timeseries.buckets import Grid
@@ -143,7 +144,8 @@ class RunIndex:
             last = state.ended if state.ended is not None else max(first, columns.last if columns.records else first)
             begin = first if start is None else start
             stop = max(begin, last if end is None else end)
-            return charts.metrics(self.paths.id, columns, Grid.over(begin, stop, points), stop)
+            found = charts.metrics(self.paths.id, columns, Grid.over(begin, stop, points), stop)
+            return msgspec.structs.replace(found, damage=tuple(self.damage()))
 
     def report(self) -> insight.Report:
         """Returns its report, made anew when its files have changed, but a growing run's not all the time.
@@ -166,12 +168,13 @@ class RunIndex:
         return found.status is self.state().status
 
     def damage(self) -> list[Damage]:
-        """Returns what of its files cannot be read, the header included."""
+        """Returns what of its files cannot be read or is not there, the header included."""
+        lost = [*self._run.damage, *absent(self.paths, self.state())]
         try:
             read_header(self.paths)
         except (OSError, msgspec.DecodeError) as error:
-            return [Damage(str(self.paths.header), 0, f"cannot be read: {error}"), *self._run.damage]
-        return list(self._run.damage)
+            return [Damage(str(self.paths.header), 0, f"cannot be read: {why_unread(error)}"), *lost]
+        return lost
 
     def version(self) -> Version:
         """Returns how far its files go by now."""

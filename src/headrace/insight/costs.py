@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
+from headrace.insight.absent import absent, why_unread
 from headrace.insight.billing import (
     NOT_STARTED,
     Bill,
@@ -181,7 +182,8 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
         on=on,
         engine=header.engine if job else "",
     )
-    return msgspec.structs.replace(found, notes=(unread, *found.notes)) if unread else found
+    first = (*([unread] if unread else []), *map(str, (*run.damage, *absent(run.paths, state))))
+    return msgspec.structs.replace(found, notes=(*first, *found.notes))
 
 
 def priced_job(run: Run) -> tuple[PricedJob | None, str]:
@@ -189,7 +191,7 @@ def priced_job(run: Run) -> tuple[PricedJob | None, str]:
     try:
         return read_plan(run.paths, PricedJob), ""
     except (OSError, msgspec.DecodeError) as error:
-        why = f"{type(error).__name__}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        why = why_unread(error)
         return None, f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
+from headrace.insight.absent import absent
 from headrace.insight.costs import CostReport, cost_of, priced_job
 from headrace.insight.figures import FORMULAS, Figure, Window, missing
 from headrace.insight.groups import GroupReport, group_report
@@ -160,7 +161,7 @@ def report(run: Run) -> Report:
         of_kind(metrics, ServiceSecond),
         of_kind(metrics, ValueSecond),
         cost=cost,
-        damage=tuple(run.damage),
+        damage=(*run.damage, *absent(run.paths, state)),
         now=now,
     )
     first = (unread,) if unread else ()

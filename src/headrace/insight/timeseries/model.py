@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.runs import Damage
+
 
 class Line(msgspec.Struct, frozen=True):
     """One line of a chart.
@@ -51,6 +53,7 @@ class Metrics(msgspec.Struct, frozen=True):
         records: metric records of the whole run so far.
         charts: the charts; every line has one value for each of `t`.
         notes: what was not measured.
+        damage: what of the run's files cannot be read, and is left out.
     """
 
     run_id: str
@@ -61,3 +64,4 @@ class Metrics(msgspec.Struct, frozen=True):
     records: int
     charts: tuple[Chart, ...]
     notes: tuple[str, ...]
+    damage: tuple[Damage, ...] = ()

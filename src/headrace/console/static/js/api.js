@@ -39,7 +39,7 @@ export async function get(url, signal) {
   }
   if (response.status === 403) throw new Problem("not allowed", "open the address that `headrace ui` printed", 403);
   const found = await response.json();
-  if (!response.ok) throw new Problem(found.error ?? `answer ${response.status}`, found.hint ?? "", response.status);
+  if (!response.ok || found.error) throw new Problem(found.error ?? `answer ${response.status}`, found.hint ?? "", response.status);
   return found;
 }
 

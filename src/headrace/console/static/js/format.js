@@ -26,6 +26,7 @@ export function parts(value, unit = "") {
   if (unit.startsWith("USD")) return [amount(value), unit];
   if (unit === "s") return value >= 60 ? [duration(value), ""] : [value.toFixed(1), "s"];
   if (unit === "1") return [Number.isInteger(value) ? value.toLocaleString("en") : significant(value), ""];
+  if (unit === "") return [general(value), ""]; // of a metric definition, as the program printed it
   if (unit === "1/s") return [significant(value), "/s"];
   return [value.toFixed(places(value)), unit];
 }
@@ -43,8 +44,15 @@ export function number(value, unit) {
   return words ? `${text} ${words}` : text;
 }
 
+/** Returns a value with up to six digits that count, as the command line does (%g). */
+function general(value) {
+  const [digits, power] = Number(value.toPrecision(6)).toExponential().split("e");
+  if (power >= -4 && power < 6) return String(Number(value.toPrecision(6)));
+  return `${digits}e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;
+}
+
 function significant(value) {
-  if (value !== 0 && Math.abs(value) < 0.01) return value.toPrecision(2);
+  if (value !== 0 && Math.abs(value) < 0.1) return value.toPrecision(2);
   if (Math.abs(value) >= 1e6) return `${(value / 1e6).toFixed(places(value / 1e6))} M`;
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
   return value.toFixed(places(value));
