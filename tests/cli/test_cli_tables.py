@@ -20,7 +20,7 @@ from headrace.cli.main import invoke
 from headrace.cli.tables import console
 from headrace.cli.timetables import show_metrics
 from headrace.insight.timeseries.model import Chart, Line, Metrics
-from headrace.runs import LogWriter, Stream
+from headrace.runs import Damage, LogWriter, Stream
 
 Show = Callable[..., str]
 run = test_cli_cost.run  # the fixture
@@ -78,6 +78,7 @@ def test_nothing_is_cut_on_a_terminal_of_any_width_or_on_a_pipe(show: Show, cli:
         assert "…" not in shown
         assert "..." not in shown
         assert not width or max(map(cell_len, shown.splitlines())) <= width
+        assert width or not re.search(" $", shown, re.MULTILINE), "no blanks at the ends of lines"
         # What a table shows does not depend on the width: the same characters, but for names, spaces and order.
         whole, here = show(0, *arguments), _squeezed(shown)
         for cell in {cell for line in whole.splitlines() for cell in re.split(r"\s{2,}", line.strip())}:
@@ -155,7 +156,9 @@ def test_metrics_show_the_least_and_the_greatest_of_the_records(monkeypatch: pyt
     chart = Chart("step_time", "Step time", "ms", "", lines)
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    show_metrics(Metrics("j", 0.0, 6.0, 2.0, [0.0, 2.0, 4.0], 9, (chart,), ()))
+    damage = Damage("metrics/dnn/algo-1/0.jsonl", 5, "damaged line left out")
+    show_metrics(Metrics("j", 0.0, 6.0, 2.0, [0.0, 2.0, 4.0], 9, (chart,), (), (damage,)))
+    assert "note: metrics/dnn/algo-1/0.jsonl, line 5: damaged line left out" in out.getvalue()
     rows = [line.split() for line in out.getvalue().splitlines()]
     assert rows[1][:7] == ["Step", "time,", "ms", "train", "1.5", "4", "9.5"]
     assert rows[2][:4] == ["eval", "7", "7.5", "8"]

@@ -21,6 +21,7 @@ from headrace.insight.render import (
     report_markdown,
     report_page,
     report_sheets,
+    stacked_sheets,
 )
 from headrace.insight.render.charts import HEIGHT, WIDTH, Trace, chart, nice_ticks
 from headrace.insight.render.words import number, quantity, spread
@@ -131,6 +132,18 @@ def test_every_number_of_the_figures_is_a_field_of_the_json(compared: Comparison
             shown = [cell.split(" [")[0] for cell in sheet.rows[0][4:]]
             assert len(shown) >= 6
             assert set(shown) <= mine
+
+
+def test_many_runs_stand_one_below_the_other_with_the_same_cells(compared: Comparison) -> None:
+    _, beside = comparison_sheets(compared)
+    verdicts, below = stacked_sheets(compared)
+    assert (len(verdicts.rows), below.columns) == (2, ("figure", "run", "value", "spread", "ratio", ""))
+    for wide, first, second in zip(beside.rows, below.rows[::2], below.rows[1::2], strict=True):
+        assert wide == (first[0], *first[2:4], *second[2:])
+        assert (first[1], second[:2]) == (compared.runs[0].run_id, (first[0], compared.runs[1].run_id))
+        assert first[4:] == ("", "")
+    assert {below.rows[y][x] for y, x in below.marked} == {beside.rows[y][x] for y, x in beside.marked}
+    assert len(below.marked) == len(beside.marked) > 0
 
 
 def test_gpu_use_is_compared_where_there_is_a_gpu(tmp_path: Path) -> None:

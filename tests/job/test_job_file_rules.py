@@ -123,6 +123,7 @@ TYPES = [
     (ONE.replace("entry_point: train.py", "command: python"), "command", 3, ["must be a list"]),
     (ONE + "dependencies: lib", "dependencies", 6, ["must be a list"]),
     (ONE + "retry: 3", "retry", 6, ["must be a mapping"]),
+    (ONE + "budget: 25", "budget", 6, ["must be a mapping"]),
     (ONE + "encrypt_inter_container_traffic: 1", "encrypt_inter_container_traffic", 6, ["true or false"]),
     (ONE + "request_extras: []", "request_extras", 6, ["must be a mapping"]),
     (ONE + "distribution: [3]", "distribution[0]", 6, ["must be a mapping"]),
@@ -652,3 +653,10 @@ def test_a_file_that_grows_by_aliases_is_refused_in_little_time(problems: Proble
     rows += [f"  a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)]
     messages = [problem.message for problem in problems(ONE + "hyperparameters:\n" + "\n".join(rows))]
     assert "must hold at most 100000 values" in messages
+
+
+def test_a_value_where_a_mapping_belongs_is_told_the_keys(problems: Problems) -> None:
+    (problem,) = problems(ONE + "budget: 25")
+    assert problem.hint == "write e.g. {max_cost: ...}; its keys: max_cost, region"
+    (channels,) = problems(ONE + "inputs: data")
+    assert "write e.g." not in channels.hint, "its keys are the user's own names"

@@ -7,8 +7,10 @@ from rich.text import Text
 
 from headrace.cli.columns import Columns, notes
 from headrace.insight import Comparison, Report, Verdict
-from headrace.insight.render import Sheet, comparison_sheets, report_sheets
+from headrace.insight.render import Sheet, comparison_sheets, report_sheets, stacked_sheets
 from headrace.insight.render.words import HOW, number, standing
+
+_BESIDE = 2  # runs whose figures stand in columns; of more the rows would be wider than any terminal
 
 
 def show_report(report: Report, out: Console) -> None:
@@ -44,7 +46,8 @@ def _sheet(sheet: Sheet, out: Console) -> None:
 
 def show_comparison(comparison: Comparison, out: Console) -> None:
     """Prints runs side by side."""
-    for sheet in comparison_sheets(comparison):
+    beside = len(comparison.runs) <= _BESIDE
+    for sheet in comparison_sheets(comparison) if beside else stacked_sheets(comparison):
         _sheet(sheet, out)
     out.print()
     for line in comparison.summary:

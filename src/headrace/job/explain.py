@@ -68,7 +68,13 @@ def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -
         return _unknown_key(path, model) if model else Finding(path, UNKNOWN)
     if kind == "missing":
         return Finding(path, _MESSAGES[kind])
-    return Finding(path, _MESSAGES.get(kind, details["msg"]), show(details["input"]))
+    return Finding(path, _MESSAGES.get(kind, details["msg"]), show(details["input"]), _mapping_hint(path, kind, model))
+
+
+def _mapping_hint(path: Path, kind: str, model: type[BaseModel] | None) -> str:
+    """Returns how to write a mapping where something else was given: the keys that it takes."""
+    known = known_keys(path, model) if model and kind in ("model_type", "model_attributes_type") else {}
+    return f"write e.g. {{{next(iter(known))}: ...}}; its keys: {', '.join(known)}" if known and path else ""
 
 
 def _unknown_key(path: Path, model: type[BaseModel] | None) -> Finding:

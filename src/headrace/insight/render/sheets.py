@@ -112,6 +112,18 @@ def cost_sheets(cost: CostReport) -> tuple[Sheet, ...]:
     )
 
 
+def stacked_sheets(comparison: Comparison) -> list[Sheet]:
+    """Returns runs one below the other: a row for every run of every figure, so that the width does not grow."""
+    verdicts, figures = comparison_sheets(comparison)
+    rows: list[tuple[str, ...]] = []
+    for name, *cells in figures.rows:
+        values = [(*cells[:2], "", ""), *(tuple(cells[n : n + 4]) for n in range(2, len(cells), 4))]
+        rows += [(name, run.run_id, *value) for run, value in zip(comparison.runs, values, strict=True)]
+    marked = frozenset((y, x) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell == BEYOND)
+    columns = ("figure", "run", "value", "spread", "ratio", "")
+    return [verdicts, Sheet(figures.title, columns, tuple(rows), frozenset({2, 4}), marked)]
+
+
 def comparison_sheets(comparison: Comparison) -> list[Sheet]:
     """Returns runs side by side: a column a run, and beside it what changed against the first."""
     columns, right = [""], set()
