@@ -114,6 +114,16 @@ def helper(name: str) -> Victim:
     return lambda play: play.found(f"headrace.engines.local.{name} ")
 
 
+def pasta(play: Play) -> int:
+    """The process that carries what goes out of the job's network."""
+    return play.found("pasta -q")
+
+
+def network(play: Play) -> int:
+    """The keeper of the job's network."""
+    return play.found("headrace.engines.local.isolation.network ")
+
+
 def executor(play: Play) -> int:
     """The data worker process behind the feed server."""
     server = play.program("algo-2", "feed")

@@ -83,6 +83,15 @@ WAIT = """
     print("done", flush=True)
 """
 WAITING = JobShape(WAIT)
+# Its programs end at once when told to, so that an agent that gives up is gone within a moment.
+OBEYING = WAITING.running(
+    """
+    import os, time
+    print("running", flush=True)
+    while not os.path.exists("all"):
+        time.sleep(0.02)
+    """
+)
 STALLING = WAITING.having(completion={"stall_after": 2})
 # Its programs eat memory when told to: 200 MiB are allowed.
 EATING = JobShape(

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.engines.local.isolation.layout import FILE, HOSTS_SECONDS, LINKS, Layout
+from headrace.engines.local.isolation.wayout import WayOut
 from headrace.errors import HeadraceError
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.spawn import spawn
@@ -68,7 +69,13 @@ class Start:
 
 
 class Starter:
-    """Starts agents as plain processes."""
+    """Starts agents as plain processes.
+
+    Attributes:
+        broken: why what belongs to it is of no use any more, in words; empty while it is.
+    """
+
+    broken = ""
 
     def prepare(self, host: str, argv: Sequence[str]) -> Start:
         """Returns what to start. It must be started, with the caller as its parent, and given to `agent`.
@@ -95,6 +102,13 @@ class Starter:
     def own(self) -> list[int]:
         """Returns the processes that belong to the starter, which end when it is closed."""
         return []
+
+    def ended(self, pid: int, status: int) -> str:
+        """Takes the wait status of any process that has ended. Returns what that breaks, in words; empty if nothing."""
+        return ""
+
+    def look_after(self) -> None:
+        """Ends what belongs to the starter and has stood still for too long."""
 
     def close(self) -> None:
         """Ends what belongs to the starter."""
@@ -126,6 +140,7 @@ class NamespaceStarter(Starter):
             self._keeper = int(str(self._answer()["keeper"]))
             self._process.wait(NETWORK_SECONDS)
             self._bridge = int(str(self._answer()["bridge"]))
+            self._way = WayOut(self._keeper, self._caller) if layout.outward else None
             places = {"supervisor": os.getpid(), "net": self._net, "user": self._user}
             (paths.engine / LINKS).write_text(json.dumps(places))
         except BaseException:
@@ -177,7 +192,20 @@ class NamespaceStarter(Starter):
 
     def own(self) -> list[int]:
         """See `Starter.own`."""
-        return [self._keeper]
+        return [self._keeper] if self._keeper >= 0 else []
+
+    def ended(self, pid: int, status: int) -> str:
+        """See `Starter.ended`."""
+        if pid != self._keeper:
+            return ""
+        self._keeper = -1
+        self.broken = self._way.ended(status) if self._way is not None else ""
+        return self.broken
+
+    def look_after(self) -> None:
+        """See `Starter.look_after`."""
+        if self._way is not None:
+            self._way.look_after()
 
     def close(self) -> None:
         """See `Starter.close`."""
