@@ -114,6 +114,11 @@ def helper(name: str) -> Victim:
     return lambda play: play.found(f"headrace.engines.local.{name} ")
 
 
+def entering(play: Play) -> int:
+    """A process that is about to become an isolated host."""
+    return play.found("isolation.enter ")
+
+
 def pasta(play: Play) -> int:
     """The process that carries what goes out of the job's network."""
     return play.found("pasta -q")

@@ -24,6 +24,7 @@ from fault_deeds import (
     caller,
     cut,
     engine_started,
+    entering,
     first_to_go,
     flag,
     helper,
@@ -37,10 +38,11 @@ from fault_deeds import (
     programs_run,
     start,
     stopping,
+    struck,
     supervisor,
     then,
 )
-from fault_jobs import EATING, KEEPING, MODEL, OBEYING, STALLING, WAITING
+from fault_jobs import EATING, KEEPING, MODEL, OBEYING, STALLING, TERMINATING, WAITING
 from fault_row import COMPLETED, STOOD_STILL, STOPPED, Row
 from fault_rows_data import DATA
 from fault_rows_input import INPUT
@@ -197,6 +199,18 @@ AGENTS += [
         then(programs_run(3), cut("algo-1")),
         r"dnn/algo-1\[agent\]: cut off: all other hosts are silent for 5 s, and its own cable is pulled",
         limit=20,
+    ),
+    Row(
+        "host killed while it is made",
+        OBEYING.isolated(),
+        at(start, KILL, entering),
+        "algo-[12] could not be isolated: its first process was killed by SIGKILL",
+    ),
+    Row(
+        "a program sends SIGTERM to process 1 of its host",
+        TERMINATING.isolated(),
+        then(BOTH, struck, flag("terminate")),
+        "the agent of algo-1 was told to stop by SIGTERM",
     ),
     Row(
         "agent out of memory",

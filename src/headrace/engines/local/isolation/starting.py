@@ -28,11 +28,13 @@ from headrace.engines.local.isolation.wayout import WayOut
 from headrace.errors import HeadraceError
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.spawn import spawn
+from headrace.processes.table import name_of_exit
 from headrace.runs import RunPaths
 
 ENTER = "headrace.engines.local.isolation.enter"
 NETWORK = "headrace.engines.local.isolation.network"
 NETWORK_SECONDS = 30.0
+END_SECONDS = 1.0  # between the last word of a process and its end
 LOG = "network.log"
 
 
@@ -182,7 +184,7 @@ class NamespaceStarter(Starter):
         if not words.isdigit():
             silent = f"no word of its first process within {HOSTS_SECONDS:g} s"
             if time.monotonic() < deadline:
-                silent = "its first process ended"
+                silent = f"its first process {_how_it_ended(process)}"
             why = words.removeprefix("error: ") or silent
             process.kill()
             process.wait()
@@ -226,6 +228,15 @@ def _read(descriptor: int, deadline: float) -> str:
                 break
             told += data
     return told.decode(errors="replace")
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    """Returns how a process ended that has closed its report, in words."""
+    try:
+        code = process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "ended"
+    return f"was {name_of_exit(None, -code)}" if code < 0 else name_of_exit(code, None)
 
 
 def open_starter(paths: RunPaths) -> Starter:
