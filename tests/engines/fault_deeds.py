@@ -114,6 +114,16 @@ def helper(name: str) -> Victim:
     return lambda play: play.found(f"headrace.engines.local.{name} ")
 
 
+def daemon_proxy(play: Play) -> int:
+    """The process that mpirun takes for its daemon on algo-2."""
+    return play.found("proxy.py daemon ", without="mpirun --host")
+
+
+def rank_proxy(play: Play) -> int:
+    """The process that mpirun takes for a rank."""
+    return play.found("proxy.py rank ", without="mpirun --host")
+
+
 def entering(play: Play) -> int:
     """A process that is about to become an isolated host."""
     return play.found("isolation.enter ")

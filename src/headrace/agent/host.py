@@ -247,8 +247,8 @@ class HostAgent:
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._leader is not None:
-            # An engine with a lifeline stops the job through that. A signal then is nobody's wish that the job stops: it
-            # may be the job's own program that sent it, to process 1 of its host.
+            # An engine with a lifeline stops the job through that. A signal then is nobody's wish that the job stops:
+            # the job's own program may have sent it to process 1 of its host.
             status = Status.FAILED if self._lifeline else Status.STOPPED
             self._leader.stop(status, f"the agent of {self.me.name} was told to stop by {name}")
         else:
