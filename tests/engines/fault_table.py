@@ -182,6 +182,7 @@ AGENTS = [
         then(BOTH, cut("algo-2")),
         rf"dnn/algo-2\[agent\]: {SILENT}",
         limit=20,
+        soak=True,
     ),
     Row(
         "leader's host cut off, one of two (silent for 5 s)",
@@ -242,6 +243,7 @@ NETWORK = [
         f"the way out of the job's network failed: {who} {words}",
         limit=limit,
         machine=(reach_out,),
+        soak=number is STOP and victim is network,
     )
     for what, victim, who in (("pasta", pasta, "pasta"), ("keeper of the network", network, "its keeper"))
     for how, number, words, limit in (
