@@ -110,8 +110,8 @@ def check_options(
 ) -> None:
     """Checks the arguments that are passed on. Raises UsageError."""
     asked = max_outstanding_requests
-    whole = isinstance(asked, SupportsIndex) and not isinstance(asked, bool)
-    if asked is not None and not (whole and (operator.index(asked) >= 1 or operator.index(asked) == AUTOTUNE)):
+    count = operator.index(asked) if isinstance(asked, SupportsIndex) and not isinstance(asked, bool) else 0
+    if asked is not None and count < 1 and count != AUTOTUNE:
         raise UsageError(
             f"max_outstanding_requests must be a whole number of at least 1, or None, not {asked!r}",
             hint="None, or tf.data.AUTOTUNE, leaves it to TensorFlow",
