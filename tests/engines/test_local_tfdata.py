@@ -93,6 +93,7 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     handle = serving(stage, SHARED, ["data"], dnn=2)
     until(lambda: {row[0] for row in rows(handle)} == {"algo-2", "algo-3"}, TENSORFLOW_SECONDS, "rows of both")
     assert f"address grpc://{stage.address(handle, 'algo-1')}:7072" in text(handle)
+    assert text(handle).count("UserWarning: 2 ranks share the 1000000 elements") == 2, "two programs, no distribution"
     for stream in ("tf-worker-0", "tf-dispatcher"):
         until(lambda stream=stream: ready(handle, stream), 5)
         kill(started(handle, stream)[0])

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -164,7 +164,10 @@ class _Body:
         tensor = node.attr["value"].tensor
         if tensor.dtype == tf.string:  # make_ndarray does not read all of their forms
             return np.asarray(tf.io.parse_tensor(tensor.SerializeToString(), tf.string).numpy(), object)
-        return tf.make_ndarray(tensor)
+        try:
+            return tf.make_ndarray(tensor)
+        except TypeError:  # of a type that NumPy has not
+            return None
 
     def _read_source(self, op: str, inputs: Iterable[str]) -> None:
         for place, name in enumerate(inputs):
@@ -172,10 +175,8 @@ class _Body:
             if value is None or value.ndim > 1 or value.dtype.kind not in "iuO":
                 continue
             self._unordered.add(name)
-            items = value.reshape(-1).tolist()
-            if value.dtype.kind == "O":
-                items = [item.rpartition(b"/")[2] for item in items]
-            self.sources.append(repr((op, place, value.ndim, sorted(items))).encode())
+            content = _content(value, ordered=False, text=lambda name: name.rpartition(b"/")[2])
+            self.sources.append(repr((op, place, value.shape)).encode() + content)
 
     def _read(self, node: Any) -> None:
         """Describes a node without its name."""
@@ -196,22 +197,24 @@ class _Body:
         value = self._constant(node.name)
         if value is None:
             return b"handle"
-        items: Any = value
-        if value.dtype.kind == "O":
-            here = value.reshape(-1).tolist()
-            items = [item.replace(self._base, b"") if self._base else item for item in here]
-        elif node.name in self._unordered:
-            items = value.reshape(-1).tolist()
-        if isinstance(items, list):
-            content = repr(sorted(items) if node.name in self._unordered else items).encode()
-        else:
-            content = items.tobytes()
-        return repr((str(value.dtype), value.shape)).encode() + hashlib.sha256(content).digest()
+        content = _content(value, ordered=node.name not in self._unordered, text=self._without_base)
+        return repr((str(value.dtype), value.shape)).encode() + content
+
+    def _without_base(self, text: bytes) -> bytes:
+        return text.replace(self._base, b"") if self._base else text
 
 
 def _producer(name: str) -> str:
     """Returns the node of an input: ``add:z:0`` and ``add:1`` are of ``add``; a control input has none."""
     return "" if name.startswith("^") else name.partition(":")[0]
+
+
+def _content(value: Any, *, ordered: bool, text: Callable[[bytes], bytes]) -> bytes:
+    """Returns the digest of an array: of numbers, or of texts, each of which is changed first."""
+    if value.dtype.kind == "O":
+        items = [text(item) for item in value.reshape(-1).tolist()]
+        return hashlib.sha256(repr(items if ordered else sorted(items)).encode()).digest()
+    return hashlib.sha256((value if ordered else np.sort(value, axis=None)).tobytes()).digest()
 
 
 def _attribute(value: Any) -> bytes:
