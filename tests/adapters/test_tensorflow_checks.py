@@ -58,10 +58,12 @@ def test_right_numbers_of_ranks_are_taken():
 
 
 def test_names_and_compressions_are_checked():
-    with pytest.raises(UsageError, match="name must be a text"):
+    with pytest.raises(UsageError, match="name must be a text") as refused:
         check_name("")
-    with pytest.raises(UsageError, match="not 'gzip'"):
+    assert "share the elements" in refused.value.hint
+    with pytest.raises(UsageError, match="not 'gzip'") as refused:
         check_compression("gzip")
+    assert "None sends the elements as they are" in refused.value.hint
     check_compression(None)
 
 
@@ -121,7 +123,7 @@ PASSED_ON = {
     ("option", "wrong", "allowed", "hint"),
     [
         ("max_outstanding_requests", [0, -2, "4", True, 1.5], "a whole number of at least 1, or None", "AUTOTUNE"),
-        ("target_workers", ["foo", "", None, 1], "one of AUTO, ANY, LOCAL", "LOCAL reads"),
+        ("target_workers", ["foo", "", None, 1], "one of AUTO, ANY, LOCAL", "which a job does not start"),
         ("data_transfer_protocol", ["rdma", "", 1], "'grpc' or None", "gRPC"),
         ("service", [7072, "", b"grpc://h:1"], "an address, grpc://host:port, or None", "leave it out in a job"),
         ("wait", ["x", -1, True, None, float("inf"), float("nan")], "seconds of at least 0", "default is 120"),

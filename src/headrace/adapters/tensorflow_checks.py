@@ -78,13 +78,19 @@ def check_consumer(index: SupportsIndex | None, count: SupportsIndex | None) -> 
 def check_name(name: object) -> None:
     """Checks that it can name a data set of the service. Raises UsageError."""
     if not isinstance(name, str) or not name:
-        raise UsageError(f"name must be a text that is not empty, not {name!r}")
+        raise UsageError(
+            f"name must be a text that is not empty, not {name!r}",
+            hint="ranks that give one name share the elements; a second data set has another one: 'validation'",
+        )
 
 
 def check_compression(compression: object) -> None:
     """Checks the compression. Raises UsageError."""
     if compression not in ("AUTO", "SNAPPY", None):
-        raise UsageError(f"compression must be 'AUTO', 'SNAPPY' or None, not {compression!r}")
+        raise UsageError(
+            f"compression must be 'AUTO', 'SNAPPY' or None, not {compression!r}",
+            hint="AUTO leaves it to TensorFlow; None sends the elements as they are",
+        )
 
 
 def check_dataset(dataset: object) -> None:
@@ -119,7 +125,8 @@ def check_options(
     if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:
         raise UsageError(
             f"target_workers must be one of {', '.join(TARGETS)}, not {target_workers!r}",
-            hint="AUTO lets TensorFlow choose; LOCAL reads from the workers in this process only; ANY from all",
+            hint="AUTO lets TensorFlow choose; ANY reads from all workers; LOCAL from workers in this process only, "
+            "which a job does not start",
         )
     if data_transfer_protocol not in (None, "grpc"):
         raise UsageError(
@@ -156,7 +163,7 @@ def check_cache(cache: object, elements: int, *, rounds: bool) -> None:
         )
     if rounds:
         raise UsageError(
-            f"cross_trainer_cache={cache!r} and coordinated reads (consumer_index, num_consumers) exclude each other",
+            "cross_trainer_cache and coordinated reads (consumer_index, num_consumers) exclude each other",
             hint="the cache gives every trainer all elements; coordinated reads give every rank an element of a round",
         )
     if elements >= 0:
