@@ -15,6 +15,7 @@ class Process:
 
     exit_code = None
     signal = signal.SIGKILL
+    reason = ""
 
     def __init__(self, end):
         self.end = end
