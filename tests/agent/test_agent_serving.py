@@ -7,6 +7,7 @@ from test_agent_coordinator import Play
 
 from headrace.agent.coordinator import Phase
 from headrace.agent.messages import FeedUp, Heartbeat, Ready, Report, ServerDown, ServerUp
+from headrace.agent.serving import MEMORY_WINDOW
 from headrace.agent.stall import GONE_LIMIT, SPIN_LIMIT
 from headrace.instance.launch import Readiness, TfDataPlan
 from headrace.processes.oom import oom_words
@@ -181,9 +182,19 @@ def test_the_second_kill_for_memory_ends_the_job_which_names_the_limit_and_what_
     job.end(*ALIVE)
     cause = job.verdict.cause
     assert (cause.host, cause.stream) == (hosts[1], "tf-worker-0")
-    assert "for memory 2 times, the last: tf-worker-0 killed by the kernel for memory (OOM)" in cause.reason
+    assert (
+        "for memory twice within an hour, the last: tf-worker-0 killed by the kernel for memory (OOM)" in cause.reason
+    )
     assert "the instance's limit is 1.5 GiB; the pipeline needs less memory" in cause.reason
     assert [(event.recovered, event.fatal) for event in job.of(DataWorkerLost)] == [(True, False), (False, True)]
+
+
+def test_kills_for_memory_that_are_more_than_an_hour_apart_do_not_end_the_job():
+    job = play()
+    for _ in range(3):
+        job.say("algo-1", ServerDown("tf-worker-0", OOM, False), ServerUp("tf-worker-0", "2.21.0"))
+        job.now += MEMORY_WINDOW
+    assert job.core.phase is Phase.RUNNING
 
 
 def test_a_server_that_cannot_run_where_it_should_ends_the_job_though_others_serve():

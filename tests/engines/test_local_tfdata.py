@@ -233,8 +233,9 @@ def test_workers_that_need_more_memory_than_their_host_has_end_the_job_which_say
     handle = pretending(stage, {"FAKE_TENSORFLOW": "2.21.0", "DOES": "EATING"}, {"FAKE_TENSORFLOW": "2.21.0"})
     words = end_of(stage, handle)
     assert words.startswith(
-        "data/algo-1[tf-worker-0]: the kernel has killed servers of tf.data.service for memory 2 times, the last: "
-        "tf-worker-0 killed by the kernel for memory (OOM): the instance's limit is 200 MiB; the pipeline needs less"
+        "data/algo-1[tf-worker-0]: the kernel has killed servers of tf.data.service for memory twice within an hour, "
+        "the last: tf-worker-0 killed by the kernel for memory (OOM): the instance's limit is 200 MiB; the pipeline "
+        "needs less"
     )
     lost = events(handle, DataWorkerLost)
     assert [(event.recovered, event.fatal) for event in lost] == [(True, False), (False, True)]

@@ -7,7 +7,7 @@ that they exchange need equal ones. (Patch versions may differ: TensorFlow keeps
 version.)
 
 A pipeline that needs more memory than a host has ends one worker after the other, with the data that they held. So the
-job ends when the kernel has killed servers of tf.data.service for memory `MEMORY_KILLS` times: once may be bad luck.
+job ends when the kernel kills a server of tf.data.service for memory twice within `MEMORY_WINDOW` seconds.
 
 A dispatcher without fault tolerance that is started again has forgotten what it served. Trainers that have read all
 their data do not mind; one that asks for more fails, and then the dispatcher is named.
@@ -32,7 +32,7 @@ from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.oom import KILLED
 from headrace.runs.events import Cause, ServerReady
 
-MEMORY_KILLS = 2
+MEMORY_WINDOW = 3600.0
 _NAMED = 4  # workers that a cause names
 _FORGOTTEN = "not found"  # TensorFlow's error when a dispatcher does not know what it is asked for: NOT_FOUND
 
@@ -54,7 +54,7 @@ class Serving:
         self.feed: tuple[FeedHost, ...] = ()
         self._port = plan.ports.feed
         self._forgets = plan.tf_data is not None and not plan.tf_data.fault_tolerant
-        self._memory_kills = 0
+        self._memory_killed = float("-inf")  # when a server was killed for memory last
         self._hopeless: Cause | None = None
         self._hosts = hosts
         self._down: HostState | None = None  # whose feed server was down last
@@ -93,11 +93,13 @@ class Serving:
             server.forgotten = _cause(
                 host, stream, "the dispatcher of tf.data.service has lost its state (fault_tolerant: false)"
             )
-        self._memory_kills += reason.startswith(KILLED)
+        again = False
+        if reason.startswith(KILLED):
+            again, self._memory_killed = now - self._memory_killed < MEMORY_WINDOW, now
         if message.refused and not server.version:
             self._hopeless = Cause(f"a server of tf.data.service cannot run: {reason}", host.group, host.name, stream)
-        elif self._memory_kills == MEMORY_KILLS:
-            what = f"the kernel has killed servers of tf.data.service for memory {MEMORY_KILLS} times, the last"
+        elif again:
+            what = "the kernel has killed servers of tf.data.service for memory twice within an hour, the last"
             advice = (
                 "the pipeline needs less memory (num_parallel_calls, shuffle, batch, prefetch) or a larger instance"
             )
