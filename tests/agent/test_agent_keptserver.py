@@ -128,6 +128,15 @@ def test_one_that_says_that_it_cannot_run_is_not_started_again():
     scene(play)
 
 
+def test_what_is_known_of_its_end_is_told_rather_than_the_signal():
+    async def play(made):
+        made.processes[0].reason = "killed by the kernel for memory"
+        made.die()
+        assert made.downs == [("killed by the kernel for memory", False)]
+
+    scene(play)
+
+
 def test_one_that_is_not_ready_in_time_is_killed():
     async def play(made):
         await made.until(lambda: made.downs)

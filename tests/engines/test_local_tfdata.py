@@ -123,6 +123,8 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     assert max(metric.cpu for metric in worker) > 0.5
     assert max(metric.rss for metric in worker) > 100 << 20
     assert {metric.workers for metric in used if metric.role == "dispatcher"} >= {1}
+    assert {metric.sent for metric in used if metric.role == "dispatcher"} == {None}
+    assert max(metric.sent or 0 for metric in worker) > len(numbers)  # at least a byte for each row
     shown = {server.stream: server for server in report(handle.run).servers}
     assert shown["tf-worker-0"].restarts == shown["tf-dispatcher"].restarts == 1
     assert shown["tf-worker-0"].server_cpu.value > 0
