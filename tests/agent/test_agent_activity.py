@@ -27,6 +27,17 @@ def test_a_tenth_of_a_core_or_any_use_of_a_gpu_is_work(cpu, gpu, works):
     assert activity.unsent() == 50.0
 
 
+def test_what_the_agent_itself_uses_is_no_work():
+    now, own = [0.0], [3.0]
+    activity = Activity(lambda: now[0], lambda: own[0])
+    activity.used(second(0, 7.0))
+    now[0], own[0] = 50.0, 3.5
+    activity.used(second(1, 7.55))
+    assert activity.idle() == 50.0
+    activity.used(second(2, 7.66))
+    assert activity.idle() == 0.0
+
+
 def test_what_a_server_sends_counts_for_each_and_from_0_after_a_restart():
     now = [0.0]
     activity = Activity(lambda: now[0])
