@@ -1,8 +1,11 @@
 """A launch plan as people read it."""
 
+import pytest
+
 from headrace.cli import planview
 from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import make_plan
+from headrace.errors import UsageError
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -22,7 +25,7 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
         instance_groups=groups,
         distribution=[
             {"torch_distributed": elastic, "instance_groups": ["dnn"]},
-            {"mpi": {"enabled": True, "custom_mpi_options": "-verbose"}, "instance_groups": ["old"]},
+            {"mpi": {"enabled": True, "custom_mpi_options": "-verbose --NCCL_DEBUG WARN"}, "instance_groups": ["old"]},
         ],
     )
     plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
@@ -31,7 +34,11 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
     assert shown["dnn"].stream == "torchrun"
     assert shown["dnn"].argv[:4] == ("py", "-m", "torch.distributed.run", "--nnodes=1:1")
     assert shown["dnn"].argv[-5:] == ("--no-python", "py", "train.py", "--epochs", "3")
-    assert shown["old"].argv == ("mpirun", "-verbose", "py", "train.py", "--epochs", "3")
+    where = ("--host", "127.0.1.3", "-np", "1")
+    assert shown["old"].argv == (
+        *("mpirun", *where, "-x", "NCCL_DEBUG=WARN", "-verbose"),
+        *("py", "train.py", "--epochs", "3"),
+    )
 
 
 def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
@@ -84,3 +91,18 @@ def test_elastic_worlds_and_their_ports_are_told(tmp_path):
     (line,) = planview.worlds(shown)
     assert line.endswith(": 2 ranks, elastic from 1 host on, restarted 3 times at most")
     assert planview.used_ports(shown) == "ports: control 7071, ranks 7777"
+
+
+def test_an_option_of_mpirun_without_its_value_is_told(tmp_path):
+    (tmp_path / "train.py").touch()
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        instance_type="ml.c5.xlarge",
+        instance_count=1,
+        distribution={"mpi": {"enabled": True, "custom_mpi_options": "--NCCL_DEBUG"}},
+    )
+    plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
+    with pytest.raises(UsageError, match="custom_mpi_options: --NCCL_DEBUG needs a value"):
+        planview.view(job, plan)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.agent.mpi.command import plain_command, slots_of
 from headrace.agent.programs import (
     ProgramSpec,
     expected_streams,
@@ -14,11 +15,13 @@ from headrace.agent.programs import (
     programs_of,
     service_argv,
 )
+from headrace.errors import UsageError
 from headrace.insight.billing import PricedGroup, amount
 from headrace.insight.projection import Projection, project
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.launch import (
     MPI,
+    NAMESPACE,
     DistributionPlan,
     GroupPlan,
     HostPlan,
@@ -29,6 +32,7 @@ from headrace.instance.launch import (
     TfDataPlan,
 )
 from headrace.instance.torchrun import torchrun_command
+from headrace.runs.words import counted
 
 if TYPE_CHECKING:
     from headrace.job import Job
@@ -178,8 +182,12 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
     if spec.is_torchrun:
         return torchrun_command(plan, host.name, program, python)
     world = plan.distribution_of(host.group)
-    # mpirun's own options follow from its version, which is known only where it runs.
-    return ["mpirun", *(world.options if world else ()), *program] if spec.is_mpirun else program
+    if spec.is_mpirun and world is not None:
+        try:
+            return plain_command(slots_of(plan, world, named=plan.isolation.level == NAMESPACE), program, world.options)
+        except ValueError as error:
+            raise UsageError(f"custom_mpi_options: {error}", "give the value, or leave the option out") from None
+    return program
 
 
 def _requirements(job: Job) -> dict[str, str]:
@@ -233,13 +241,13 @@ def worlds(plan: PlanView) -> list[str]:
     for world in plan.distributions:
         ranks = sum(groups[name].processes_per_host * len(groups[name].hosts) for name in world.groups)
         kind = f"{world.kind} with Horovod" if world.horovod else world.kind
-        words = [f"{kind} over {' '.join(world.groups)}: {_count(ranks, 'rank')}"]
+        words = [f"{kind} over {' '.join(world.groups)}: {counted(ranks, 'rank')}"]
         if world.kind == MPI:
             words.append(f"started by mpirun on {groups[world.groups[0]].hosts[0]}")
         if world.elastic is not None:
             words.append(
-                f"elastic from {_count(world.elastic.min_hosts, 'host')} on, "
-                f"restarted {_count(world.elastic.max_restarts, 'time')} at most"
+                f"elastic from {counted(world.elastic.min_hosts, 'host')} on, "
+                f"restarted {counted(world.elastic.max_restarts, 'time')} at most"
             )
         lines.append(", ".join(words))
     return lines
@@ -258,7 +266,7 @@ def promises(plan: PlanView) -> str:
         words.append(f"fails after {plan.stall_after:g} s of silence")
     if plan.retry.attempts:
         which = "any failure" if plan.retry.any else "the loss of a host"
-        words.append(f"is tried again after {which}, {_count(plan.retry.attempts, 'time')}")
+        words.append(f"is tried again after {which}, {counted(plan.retry.attempts, 'time')}")
     if plan.encrypt:
         words.append("control and feed under TLS")
     return "; ".join(words)
@@ -286,19 +294,15 @@ def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
     parts = []
     if group.entry_point:
         ranks = group.processes_per_host
-        parts.append(_count(ranks, "rank") if ranks else "entry point")
+        parts.append(counted(ranks, "rank") if ranks else "entry point")
     if group.feed_executors:
-        parts.append(_count(group.feed_executors, "data worker"))
+        parts.append(counted(group.feed_executors, "data worker"))
     if tf_data is not None and group.name in tf_data.groups:
-        parts.append(_count(tf_data.workers_per_host, "tf.data worker"))
+        parts.append(counted(tf_data.workers_per_host, "tf.data worker"))
         if group.name == tf_data.groups[0]:
             parts.append(f"dispatcher on {group.hosts[0]}")
     waits = f", after {' and '.join(group.depends_on)}" if group.depends_on else ""
     return (" + ".join(parts) or "nothing") + waits
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def cpu_set(cpus: tuple[int, ...]) -> str:

@@ -260,7 +260,9 @@ def hint(error: OSError) -> str:
     """Returns what one can do about an error of the file system; empty if nothing is known."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return "the disk is full: make room, or choose another folder"
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+    if error.errno == errno.EROFS:
+        return "it is on a file system that is mounted read-only: mount it writable, or choose another folder"
+    if error.errno in {errno.EACCES, errno.EPERM}:
         return "you may not do that there: change the permissions, or choose another folder"
     if error.errno in {errno.ENOTDIR, errno.EISDIR}:
         return "one name is a file here and a folder there: rename one of them"

@@ -194,7 +194,8 @@ class Store:
             if not path.is_dir():
                 raise StorageError(f"{uri} cannot be written: {path} is no folder", "name another place")
             if not os.access(path, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+                code = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+                raise OSError(code, os.strerror(code), str(path))
 
     # --- reading -------------------------------------------------------------------------------------------------
 

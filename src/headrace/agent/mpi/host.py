@@ -34,6 +34,7 @@ from headrace.agent.programs import MPIRUN, ProgramSpec, is_in_mpi_world
 from headrace.agent.running import Running
 from headrace.instance.launch import DistributionPlan, LaunchPlan
 from headrace.instance.ranks import world_size
+from headrace.processes.spawn import UTF8
 
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
 CULPRIT_SECONDS = 2.0  # after start_timeout, for a daemon that is to blame to be found before mpirun is blamed
@@ -89,7 +90,7 @@ class MpiHost:
 
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
-        argv = [sys.executable, "-m", "headrace.agent.mpi.launch", self._me.name]
+        argv = [sys.executable, *UTF8, "-m", "headrace.agent.mpi.launch", self._me.name]
         mpirun = self._programs.launch(MPIRUN, argv, self._launcher_variables())
         self._check_later(mpirun, CULPRIT_SECONDS)
 

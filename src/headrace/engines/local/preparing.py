@@ -35,9 +35,9 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         UsageError, StorageError: code or requirements that cannot be used.
         OSError: something cannot be read or written.
     """
-    (paths.root / "job.yaml").write_text(job.to_yaml())
-    paths.job.write_text(job.to_json())
-    paths.request.write_text(json.dumps(job.request_form(), indent=1))
+    (paths.root / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    paths.job.write_text(job.to_json(), encoding="utf-8")
+    paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
     bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
     environments = plan_environments(job, paths)
     plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
