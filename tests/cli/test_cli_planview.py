@@ -106,3 +106,29 @@ def test_an_option_of_mpirun_without_its_value_is_told(tmp_path):
     plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
     with pytest.raises(UsageError, match="custom_mpi_options: --NCCL_DEBUG needs a value"):
         planview.view(job, plan)
+
+
+@pytest.mark.parametrize("way", [None, "torch_distributed", "mpi", "multi_worker_mirrored_strategy"])
+def test_variables_that_headrace_sets_over_the_users_are_told(tmp_path, way):
+    (tmp_path / "train.py").touch()
+    kept = {"AWS_REGION": "eu-west-1", "SM_OWN": "x", "PATH": "/bin", "PYTHONPATH": "/lib", "OMP_NUM_THREADS": "1"}
+    groups = [
+        {"instance_group_name": "data", "instance_type": "ml.c5.xlarge", "instance_count": 1},
+        {"instance_group_name": "dnn", "instance_type": "ml.c5.xlarge", "instance_count": 2},
+    ]
+    groups[1]["environment"] = {"SM_CHANNEL_TRAIN": "/elsewhere", "SM_HP_EPOCHS": "4", "TMP": "/t"}
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        hyperparameters={"epochs": 3},
+        inputs={"train": str(tmp_path)},
+        environment={**kept, "SM_HOSTS": "evil", "TRAINING_JOB_NAME": "foo", "CURRENT_HOST": "x", "WORLD_SIZE": "9"},
+        instance_groups=groups,
+        **({"distribution": {way: {"enabled": True}, "instance_groups": ["dnn"]}} if way else {}),
+    )
+    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")).without_effect
+    expected = ["environment.SM_HOSTS", "environment.TRAINING_JOB_NAME", "environment.CURRENT_HOST"]
+    expected += ["environment.WORLD_SIZE"] * (way == "torch_distributed")
+    expected += [f"instance_groups[1].environment.{name}" for name in ("SM_CHANNEL_TRAIN", "SM_HP_EPOCHS")]
+    assert [unused.field for unused in shown] == expected

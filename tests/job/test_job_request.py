@@ -136,6 +136,13 @@ def test_every_member_is_in_the_job_or_among_the_extras() -> None:
     assert job.hyperparameter_texts_of("dnn") == {"epochs": "10", "rate": "1e-3", "name": "hello", "quoted": '"a"'}
 
 
+def test_the_programs_get_the_requests_hyperparameters_and_no_other() -> None:
+    job = Job.from_request(REQUEST)
+    assert job.request_texts_of("dnn") == REQUEST["HyperParameters"]
+    assert job.request_texts_of("data") == REQUEST["HyperParameters"]
+    assert Job(**{**job.to_data(), "base_path": None}).request_texts_of("dnn") is None  # the same job, not a request
+
+
 SDK3 = changed(
     ("HyperParameters", {"epochs": "1"}),
     ("AlgorithmSpecification.ContainerEntrypoint", ["/bin/bash"]),

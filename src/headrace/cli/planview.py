@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,9 +16,11 @@ from headrace.agent.programs import (
     programs_of,
     service_argv,
 )
+from headrace.agent.variables import HostVariables
 from headrace.errors import UsageError
 from headrace.insight.billing import PricedGroup, amount
 from headrace.insight.projection import Projection, project
+from headrace.instance import Environment
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.launch import (
     MPI,
@@ -32,6 +35,7 @@ from headrace.instance.launch import (
     TfDataPlan,
 )
 from headrace.instance.torchrun import torchrun_command
+from headrace.instance.tree import resource_config
 from headrace.runs.words import counted
 
 if TYPE_CHECKING:
@@ -144,8 +148,30 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
         stall_after=plan.stall_after,
         encrypt=plan.encrypt,
         retry=plan.retry,
-        without_effect=tuple(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
+        without_effect=(
+            *(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
+            *dict.fromkeys(_set_over(job, plan)),
+        ),
     )
+
+
+def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
+    """Variables of the user whose values no program gets, because headrace says there who and where it is."""
+    for index, group in enumerate(plan.groups):
+        if not plan.environment_of(group.name) or not group.entry_point:
+            continue
+        environment = Environment(
+            plan.host(group.hosts[0]).base_dir,
+            resource_config=resource_config(group.hosts[0], plan.groups, "eth0"),
+            input_data_config=dict.fromkeys(job.channels_of(group.name)),
+            hyperparameters=dict(job.hyperparameters_of(group.name)),
+            environ={},
+        )
+        own = (spec for spec in programs_of(plan, group.hosts[0]) if not spec.is_service)
+        spec = next(own, ProgramSpec("0"))  # of MPI, only the first host has a program of its own
+        for name in HostVariables.set_over(plan, spec, environment):
+            place = f"instance_groups[{index}].environment" if name in group.environment else "environment"
+            yield UnusedView(f"{place}.{name}", "headrace sets it itself")
 
 
 def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:

@@ -52,6 +52,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         tree = paths.host(host.name)  # host.base_dir is what the host itself sees
         hyperparameters = job.hyperparameters_of(host.group)
         moved = {name: json.dumps(path) for name, path in moved_paths(hyperparameters, host.base_dir).items()}
+        verbatim = job.request_texts_of(host.group)
+        texts = job.hyperparameter_texts_of(host.group) | job.reserved_texts if verbatim is None else verbatim
         build_tree(
             tree,
             current_host=host.name,
@@ -60,7 +62,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=hyperparameters,
-            texts=job.hyperparameter_texts_of(host.group) | job.reserved_texts | moved,
+            texts=texts | moved,
+            verbatim=verbatim is not None,
             channels=tree_channels(job, host.name),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
