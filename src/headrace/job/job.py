@@ -123,14 +123,16 @@ class Job(Structure):
             JobInvalid: with all problems: those given, those of the data, and files that are not there.
         """
         places = {finding.path for finding in wrong} if source.names else set()
-        found = (
-            finding
-            for finding in find_problems(data)
-            if finding.code or not _within(source.named(finding.path), places)
-        )
+
+        def told(finding: findings.Finding) -> bool:
+            path = source.named(finding.path)
+            return (*path, "ChannelName") in places or _within(path, places)
+
+        found = (finding for finding in find_problems(data) if finding.code or not told(finding))
         problems = [*wrong, *found]
         if look:
-            problems += files.missing(data, base_path, frozenset(finding.path for finding in problems))
+            missing = files.missing(data, base_path, frozenset(finding.path for finding in problems))
+            problems += [finding for finding in missing if not told(finding)]
         if problems:
             raise JobInvalid(source.problems(problems))
         job = cls(base_path=base_path, **data)  # type: ignore[arg-type]
