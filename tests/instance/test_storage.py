@@ -358,3 +358,24 @@ def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
         store.check_writable(str(tmp_path / "out"))
     assert refused.value.message.endswith("Permission denied")
     assert "change the permissions" in refused.value.hint
+
+
+def test_what_is_not_stored_leaves_no_folder(tmp_path):
+    class Stopped(BaseException):
+        pass
+
+    def stop(beside: Path | None) -> None:
+        with Store() as store, store.create(str(target), tmp_path) as file:
+            file.write(b"a part")
+            if beside is not None:
+                beside.touch()
+            raise Stopped
+
+    target = tmp_path / "out" / "job" / "output" / "model.tar.gz"
+    (tmp_path / "out").mkdir()
+    with pytest.raises(Stopped):
+        stop(None)
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(Stopped):
+        stop(tmp_path / "out" / "job" / "of another")
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["job", "of another"]

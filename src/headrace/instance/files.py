@@ -228,6 +228,19 @@ def made(path: Path) -> Iterator[int]:
         raise
 
 
+@contextlib.contextmanager
+def folders_of(path: Path) -> Iterator[None]:
+    """Takes the folders away again that the block made for a file, when it ends with an error. For one writer alone."""
+    new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
+    try:
+        yield
+    except BaseException:
+        for folder in new:
+            with contextlib.suppress(OSError):  # not made, or somebody else has put something there
+                folder.rmdir()
+        raise
+
+
 def _hidden(folder: Path) -> Path:
     return folder / f"{TEMPORARY}{os.getpid()}-{next(_numbers)}"
 

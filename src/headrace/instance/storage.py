@@ -24,6 +24,7 @@ from headrace.instance.files import (
     Object,
     check_same,
     copy,
+    folders_of,
     is_temporary,
     list_files,
     look,
@@ -293,6 +294,7 @@ class Store:
         """
         if not is_s3(uri):
             with (
+                folders_of(local_path(uri)),
                 made(local_path(uri)) as descriptor,
                 told(uri, "written"),
                 open(descriptor, "wb", closefd=False) as file,
