@@ -1,5 +1,6 @@
 """What cannot start is refused before anything is created."""
 
+import errno
 import os
 import socket
 import threading
@@ -155,3 +156,19 @@ def test_checking_and_planning_create_nothing(stage):
     engines.check(job)
     engines.plan(job)
     assert not runs_dir().exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.ENOSPC, ("make room", "HEADRACE_HOME")), (errno.EROFS, ("read-only", "HEADRACE_HOME"))]
+)
+def test_a_disk_that_takes_no_run_is_told_with_the_folder_and_what_to_do(stage, monkeypatch, number, words):
+    def full(*_, **__):
+        raise OSError(number, os.strerror(number))  # as from write(2), which names no file
+
+    monkeypatch.setattr("headrace.engines.local.engine.create_run", full)
+    with pytest.raises(EngineRefused) as refused:
+        engines.start(stage.job(SLEEP))
+    assert str(runs_dir()) in refused.value.message
+    assert os.strerror(number) in refused.value.message
+    assert all(word in refused.value.hint for word in words)
+    assert_nothing_was_created()

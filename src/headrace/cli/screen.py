@@ -19,7 +19,7 @@ from headrace.runs.events import (
     StatusChanged,
 )
 from headrace.runs.layout import AGENT
-from headrace.runs.words import ended, losses, sentence
+from headrace.runs.words import counted, ended, losses, sentence
 
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
 LAST_LINES = 10
@@ -68,7 +68,7 @@ class RunScreen:
         elif isinstance(event, ChannelProgress):
             self._progress.staged(event)
             if event.files == event.files_total:
-                self._say(f"channel {event.channel}: {event.files} files, {event.bytes / 1e6:.1f} MB")
+                self._say(f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
             how = ended(event.exit_code, event.signal)
             why = f": {event.reason}" if event.reason else ""
@@ -126,8 +126,7 @@ class RunScreen:
 def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
     """Yields what was stored where, and what several hosts had made under one name."""
     for stored in artefacts:
-        files = "1 file" if stored.files == 1 else f"{stored.files} files"
-        yield f"{stored.name}: {stored.uri} ({files}, {stored.bytes / 2**20:.1f} MiB)"
+        yield f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}, {stored.bytes / 2**20:.1f} MiB)"
         for clash in stored.clashes[:CLASHES]:
             dropped = ", ".join(clash.dropped)
             yield f"warning: {stored.name}: {clash.path} differs: that of {clash.kept} was kept, not that of {dropped}"

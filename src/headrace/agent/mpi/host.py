@@ -38,6 +38,7 @@ from headrace.agent.programs import MPIRUN, ProgramSpec, is_in_mpi_world
 from headrace.agent.running import Running
 from headrace.instance.launch import DistributionPlan, LaunchPlan
 from headrace.instance.ranks import world_size
+from headrace.processes.spawn import UTF8
 from headrace.processes.table import name_of_exit
 
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
@@ -95,7 +96,7 @@ class MpiHost:
 
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
-        argv = [sys.executable, "-m", "headrace.agent.mpi.launch", self._me.name]
+        argv = [sys.executable, *UTF8, "-m", "headrace.agent.mpi.launch", self._me.name]
         mpirun = self._programs.launch(MPIRUN, argv, self._launcher_variables())
         self._check_later(mpirun, CULPRIT_SECONDS)
 

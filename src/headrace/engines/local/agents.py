@@ -28,7 +28,7 @@ from headrace.instance.launch import HostPlan, LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, oom_words
-from headrace.processes.spawn import spawn
+from headrace.processes.spawn import UTF8, spawn
 from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
@@ -131,7 +131,7 @@ class Agents:
             env[FD_VARIABLE] = str(kills)
         try:
             with path.open("ab") as log:
-                start = self._starter.prepare(host.name, [sys.executable, "-m", "headrace.agent", OPTION])
+                start = self._starter.prepare(host.name, [sys.executable, *UTF8, "-m", "headrace.agent", OPTION])
                 process = spawn(
                     start.argv,
                     env={**env, **start.variables},

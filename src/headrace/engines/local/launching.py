@@ -16,6 +16,7 @@ from pathlib import Path
 from headrace.engines.local.handle import DetachedHandle, Handle
 from headrace.errors import EngineRefused
 from headrace.instance.lifeline import RUN_ID
+from headrace.processes.spawn import UTF8
 from headrace.processes.table import name_of_exit
 from headrace.runs import RunPaths, read_header
 
@@ -33,7 +34,7 @@ def start_supervisor(paths: RunPaths) -> Handle:
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                [sys.executable, *UTF8, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
                 stdin=reading,
                 stdout=log,
                 stderr=log,
@@ -79,7 +80,7 @@ def start_keeper(paths: RunPaths) -> DetachedHandle:
     logs.mkdir(exist_ok=True)
     with (logs / "keeper.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", KEEPER, str(paths.root)],
+            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -32,7 +32,7 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     gateway = layout.gateway_of(".".join(plan.hosts[0].address.split(".")[:2]))
     visible = layout.shown_below_tmp(list(_named(job, plan, paths)))
     machine = Path(layout.RESOLVER)
-    resolver = machine.read_text(errors="replace") if machine.exists() else ""
+    resolver = machine.read_text(encoding="utf-8", errors="replace") if machine.exists() else ""
     made = layout.Layout(
         user_namespace=not syscalls.may_separate(),
         outward=outward,
@@ -44,8 +44,8 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         instances=instances,
     )
     made.write(folder / layout.FILE)
-    (folder / "hosts").write_text(layout.hosts_text(instances, outward))
-    (folder / "resolv.conf").write_text(layout.resolver_text(resolver, outward))
+    (folder / "hosts").write_text(layout.hosts_text(instances, outward), encoding="utf-8")
+    (folder / "resolv.conf").write_text(layout.resolver_text(resolver, outward), encoding="utf-8")
 
 
 def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:
