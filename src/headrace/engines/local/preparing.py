@@ -61,7 +61,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=hyperparameters,
             texts=job.hyperparameter_texts_of(host.group) | job.reserved_texts | moved,
-            channels=tree_channels(job, host.name),
+            channels=tree_channels(job, host.name, apart),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
         )
@@ -69,7 +69,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         if plan.encrypt:
             write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
-    prepare_channels(job, paths)
+    prepare_channels(job, paths, apart)
 
 
 def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:

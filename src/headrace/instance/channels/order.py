@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.instance.paths import DEFAULT_BASE, TreePaths
+
 S3_PREFIX = "S3Prefix"
 MANIFEST = "ManifestFile"
 AUGMENTED = "AugmentedManifestFile"
@@ -93,6 +95,7 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         folder: the run's stage area: ``data/<channel>``, and the mount of FastFile channels.
         bases: host name to its /opt/ml.
         channels: the channels.
+        isolated: hosts have views of their own of what is in the stage area, so that links are made for none.
         version: of this record.
     """
 
@@ -100,11 +103,16 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str
     bases: dict[str, str]
     channels: tuple[ChannelOrder, ...]
+    isolated: bool = False
     version: int = 1
 
     def area(self, channel: str) -> Path:
         """Where the data of a channel are kept."""
         return Path(self.folder) / "data" / channel
+
+    def sources(self, channel: str) -> str:
+        """Where hosts see the data of this machine that a shard's links lead to; empty: where they are."""
+        return str(TreePaths(DEFAULT_BASE).input_sources / channel) if self.isolated else ""
 
     @property
     def mount(self) -> Path:

@@ -1,6 +1,7 @@
 """The mounts of one instance, made in its own mount namespace: nothing of them is seen or left outside.
 
     /opt/ml           the host's tree; the rest of /opt stays as it is
+    /opt/ml/input     its views of its channels, see `views`
     (anywhere)        its checkpoints once more, at the job's checkpoint_local_path
     /tmp              a directory of the run's temporary files; what the job names below /tmp is shown in it
     /dev/shm          empty, in memory; gone with the instance
@@ -18,6 +19,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from headrace.engines.local.isolation import views
 from headrace.engines.local.isolation.layout import RESOLVER, Layout
 from headrace.engines.local.isolation.syscalls import (
     MS_NODEV,
@@ -43,6 +45,8 @@ def arrange(layout: Layout, host: str) -> None:
     keep_mounts_inside()
     instance = layout.instance(host)
     _show_tree(instance.tree)
+    for view in instance.views:
+        views.show(view, TREE, layout.overlays, layout.user_namespace)
     scratch = Path(layout.scratch)
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = scratch / f"{host}.name"
