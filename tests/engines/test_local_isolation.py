@@ -334,6 +334,7 @@ for folder in (plain, pathlib.Path("/opt/ml/input/data/dealt")):
     (folder / me).write_text("spoilt")
     (folder / me).unlink()
     (folder / "new").mkdir()
+assert os.access("/elsewhere/kept", os.W_OK)
 assert sorted(os.listdir(plain)) == sorted({"algo-1", "algo-2", "new"} - {me})
 """
 STRANGERS_JOB = """
@@ -350,6 +351,7 @@ for host in ("algo-1", "algo-2"):
 groups = [{"instance_group_name": "dnn", "instance_type": "ml.c5.xlarge", "instance_count": 2}]
 job = Job("job", source_dir="code", entry_point="train.py", instance_groups=groups,
           engines={"local": {"isolation": "namespace", "stop_grace": 1}}, hyperparameters={"ending": ending},
+          checkpoint_local_path="/elsewhere/kept",
           inputs={"plain": "data", "dealt": {"s3_data": "data", "distribution": "ShardedByS3Key"}})
 handle = engines.start(job)
 print(handle.id, handle.paths.root, read_header(handle.paths).supervisor_pid, flush=True)
