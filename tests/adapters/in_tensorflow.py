@@ -33,6 +33,7 @@ def in_slab(tensor: Any) -> bool:
 def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     """Returns what was seen."""
     import array_data
+    import psutil
     import tensorflow as tf
 
     import headrace.tensorflow
@@ -89,10 +90,13 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     saw["places"] = [(place["epoch"], place["step"]) for place in places]
 
     # Mistakes.
+    before = psutil.Process().children(recursive=True)
     try:
-        headrace.tensorflow.feed(array_data.words(), 8)
+        headrace.tensorflow.feed(array_data.words(), 8, num_workers=2)
     except FeedError as error:
         saw["words"] = str(error)
+        _, left = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - set(before), timeout=5)
+        saw["left"] = [" ".join(process.cmdline()) for process in left]
     raising = headrace.tensorflow.feed(array_data.raising(), 8)
     try:
         list(raising)

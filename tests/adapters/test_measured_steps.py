@@ -91,6 +91,7 @@ def test_keras_and_a_loop_over_its_dataset(measured: Measured) -> None:
         check(measured("in_keras", name), [5, 5, 5], 54, 0.0, 0.0)  # TensorFlow may prefetch while it compiles
     assert sum(one.steps for one in measured("in_keras", "endless")) == 5 + 6
     assert sum(one.samples for one in measured("in_keras", "arrays")) == 18
+    assert sum(one.steps for one in measured("in_keras", "again")) == 5
     check(measured("in_keras", "mirrored"), [3], 18, 0.0, 0.0)
     assert measured("in_keras", "several") == []
     check(measured("in_keras", "loop"), [5, 5], 36, 0.02, 0.02)

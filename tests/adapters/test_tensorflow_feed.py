@@ -76,6 +76,7 @@ def test_keras_trains_from_a_position_on(saw: dict[str, Any]) -> None:
 def test_samples_that_are_no_tensors_are_refused(saw: dict[str, Any]) -> None:
     assert "a batch holds a str, which is no tensor" in saw["words"]
     assert "NumPy arrays" in saw["words"]
+    assert saw["left"] == [], "workers of a feed that was refused"
 
 
 def test_an_error_of_the_dataset_ends_the_pass_with_its_traceback(saw: dict[str, Any]) -> None:

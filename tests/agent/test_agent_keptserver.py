@@ -183,3 +183,19 @@ def test_one_that_cannot_be_started_uses_its_budget_up():
         assert made.downs[-1] == ("could not be started: No such file or directory", True)
 
     scene(play)
+
+
+def test_one_that_cannot_be_started_again_because_there_are_no_descriptors_is_lost_too(monkeypatch):
+    async def play(made):
+        def none():
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(keptserver.os, "pipe", none)
+        made.die()
+        await made.until(lambda: made.downs and made.downs[-1][1])
+        assert made.downs[-1] == ("could not be started: Too many open files", True)
+        assert made.kept.running is None
+        monkeypatch.undo()
+        made.processes.clear()  # it has ended
+
+    scene(play)

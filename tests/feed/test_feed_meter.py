@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import itertools
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import torch
 import headrace
 from headrace.feed import DataLoader, meter, pulse, track
 from headrace.feed.meter import StepMeter
+from headrace.feed.metricfile import MetricFile
 from headrace.feed.pulse import ASK_AFTER, GONE_AFTER, Pulse
 from headrace.feed.tracking import extent
 from headrace.runs.metrics import LoaderSecond, Metric
@@ -230,6 +234,44 @@ def test_outside_a_job_no_event_is_recorded() -> None:
     assert not device.marks
 
 
+@pytest.mark.parametrize("place", ["there-is-no-such-directory/metrics", "full"])
+def test_figures_that_cannot_be_written_are_told_once_and_the_training_goes_on(
+    place: str, clock: Clock, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / place
+    if place == "full":
+        path.symlink_to("/dev/full")
+    step_meter = StepMeter("train", str(path))
+    one_pass(step_meter, clock, 0, [(0.6, 0.6)] * 4, end=True)
+    assert step_meter.totals.steps == 4
+    [told] = capfd.readouterr().err.splitlines()
+    assert told.startswith(f"headrace: cannot write {path}: No s")  # such file, space left
+    if place == "full":
+        path.unlink()
+    else:
+        path.parent.mkdir()
+    one_pass(step_meter, clock, 1, [(0.6, 0.6)], end=True)
+    assert [line.epoch for line in lines(path)] == [1]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_line_that_a_full_disk_cut_off_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "metrics"
+    file, whole, room = MetricFile(str(path)), os.write, iter([5])
+
+    def write(descriptor: int, data: bytes) -> int:
+        for count in room:
+            return whole(descriptor, data[:count])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", write)
+    file.write({"n": 1, "metric": "cut off"})
+    monkeypatch.undo()
+    file.write({"n": 2})
+    file.write({"n": 3})
+    assert path.read_bytes().splitlines()[1:] == [b'{"n":2}', b'{"n":3}']
+
+
 def test_the_queue_is_a_mean_over_the_steps_that_counted_it(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     step_meter = StepMeter("train", str(path))
@@ -280,6 +322,18 @@ def test_track_is_the_loader_itself_and_measures_it(monkeypatch: pytest.MonkeyPa
         ("valid", 0, 5, 20, 80),
         ("valid", 1, 5, 20, 80),
     ]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_a_tracked_loader_can_be_copied_as_the_loader_can(
+    copied: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_METRICS", str(tmp_path / "metrics"))
+    inner = torch.utils.data.DataLoader(torch.arange(20.0), batch_size=4)
+    again = copied(track(inner))
+    assert again.batch_size == 4
+    assert len(list(again)) == 5
+    assert [line.steps for line in lines(tmp_path / "metrics")] == [5]
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from typing import Any
 
 import keras  # type: ignore[import-untyped, unused-ignore]
 
+from headrace.adapters.metering import Metering
 from headrace.errors import FeedError
-from headrace.feed.meter import StepMeter
 from headrace.feed.tracking import measured
 
 Function = Callable[[Any], Any]
 
 
-class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
+class MeterCallback(Metering, keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
     """Measures a training's steps: ``model.fit(dataset, callbacks=[MeterCallback()])``.
 
     Outside a job nothing is measured and the training function is not touched. TensorFlow tells no time of the device's
@@ -38,14 +38,12 @@ class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-igno
     """
 
     def __init__(self, name: str = "train") -> None:
-        super().__init__()
+        super().__init__(name)
         if _version() >= 3 and keras.backend.backend() != "tensorflow":
             raise FeedError(
                 f"MeterCallback measures Keras on TensorFlow, and this is Keras on {keras.backend.backend()}",
                 hint="write the loop yourself and wrap its loader: for batch in headrace.track(loader)",
             )
-        self._meter = StepMeter(name)
-        self._epoch = 0
         self._function: Function | None = None  # Keras's own
         self._pass: tuple[Any, Iterator[Any]] | None = None  # Keras's iterator, and ours around it
 
@@ -60,7 +58,8 @@ class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-igno
                 stacklevel=2,
             )
             return
-        own = self.model.train_function
+        found = self.model.train_function
+        own = getattr(found, "headrace_own", found)  # a training that was broken off has left ours there
         run = own if _version() >= 3 else _on_one_batch(self.model)
         self._function = own
 
@@ -69,6 +68,7 @@ class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-igno
                 self._pass = (iterator, measured(iterator, self._meter, self._epoch))
             return run(iter((next(self._pass[1]),)))
 
+        function.headrace_own = own  # type: ignore[attr-defined]
         self.model.train_function = function
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -81,7 +81,6 @@ class MeterCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-igno
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The last step has ended."""
-        self._meter.pause()
         self._meter.ended()
 
     def on_train_end(self, logs: Any = None) -> None:

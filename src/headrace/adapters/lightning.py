@@ -17,8 +17,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from headrace import feed
-from headrace.feed.meter import StepMeter
-from headrace.feed.tracking import Tracked, extent
+from headrace.adapters.metering import Metering
+from headrace.feed.tracking import extent
 
 
 class DataLoader(feed.DataLoader):
@@ -47,7 +47,7 @@ class DataLoader(feed.DataLoader):
             )
 
 
-class MeterCallback(Callback):
+class MeterCallback(Metering, Callback):
     """Measures the steps of a training whose loader is not headrace's: ``Trainer(callbacks=[MeterCallback()])``.
 
     A step's wait is what Lightning's own profiler calls ``train_dataloader_next``. Validation is no part of a step.
@@ -57,17 +57,12 @@ class MeterCallback(Callback):
         name: name of the loader in the run's metrics.
     """
 
-    def __init__(self, name: str = "train") -> None:
-        self._meter = StepMeter(name)
-        self._epoch = 0
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Has the epoch's fetcher measured, which may be a new one."""
         self._epoch = trainer.current_epoch
         fetcher: Any = trainer.fit_loop._data_fetcher
         loaders = trainer.fit_loop._combined_loader
-        own = loaders is not None and any(isinstance(one, (feed.DataLoader, Tracked)) for one in loaders.flattened)
-        if not self._meter.file or own or getattr(fetcher, "headrace_measures", False):
+        if not self._wants(fetcher, *(loaders.flattened if loaders is not None else ())):
             return
         if isinstance(fetcher, _DataLoaderIterDataFetcher):
             warnings.warn("the steps are not measured: training_step takes the batches itself", stacklevel=2)
@@ -96,7 +91,6 @@ class MeterCallback(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The last step has ended; Lightning asks for no further batch."""
-        self._meter.pause()
         self._meter.ended()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -130,6 +130,10 @@ def feed(
         options.setdefault("multiprocessing_context", "forkserver")
         options.setdefault("persistent_workers", not isinstance(dataset, Pipeline))
     loader = DataLoader(dataset, batch_size, seed=seed, **options)
-    if state:
-        loader.load_state_dict(dict(state))
-    return FeedDataset(loader, skips=options.get("on_error") == "skip")
+    try:
+        if state:
+            loader.load_state_dict(dict(state))
+        return FeedDataset(loader, skips=options.get("on_error") == "skip")
+    except BaseException:
+        loader.close()
+        raise

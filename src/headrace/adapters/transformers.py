@@ -16,10 +16,9 @@ import transformers
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
-from headrace import feed
 from headrace.adapters.accelerate import DataLoader
-from headrace.feed.meter import StepMeter
-from headrace.feed.tracking import Tracked, measured
+from headrace.adapters.metering import Metering
+from headrace.feed.tracking import measured
 
 
 class FeedMixin:
@@ -97,7 +96,7 @@ class Trainer(FeedMixin, transformers.Trainer):
     """`transformers.Trainer` with headrace's loaders."""
 
 
-class MeterCallback(transformers.TrainerCallback):
+class MeterCallback(Metering, transformers.TrainerCallback):
     """Measures the steps of a Trainer whose loader is not headrace's: ``Trainer(..., callbacks=[MeterCallback()])``.
 
     A step is one batch of the loader: with gradient accumulation the Trainer takes several of them in a row and works
@@ -109,14 +108,9 @@ class MeterCallback(transformers.TrainerCallback):
         name: name of the loader in the run's metrics.
     """
 
-    def __init__(self, name: str = "train") -> None:
-        self._meter = StepMeter(name)
-        self._epoch = 0
-
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
         """Has the loader measured."""
-        own = isinstance(train_dataloader, (feed.DataLoader, Tracked))
-        if not self._meter.file or own or getattr(train_dataloader, "headrace_measures", False):
+        if not self._wants(train_dataloader):
             return
         kind = type(train_dataloader)
 
@@ -139,7 +133,6 @@ class MeterCallback(transformers.TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The last step has ended; the Trainer asks for no further batch."""
-        self._meter.pause()
         self._meter.ended()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.agent.allowance import NOTHING, Allowance, Used
 from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
-from headrace.agent.hoststate import HostState, ServerState, whose_cable
+from headrace.agent.hoststate import LOST, READY, STARTING, HostState, ServerState, whose_cable
 from headrace.agent.messages import (
     DaemonEnded,
     DaemonWanted,
@@ -48,7 +48,7 @@ from headrace.agent.mpi.daemons import Daemons
 from headrace.agent.mpi.outcome import unfinished_worlds
 from headrace.agent.programs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, mpi_peers
 from headrace.agent.readiness import startable, waits_in_vain
-from headrace.agent.serving import LOST, READY, STARTING, Serving
+from headrace.agent.serving import Serving
 from headrace.agent.stall import stalled
 from headrace.instance.launch import LaunchPlan
 from headrace.instance.tfdata import tf_data_servers

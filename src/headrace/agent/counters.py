@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from headrace.instance.addresses import is_loopback
 from headrace.instance.launch import NAMESPACE, LaunchPlan
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.table import Process, read_proc
@@ -19,12 +19,7 @@ _LOOPBACK = b"lo"
 def has_network(plan: LaunchPlan, host: str) -> bool:
     """Whether a host has network devices of its own: as a namespace, or as a machine. Hosts that are loopback
     addresses of one machine have none."""
-    if plan.isolation.level == NAMESPACE:
-        return True
-    try:
-        return not ipaddress.ip_address(plan.host(host).address).is_loopback
-    except ValueError:  # a name, as on SageMaker
-        return True
+    return plan.isolation.level == NAMESPACE or not is_loopback(plan.host(host).address)
 
 
 def network_bytes(table: str = _NETWORK) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
 from headrace.instance.launch import LaunchPlan
-from headrace.instance.machine import VISIBLE_GPUS
+from headrace.instance.machine import VISIBLE_GPUS, visible_gpus
 from headrace.runs.metrics import GpuUse
 
 INTERVAL = 1.0
@@ -38,11 +38,7 @@ def gpus_of(plan: LaunchPlan, host: str, environ: Mapping[str, str]) -> tuple[st
     if visible is None and me.gpus is not None:
         return tuple(map(str, me.gpus))
     visible = environ.get(VISIBLE_GPUS) if visible is None else visible
-    if visible is None:
-        return None
-    names = [name.strip() for name in visible.split(",")]
-    # As CUDA reads it: the list ends at an empty name or -1.
-    return tuple(names[: next((place for place, name in enumerate(names) if name in {"", "-1"}), len(names))])
+    return None if visible is None else visible_gpus(visible)
 
 
 class Gpus:

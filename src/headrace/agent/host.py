@@ -212,7 +212,7 @@ class HostAgent:
                 self.note(f"cannot write feed.json: {error}")
         if orders.stop is not None:
             self.stop(orders.stop)
-        elif orders.start and not self._started:
+        elif orders.start and not self._started and self._stop is None:
             self._start_programs()
         if self._mpi is not None:
             self._mpi.obey(orders)

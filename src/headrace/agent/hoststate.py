@@ -10,6 +10,11 @@ from headrace.agent.programs import is_of_mpirun
 from headrace.runs.events import Cause
 from headrace.runs.layout import AGENT
 
+# States of a server of the data service
+STARTING = "starting"
+READY = "ready"
+LOST = "lost"
+
 QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
 
 
@@ -24,7 +29,7 @@ class ServerState:
         version: of its TensorFlow, once it has served.
     """
 
-    state: str = "starting"
+    state: str = STARTING
     word: str = ""
     since: float = 0.0
     version: str = ""
@@ -105,7 +110,7 @@ class HostState:
     @property
     def serves(self) -> bool:
         """Whether a server of the data service runs, or is to run, on it."""
-        return self.feed not in {"", "lost"} or any(server.state != "lost" for server in self.servers.values())
+        return self.feed not in {"", LOST} or any(server.state != LOST for server in self.servers.values())
 
 
 def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause) -> Cause:

@@ -75,18 +75,21 @@ class KeptServer:
         self._ready_since = None
         self._rest = b""
         self._reason = ""
-        self._status, end = os.pipe()
-        os.set_blocking(self._status, False)
+        end = -1
         try:
+            self._status, end = os.pipe()
+            os.set_blocking(self._status, False)
             self.running = self._start(end, self._ended)
         except OSError as error:
             self.running = None
             self._died(f"could not be started: {error.strerror or error}")
             return
         finally:
-            os.close(end)
+            if end >= 0:
+                os.close(end)
         self._loop.add_reader(self._status, self._read)
-        self._timer = self._loop.call_later(self._ready_within, self._kill, self._too_slow)
+        late = f"was not ready within {self._ready_within:g} s"
+        self._timer = self._loop.call_later(self._ready_within, self._kill, late)
 
     def ready(self) -> None:
         """It says that it serves."""
@@ -104,10 +107,6 @@ class KeptServer:
         """From now on its end is wanted."""
         self._stopping = True
         self._cancel_timer()
-
-    @property
-    def _too_slow(self) -> str:
-        return f"was not ready within {self._ready_within:g} s"
 
     def _read(self) -> None:
         self._heard = time.monotonic()

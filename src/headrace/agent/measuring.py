@@ -35,6 +35,7 @@ class Measuring:
         self._usage = UsageSampler(writer(HOST), plan, host, self._gpus, note)
         definitions = plan.metric_definitions
         self._values = LogValues(definitions, writer(VALUES), note) if definitions else None
+        self._closed = False
 
     def take(self, stream: str, lines: Sequence[bytes]) -> None:
         """Takes lines that a program wrote."""
@@ -42,16 +43,18 @@ class Measuring:
             self._values.take(stream, lines)
 
     async def run(self) -> None:
-        """Writes once a second until cancelled, at full intervals from the start."""
+        """Writes once a second until closed or cancelled, at full intervals from the start."""
         due = time.monotonic()
-        while True:
+        while not self._closed:
             self._write()
             due = max(due + INTERVAL, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
     def close(self) -> None:
         """Writes for the last time; the programs have ended."""
+        self._closed = True
         self._write()
+        self._usage.close()
         self._gpus.close()
         if self._values is not None:
             self._values.close()

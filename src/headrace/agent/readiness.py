@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.agent.hoststate import HostState
+from headrace.agent.hoststate import READY, HostState
 from headrace.instance.launch import GroupPlan, LaunchPlan
 from headrace.runs.events import Cause
 
@@ -65,7 +65,7 @@ def _waits_for(plan: LaunchPlan, group: GroupPlan, hosts: Mapping[str, HostState
 
 
 def _ready(host: HostState) -> bool:
-    serves = host.feed in {"", "ready"} and all(server.state == "ready" for server in host.servers.values())
+    serves = host.feed in {"", READY} and all(server.state == READY for server in host.servers.values())
     return host.ready and serves
 
 
@@ -75,10 +75,10 @@ def _over(host: HostState) -> bool:
 
 
 def _lacks(host: HostState, group: GroupPlan) -> str:
-    if host.feed and host.feed != "ready":
+    if host.feed and host.feed != READY:
         return f"has no feed server that serves ({host.feed_word or 'it is starting'})"
     for name, server in host.servers.items():
-        if server.state != "ready":
+        if server.state != READY:
             return f"has a {name} that does not serve ({server.word or 'it is starting'})"
     if group.ready.port:
         return f"does not accept connections on port {group.ready.port}"

@@ -15,16 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.agent.hoststate import HostState, ServerState
+from headrace.agent.hoststate import LOST, READY, STARTING, HostState, ServerState
 from headrace.agent.messages import ServerUp
 from headrace.agent.stall import Missing
 from headrace.instance.launch import FeedHost, LaunchPlan
 from headrace.instance.tfdata import DISPATCHER
 from headrace.runs.events import Cause, ServerReady
-
-LOST = "lost"
-READY = "ready"
-STARTING = "starting"
 
 
 class Serving:

@@ -9,8 +9,8 @@ On `--status-fd` it writes one JSON object a line:
     {"event": "alive", "workers": 2}            every second; a worker says its "tasks"
     {"event": "failed", "reason": "..."}        it cannot run, and will not when it is started again
 
-SIGTERM ends it with exit code 0: whoever reads from it has ended by then. TensorFlow is imported here and nowhere else
-in the agent.
+SIGTERM ends it, once it serves with exit code 0: whoever reads from it has ended by then. TensorFlow is imported here
+and nowhere else in the agent.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
             f"cannot import tensorflow in {sys.executable}: {error}; install it there (pip install tensorflow), "
             "or name it in the group's requirements"
         ) from None
-    check_port(given.port)
+    check_port(given.port)  # again: the import takes seconds, and another job may have come
     service = tf.data.experimental.service
     server: Any
     if given.dispatcher:
@@ -97,8 +97,10 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
 
 def run(given: argparse.Namespace, tell: Callable[[dict[str, object]], None]) -> None:
     """Serves until SIGTERM. Raises CannotRun."""
-    check_port(given.port)
+    check_port(given.port)  # before the import
+    # Until it serves SIGTERM ends it as any process: a worker waits for its dispatcher where no handler in Python runs.
     version, load = start_server(given)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     tell({"event": "ready", "version": version})
     never = threading.Event()
     while not never.wait(INTERVAL):
@@ -127,7 +129,6 @@ def main() -> int:
     """Entry point of the module. Returns the exit code."""
     given = _arguments()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in a terminal is the agent's business
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if given.nice:
         os.nice(given.nice)
     if given.status_fd is not None:

@@ -75,6 +75,10 @@ class UsageSampler:
             )
         )
 
+    def close(self) -> None:
+        """Closes the metric file."""
+        self._writer.close()
+
     def _used(self) -> int | None:
         if self._memory is None:
             return None

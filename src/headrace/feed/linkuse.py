@@ -24,11 +24,11 @@ class Connection(Protocol):
 
 
 class LinkUse:
-    """Sums over the connections of a server."""
+    """Sums over the connections of a server. One that has ended is not kept, though nobody takes the sums."""
 
     def __init__(self) -> None:
-        self._seen: dict[Connection, tuple[int, float]] = {}
-        self._ended: list[Connection] = []
+        self._seen: dict[Connection, tuple[int, float]] = {}  # bytes and busy seconds that were added up
+        self._sent, self._longest = 0, 0.0
 
     def begin(self, connection: Connection) -> None:
         """A client has come over TCP."""
@@ -37,20 +37,23 @@ class LinkUse:
     def end(self, connection: Connection) -> None:
         """Its connection is closed."""
         if connection in self._seen:
-            self._ended.append(connection)
+            self._add(connection)
+            del self._seen[connection]
 
     def take(self) -> tuple[int, float]:
         """Returns the bytes that have left since the last time, and the seconds that the busiest connection took."""
-        sent, longest = 0, 0.0
-        for connection, (bytes_before, busy_before) in self._seen.items():
-            busy = max(busy_before, busy_seconds(connection.tcp_info(_INFO_BYTES)))
-            sent += connection.bytes_sent - bytes_before
-            longest = max(longest, busy - busy_before)
-            self._seen[connection] = (connection.bytes_sent, busy)
-        for connection in self._ended:
-            self._seen.pop(connection, None)
-        self._ended.clear()
-        return sent, longest
+        for connection in self._seen:
+            self._add(connection)
+        taken = self._sent, self._longest
+        self._sent, self._longest = 0, 0.0
+        return taken
+
+    def _add(self, connection: Connection) -> None:
+        bytes_before, busy_before = self._seen[connection]
+        busy = max(busy_before, busy_seconds(connection.tcp_info(_INFO_BYTES)))
+        self._sent += connection.bytes_sent - bytes_before
+        self._longest = max(self._longest, busy - busy_before)
+        self._seen[connection] = (connection.bytes_sent, busy)
 
 
 def busy_seconds(info: bytes) -> float:

@@ -201,8 +201,8 @@ class StepMeter:
         return now
 
     def ended(self) -> None:
-        """The epoch is over: the time until the next one is no step. Called after `waiting` or `pause`."""
-        self._step = None
+        """The epoch is over, and the step under way with it: the time until the next one is no step."""
+        self.pause()
         self._flush()
 
     def _end_step(self, step: _Step, now: float) -> None:

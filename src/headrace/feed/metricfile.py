@@ -2,11 +2,16 @@
 
 Inside a job HEADRACE_METRICS names it; what is written has the fields of `headrace.runs.metrics`. Elsewhere there is
 none, and nothing is written.
+
+A program must not end because its figures cannot be written. That is told on standard error, and again when it is for
+another reason or has been well in between; the line is lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Mapping
 
 import msgspec
@@ -24,17 +29,33 @@ class MetricFile:
     def __init__(self, path: str | None = None) -> None:
         self.path = os.environ.get(METRICS_VARIABLE, "") if path is None else path
         self._owner = os.getpid()
+        self._torn = False  # the last line has no end
+        self._error: int | None = None  # errno of the last line
 
     def __bool__(self) -> bool:
         return bool(self.path)
 
     def write(self, line: Mapping[str, object]) -> None:
-        """Appends a line. Raises OSError."""
+        """Appends a line."""
         if not self.path or os.getpid() != self._owner:
             return
+        try:
+            self._append((b"\n" if self._torn else b"") + msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            if error.errno != self._error:
+                with contextlib.suppress(OSError, ValueError):  # standard error may be closed
+                    print(f"headrace: cannot write {self.path}: {error.strerror}", file=sys.stderr, flush=True)
+            self._error = error.errno
+        else:
+            self._error = None
+
+    def _append(self, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o644)  # once a second: cheaper than to keep one that may leak
         try:
-            os.write(descriptor, msgspec.json.encode(line) + b"\n")
+            while data:  # a short write means a full disk; the next one says so
+                written = os.write(descriptor, data)
+                self._torn = data[written - 1 : written] != b"\n"
+                data = data[written:]
         finally:
             os.close(descriptor)

@@ -140,6 +140,14 @@ class FeedServer:
             ready: called when all executors have started.
         """
         self._ready = ready
+        try:
+            self._loop()
+        finally:
+            self._work.flush()
+
+    # The loop
+
+    def _loop(self) -> None:
         while True:
             self._desk.dispatch()
             self._sync()
@@ -151,8 +159,6 @@ class FeedServer:
             if self._watch is not None and time.monotonic() >= self._watch_due:
                 self._watch_due = time.monotonic() + WATCH_SECONDS
                 self._watch(self.status())
-
-    # The loop
 
     def _sync(self) -> None:
         """Registers with the selector what should be listened to, and for what."""

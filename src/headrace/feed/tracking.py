@@ -86,6 +86,8 @@ class Tracked(Generic[T]):
         return len(self._loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):  # what copy and pickle ask for is of this object
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
 

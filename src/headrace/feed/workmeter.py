@@ -98,7 +98,7 @@ class WorkMeter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes a line now. Raises OSError."""
+        """Writes a line now."""
         if not self._file:
             return
         now = self._clock()
@@ -107,6 +107,8 @@ class WorkMeter:
         if not spent.seconds:
             return
         sent, sending = self.links.take()
+        slices, samples, size = self._slices, self._samples, self._bytes
+        self._slices = self._samples = self._bytes = 0  # before the write: a signal may end it, and a last one comes
         self._file.write(
             {
                 "metric": "worker",
@@ -118,14 +120,13 @@ class WorkMeter:
                 "blocked": round(spent.blocked, 6),
                 "idle": round(spent.idle, 6),
                 "cpu": round(self._cpu(), 6),
-                "slices": self._slices,
-                "samples": self._samples,
-                "bytes": self._bytes,
+                "slices": slices,
+                "samples": samples,
+                "bytes": size,
                 "sent": sent,
                 "sending": round(min(sending, spent.seconds), 6),
             }
         )
-        self._slices = self._samples = self._bytes = 0
 
     def _cpu(self) -> float:
         """Returns the CPU seconds since the last time; those of a process that has ended since then are not seen."""

@@ -8,6 +8,7 @@ which of the machine's a host owns.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -26,10 +27,14 @@ def num_gpus() -> int:
     visible = os.environ.get(VISIBLE_GPUS)
     if visible is None:
         return installed_gpus()
-    names = [name.strip() for name in visible.split(",")]
-    # As CUDA reads it: the list ends at an empty name or -1.
-    seen = next((place for place, name in enumerate(names) if name in {"", "-1"}), len(names))
+    seen = len(visible_gpus(visible))
     return min(seen, installed_gpus()) if seen else 0
+
+
+def visible_gpus(text: str) -> tuple[str, ...]:
+    """Returns the GPUs that a value of CUDA_VISIBLE_DEVICES names, as CUDA reads it: up to an empty name or -1."""
+    names = (name.strip() for name in text.split(","))
+    return tuple(itertools.takewhile(lambda name: name not in {"", "-1"}, names))
 
 
 @functools.cache

@@ -9,9 +9,9 @@ Pure.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 
+from headrace.instance.addresses import is_loopback
 from headrace.instance.launch import MULTI_WORKER_MIRRORED, NAMESPACE, DistributionPlan, LaunchPlan
 
 WORKER_PORT = 8890
@@ -25,7 +25,7 @@ def worker_ports(plan: LaunchPlan) -> dict[str, int]:
     ports: dict[str, int] = {}
     shared = WORKER_PORT
     for host in hosts:
-        if _is_loopback(plan.host(host).address):
+        if is_loopback(plan.host(host).address):
             ports[host] = shared
             shared += 1
         else:
@@ -58,10 +58,3 @@ def _world(plan: LaunchPlan, host: str) -> DistributionPlan:
 
 def _name(plan: LaunchPlan, host: str) -> str:
     return host if plan.isolation.level == NAMESPACE else plan.host(host).address
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:  # a name
-        return False

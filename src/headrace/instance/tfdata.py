@@ -10,10 +10,10 @@ Pure.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headrace.instance.addresses import is_loopback
 from headrace.instance.launch import LaunchPlan
 
 DISPATCHER = "tf-dispatcher"
@@ -72,7 +72,7 @@ def _servers(plan: LaunchPlan) -> Iterator[TfDataServer]:
     yield TfDataServer(hosts[0].name, DISPATCHER, f"{hosts[0].address}:{own}", own)
     shared = own
     for host in hosts:
-        port = shared if _is_loopback(host.address) else own
+        port = shared if is_loopback(host.address) else own
         for number in range(plan.tf_data.workers_per_host):
             port = _next(plan, port)
             yield TfDataServer(host.name, f"{WORKER}{number}", f"{host.address}:{port}", port)
@@ -85,10 +85,3 @@ def _next(plan: LaunchPlan, port: int) -> int:
     while port in taken:
         port += 1
     return port
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:  # a name
-        return False

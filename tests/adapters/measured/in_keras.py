@@ -54,6 +54,18 @@ assert again.fit(dataset(), epochs=2, verbose=0).history["loss"] == pytest.appro
 again.fit(dataset().repeat(), epochs=2, steps_per_epoch=3, verbose=0, callbacks=[MeterCallback("endless")])
 again.fit(ROWS, ROWS.sum(1), batch_size=6, epochs=1, verbose=0, callbacks=[MeterCallback("arrays")])
 
+
+# A training that was broken off, and then the next one with the same callback
+class Breaking(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+broken, kept = model(), MeterCallback("again")
+with pytest.raises(KeyboardInterrupt):
+    broken.fit(dataset(), epochs=1, verbose=0, callbacks=[kept, Breaking()])
+broken.fit(dataset(), epochs=1, verbose=0, callbacks=[kept])
+
 # Several replicas
 with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     mirrored = model()

@@ -1,0 +1,26 @@
+"""What the callbacks that measure a training's steps have in common, whichever library calls them."""
+
+from __future__ import annotations
+
+from headrace import feed
+from headrace.feed.meter import StepMeter
+from headrace.feed.tracking import Tracked
+
+
+class Metering:
+    """A callback with a meter. Put it before the library's own class, whose constructor takes no arguments.
+
+    Args:
+        name: name of the loader in the run's metrics.
+    """
+
+    def __init__(self, name: str = "train") -> None:
+        super().__init__()
+        self._meter = StepMeter(name)
+        self._epoch = 0
+
+    def _wants(self, *loaders: object) -> bool:
+        """Says whether loaders are to be measured: in a job, and where nobody does so yet."""
+        return bool(self._meter.file) and not any(
+            isinstance(one, (feed.DataLoader, Tracked)) or getattr(one, "headrace_measures", False) for one in loaders
+        )

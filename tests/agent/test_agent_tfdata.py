@@ -1,0 +1,64 @@
+"""A server of tf.data.service as a process of its own, on SIGTERM. TensorFlow is played: it may block where no Python
+handler of a signal runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TENSORFLOW = """
+import ctypes, sys, threading, types
+
+__version__ = "2.21.0"
+
+def block():
+    library, mutex, gate = ctypes.CDLL(None), ctypes.create_string_buffer(64), threading.Lock()
+    gate.acquire()
+    sys.setswitchinterval(1000)  # the other thread speaks when this one is outside of Python
+    threading.Thread(target=lambda: gate.acquire() and print("blocked", flush=True), daemon=True).start()
+    library.pthread_mutex_lock(mutex)
+    gate.release()
+    library.pthread_mutex_lock(mutex)  # as a worker that waits for its dispatcher; signals do not interrupt it
+
+def worker(config):
+    if config == "nobody:1":
+        block()
+    return types.SimpleNamespace(_num_tasks=lambda: 3)
+
+service = types.SimpleNamespace(WorkerConfig=lambda dispatcher, **_: dispatcher, WorkerServer=worker)
+data = types.SimpleNamespace(experimental=types.SimpleNamespace(service=service))
+"""
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "said", "code"),
+    [
+        ("nobody:1", b"blocked\n", -signal.SIGTERM),
+        ("somebody:1", b'{"event": "ready", "version": "2.21.0"}\n', 0),
+    ],
+)
+def test_it_ends_at_once_when_it_is_told_to(tmp_path: Path, dispatcher: str, said: bytes, code: int) -> None:
+    (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--port", str(port), "--dispatcher", dispatcher, "--status-fd", "1"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "headrace.agent.tfdata", *options],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == said
+        server.terminate()
+        assert server.wait(10) == code
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
