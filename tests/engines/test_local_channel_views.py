@@ -185,6 +185,32 @@ def test_where_no_overlay_can_be_had_a_write_is_refused(stage, monkeypatch) -> N
 
 
 @pytest.mark.namespaces
+@pytest.mark.skipif(os.geteuid() != 0, reason="the overlay in which the runs lie is root's to mount")
+def test_the_machine_is_asked_where_the_runs_lie(tmp_path) -> None:
+    """Most containers have an overlay for root directory, which cannot hold what is written to another one."""
+    script = f"""
+import os, pathlib
+from headrace.engines.local.isolation import filesystem, syscalls, views
+base = pathlib.Path({str(tmp_path)!r})
+for name in ("below", "runs"):
+    (base / name).mkdir()
+syscalls.unshare(syscalls.CLONE_NEWNS)
+filesystem.keep_mounts_inside()
+views.overlay([str(base / "below")], base / "runs", base / "own", user_namespace=False)
+from headrace.engines.local.isolation.probing import examine
+print(examine().namespace, examine().overlay)
+"""
+    env = {**os.environ, "HEADRACE_HOME": str(tmp_path / "runs")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mount overlay on" in done.stdout
+    assert "$HEADRACE_HOME on a file system that can hold none" in done.stdout
+    assert not list((tmp_path / "own" / "upper").iterdir()), "nothing is left of the trial"
+
+
+@pytest.mark.namespaces
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_a_killed_supervisor_leaves_nothing_of_what_was_written(stage) -> None:
     data = make(stage.folder / "data")

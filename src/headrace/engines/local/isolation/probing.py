@@ -137,7 +137,9 @@ def _try(user_namespace: bool, outward: bool) -> tuple[str, str]:
         for path in Path(overlay).glob("own/work/*") if overlay else ():
             path.chmod(0o700)  # the kernel's own, closed to everybody but root
     if done.returncode == 0:
-        return "", why_not or done.stdout.strip().removeprefix(OVERLAY)
+        told = done.stdout.strip().removeprefix(OVERLAY)
+        other = f"{told} (an old Linux, or $HEADRACE_HOME on a file system that can hold none: name a folder of a disk)"
+        return "", why_not or (other if told else "")
     words = (done.stdout.strip() or done.stderr.strip()).splitlines()
     return words[-1] if words else f"trying it ended with code {done.returncode}", why_not
 
