@@ -24,10 +24,19 @@ import prepare
 from headrace import insight
 from headrace.cli.advicetables import show_advised
 from headrace.errors import HeadraceError, UsageError
+from headrace.insight.billing import amount
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths
 
 HERE = Path(__file__).parent
+COSTS = {
+    "list price": "per_hour",
+    "to train": "total",
+    "on the platform": "platform",
+    "a step": "per_step",
+    "1,000 samples": "per_1000_samples",
+    "an epoch": "per_epoch",
+}
 
 
 @dataclass(frozen=True)
@@ -48,10 +57,10 @@ class Outcome:
             raise HeadraceError(f"{self.report.run_id}: {name} was not measured")
         return float(value)
 
-    def money(self, name: str, places: int) -> str:
-        """Returns a figure of the cost, as text."""
-        value = None if self.report.cost is None else getattr(self.report.cost, name).value
-        return "-" if value is None else f"{value:.{places}f} USD"
+    def money(self, name: str) -> str:
+        """Returns a figure of the cost, as `headrace cost` writes it."""
+        figure = None if self.report.cost is None else getattr(self.report.cost, name)
+        return "-" if figure is None or figure.value is None else f"{amount(figure.value)} {figure.unit}"
 
     def cpu(self, group: str) -> str:
         """Returns the CPU share of a group, as text."""
@@ -94,13 +103,22 @@ def table(outcomes: list[Outcome], costs: dict[str, float]) -> Table:
         "time to train, s": [f"{outcome.report.time_to_train.value or 0:.1f}" for outcome in outcomes],
         "held-out accuracy": [f"{outcome.accuracy:.3f}" for outcome in outcomes],
         "verdict": [outcome.report.verdict.name.value for outcome in outcomes],
-        "list price an hour": [outcome.money("per_hour", 2) for outcome in outcomes],
-        "cost of 1,000 samples": [outcome.money("per_1000_samples", 6) for outcome in outcomes],
         "speed-up": [f"{base / outcome.figure('step_time'):.2f}" for outcome in outcomes],
         "ideal speed-up": ["", "1.00", f"{costs['ideal_ratio']:.2f}"],
     }
     for name, cells in rows.items():
         shown.add_row(name, *cells)
+    return shown
+
+
+def costs_table(outcomes: list[Outcome]) -> Table:
+    """Returns what the runs cost: the figures of `headrace cost`."""
+    shown = Table(title="What they cost", title_justify="left")
+    shown.add_column("", no_wrap=True)
+    for outcome in outcomes:
+        shown.add_column(outcome.title, justify="right", min_width=len("heterogeneous,"))
+    for title, name in COSTS.items():
+        shown.add_row(title, *(outcome.money(name) for outcome in outcomes))
     return shown
 
 
@@ -182,16 +200,18 @@ def main() -> int:
             f"loss curves of headrace's two runs, {len(outcomes[1].losses)} steps: "
             f"{'equal bit by bit' if same else 'DIFFERENT'}"
         )
+        console.print()
+        console.print(costs_table(outcomes))
         meaning(console, outcomes[1:])
         try:
             show_advised(insight.advised(Run.open(runs[1])), everything=False)
         except UsageError as error:  # one epoch may be too short for it
             console.print(f"no advice: {error}", highlight=False)
-        console.print(
-            f"\nmore: headrace report {runs[2]}; headrace cost {runs[2]}; headrace compare {' '.join(runs)}",
-            soft_wrap=True,
-        )
-        console.print(f"[bold]the same on a page:[/] {Path(sys.executable).parent / 'headrace'} ui", soft_wrap=True)
+        command = Path(sys.executable).parent / "headrace"
+        console.print("\nmore:")
+        for line in (f"report {runs[2]}", f"cost {runs[2]}", f"compare {' '.join(runs)}"):
+            console.print(f"  {command} {line}", soft_wrap=True, highlight=False)
+        console.print(f"[bold]the same on a page:[/] {command} ui", soft_wrap=True)
     return 0 if same else 1
 
 

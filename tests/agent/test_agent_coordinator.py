@@ -303,6 +303,7 @@ def test_when_the_last_feed_host_is_gone_the_job_fails_and_names_it():
     play.end("algo-1", "algo-2", "algo-3")
     assert play.verdict.status is Status.FAILED
     assert str(play.verdict.cause) == "data/algo-3[feed]: no data worker is left: feed server killed by SIGKILL"
+    assert [event.fatal for event in play.of(DataWorkerLost)] == [False, True]
 
 
 def test_a_trainer_that_gave_up_on_its_feed_is_not_blamed():

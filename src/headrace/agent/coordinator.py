@@ -172,7 +172,7 @@ class Coordinator:
         host.heard = now
         effects = Effects()
         if isinstance(report.message, Heartbeat):
-            host.signs.update((stream, now - seconds) for stream, seconds in report.message.quiet.items())
+            host.beats(report.message, now)
         elif report.number == host.taken + 1 and not host.lost:
             host.taken = report.number
             self._take(host, report.message, effects, now)
@@ -247,14 +247,14 @@ class Coordinator:
                 self._feed_lost(host, f"feed server {message.reason}", message.gone, effects, now)
             case ExecutorLost():
                 reason = f"data worker process {message.reason}"
-                self._record_worker(host, reason, message.replaced, effects, now)
+                self._worker_lost(host, reason, message.replaced, effects, now)
             case ServerUp():
                 event, skew = self._serving.server_up(host, message, now)
                 effects.records.append(event)
                 if skew is not None:
                     self._suspect(Suspect(Kind.SILENT, now, skew), now)
             case ServerDown():
-                self._server_lost(host, message.stream, message.reason, message.gone, effects, now)
+                self._server_lost(host, message, effects, now)
             case Ready():
                 host.ready = True
             case ProgramsEnded():
@@ -267,25 +267,24 @@ class Coordinator:
                     self._lose(host, "its agent was told to end", effects, now)
                 host.programs_ended = host.ended = True
 
-    def _record_worker(
-        self, host: HostState, reason: str, recovered: bool, effects: Effects, now: float, stream: str = ""
-    ) -> None:
-        if self._stop is None:
-            effects.records.append(DataWorkerLost(host.group, host.name, reason, recovered, stream, t=now))
-
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
         self._serving.feed_is(host, LOST if gone else STARTING, reason)
         effects.wake.update(self._hosts)
-        self._record_worker(host, reason, not gone, effects, now)
-        self._go_on_or_not(gone, now)
+        self._worker_lost(host, reason, not gone, effects, now)
 
-    def _server_lost(self, host: HostState, name: str, reason: str, gone: bool, effects: Effects, now: float) -> None:
-        self._serving.server_down(host, name, reason, gone, now)
-        self._record_worker(host, f"{name} {reason}", not gone, effects, now, name)
-        self._go_on_or_not(gone, now)
+    def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
+        self._serving.server_down(host, message, now)
+        self._worker_lost(host, f"{message.stream} {message.reason}", not message.gone, effects, now, message.stream)
 
-    def _go_on_or_not(self, gone: bool, now: float) -> None:
-        over = self._serving.over() if gone and any(each.unfinished for each in self._hosts.values()) else None
+    def _worker_lost(
+        self, host: HostState, reason: str, replaced: bool, effects: Effects, now: float, stream: str = ""
+    ) -> None:
+        """Records who was lost, and suspects him when the job cannot go on."""
+        over = self._serving.over() if any(each.unfinished for each in self._hosts.values()) else None
+        if self._stop is None:
+            recovered = replaced and over is None
+            event = DataWorkerLost(host.group, host.name, reason, recovered, stream, over is not None, t=now)
+            effects.records.append(event)
         if over is not None:
             self._suspect(Suspect(Kind.SILENT, now, over), now)
 
@@ -304,7 +303,7 @@ class Coordinator:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
         for name, server in host.servers.items():
             if server.state != LOST:
-                self._server_lost(host, name, f"host lost: {reason}", True, effects, now)
+                self._server_lost(host, ServerDown(name, f"host lost: {reason}", True), effects, now)
 
     def _goes_on_without(self, host: HostState) -> bool:
         return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
@@ -381,7 +380,7 @@ class Coordinator:
     def _decide(self, effects: Effects, now: float) -> None:
         first = first_of(self._suspects)
         cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause)
-        blame = self._serving.blame()
+        blame = self._serving.blame(cause.last_lines)
         if first.kind is not Kind.SILENT and blame is not None:
             then = f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}"
             cause = msgspec.structs.replace(blame, reason=blame.reason + then)

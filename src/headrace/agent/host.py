@@ -19,6 +19,7 @@ from typing import cast
 
 import msgspec
 
+from headrace.agent.activity import Activity
 from headrace.agent.allowance import used_before
 from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.elastic import ElasticHost
@@ -77,7 +78,8 @@ class HostAgent:
         self._log = LogWriter(self._paths.log(self._stream(AGENT)))
         self._variables = HostVariables(plan, host)
         self._memory = MemoryKills(self.me.memory, self.note)
-        self._measuring = Measuring(plan, host, self._paths, self.note)
+        self._activity = Activity()
+        self._measuring = Measuring(plan, host, self._paths, self.note, self._activity)
         self._reaper = Reaper()
         self._feed_generation = 0
         self._started = False
@@ -130,6 +132,7 @@ class HostAgent:
             self.note,
             self._memory,
             self._variables.scratch or self.me.base_dir,
+            self._activity,
         )
         self._mpi: MpiHost | None = None
         if is_in_mpi_world(plan, host):
@@ -279,7 +282,9 @@ class HostAgent:
             return [self._paths.log(where), self._paths.metrics(where)]
 
         wanted = self.plan.stall_after or self.plan.tf_data
-        return Heartbeat(quiet_times(self._programs.running, files) if wanted else {})
+        if not wanted:
+            return Heartbeat()
+        return Heartbeat(quiet_times(self._programs.running, files), self._activity.idle(), self._activity.unsent())
 
     def _program_ended(self) -> None:
         if not self._programs.entry_running() and self._stop is None:

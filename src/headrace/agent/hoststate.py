@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.agent.messages import Exited, StopOrder
+from headrace.agent.messages import Exited, Heartbeat, StopOrder
 from headrace.agent.programs import is_of_mpirun
 from headrace.runs.events import Cause
 from headrace.runs.layout import AGENT
@@ -27,12 +27,14 @@ class ServerState:
         word: why it was down last; empty if it never was.
         since: when that was, on the coordinator's clock.
         version: of its TensorFlow, once it has served.
+        forgotten: that a dispatcher lost its state when it was down.
     """
 
     state: str = STARTING
     word: str = ""
     since: float = 0.0
     version: str = ""
+    forgotten: Cause | None = None
 
 
 @dataclass
@@ -57,6 +59,7 @@ class HostState:
         exits: how its programs ended.
         mpirun_ended: when the launcher of its ranks ended; 0 before, or without one.
         signs: when each program last showed a sign of life.
+        worked, sent: when it last worked, and last sent data, see `headrace.agent.activity`; 0 when that is not known.
         feed: state of its feed server: starting, ready, lost; empty without one.
         feed_word: why that was down last.
         servers: its servers of tf.data.service by stream.
@@ -81,6 +84,8 @@ class HostState:
     exits: dict[str, Exited] = field(default_factory=dict)
     mpirun_ended: float = 0.0
     signs: dict[str, float] = field(default_factory=dict)
+    worked: float = 0.0
+    sent: float = 0.0
     feed: str = ""
     feed_word: str = ""
     servers: dict[str, ServerState] = field(default_factory=dict)
@@ -89,6 +94,12 @@ class HostState:
     def place(self) -> str:
         """``group/host``."""
         return f"{self.group}/{self.name}"
+
+    def beats(self, beat: Heartbeat, now: float) -> None:
+        """Takes in a heartbeat."""
+        self.signs.update((stream, now - seconds) for stream, seconds in beat.quiet.items())
+        self.worked = self.worked if beat.idle is None else max(self.worked, now - beat.idle)
+        self.sent = self.sent if beat.unsent is None else max(self.sent, now - beat.unsent)
 
     def in_doubt(self, now: float) -> bool:
         """Whether it may be lost: its connection is broken, or it is quiet for longer than it should be."""
