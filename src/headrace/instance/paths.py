@@ -4,7 +4,6 @@
         code/                      the user's code
         input/config/              hyperparameters.json, inputdataconfig.json, resourceconfig.json
         input/data/<channel>/      input data
-        input/sources/<channel>/   where the links of a shard lead, in an isolated instance
         model/                     what training is for; becomes model.tar.gz
         checkpoints/               kept while the job runs, given back to the next attempt
         output/data/               other artefacts; becomes output.tar.gz
@@ -39,7 +38,6 @@ class TreePaths:
         self.input = self.base / "input"
         self.input_config = self.input / "config"
         self.input_data = self.input / "data"
-        self.input_sources = self.input / "sources"
         self.output = self.base / "output"
         self.output_data = self.output / "data"
         self.output_intermediate = self.output / "intermediate"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.instance.paths import DEFAULT_BASE, TreePaths
+from headrace.instance.paths import DEFAULT_BASE
 
 S3_PREFIX = "S3Prefix"
 MANIFEST = "ManifestFile"
@@ -27,6 +27,8 @@ NONE = "None"
 
 STAGE = "stage"
 SERVE = "serve_channels"
+SOURCES = f"{DEFAULT_BASE}/input/sources"
+"""Where the links of a shard lead in an isolated instance: to a view of the data of this machine."""
 
 
 class ChannelOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +114,7 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sources(self, channel: str) -> str:
         """Where hosts see the data of this machine that a shard's links lead to; empty: where they are."""
-        return str(TreePaths(DEFAULT_BASE).input_sources / channel) if self.isolated else ""
+        return f"{SOURCES}/{channel}" if self.isolated else ""
 
     @property
     def mount(self) -> Path:
