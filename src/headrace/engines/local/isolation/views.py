@@ -37,7 +37,7 @@ from headrace.engines.local.isolation.syscalls import (
 DATA, SOURCES = (
     "input/data",
     "input/sources",
-)  # of /opt/ml; SOURCES as `headrace.instance.channels.order` has it, which needs more
+)  # of /opt/ml; as headrace.instance.channels has them, which needs more
 MOUNTS = "/proc/self/mountinfo"
 _KEPT = {  # of a mount that is mounted once more; the kernel lets a user namespace take none of them away
     os.ST_NOSUID: MS_NOSUID,
