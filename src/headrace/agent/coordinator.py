@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.agent.allowance import NOTHING, Allowance, Used
 from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
-from headrace.agent.hoststate import LOST, READY, STARTING, HostState, ServerState, whose_cable
+from headrace.agent.hoststate import LOST, READY, SILENCE_LIMIT, STARTING, HostState, ServerState, whose_cable
 from headrace.agent.messages import (
     DaemonEnded,
     DaemonWanted,
@@ -68,7 +68,6 @@ from headrace.runs.events import (
 )
 from headrace.runs.layout import AGENT
 
-SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
 FAILURE_GRACE = 5.0  # after a failure nobody waits longer than this for the others
 STOP_MARGIN = 4.0  # seconds beyond the grace within which a host must have ended
 PAUSE = 2.0  # a longer time without a tick means that this very process stood still, not the others
@@ -117,6 +116,7 @@ class Coordinator:
         self._began = now
         self._allowance = Allowance(plan, used, now)
         self._ticked = now
+        self._carrier = True
         self._started = 0.0
         self._settle_until = 0.0
         self._stop_until = 0.0
@@ -178,10 +178,11 @@ class Coordinator:
             self._take(host, report.message, effects, now)
         return self._advance(effects, now)
 
-    def host_gone(self, name: str, reason: str, now: float) -> Effects:
-        """Somebody who knows says that a host's agent is gone."""
+    def host_gone(self, name: str, reason: str, now: float, deaf: bool = False) -> Effects:
+        """Somebody who knows says that a host's agent is gone; `deaf`: it gave up, for it heard nothing from here."""
         effects = Effects()
-        self._lose(self._hosts[name], reason, effects, now)
+        host = self._hosts[name]
+        self._lose(host, host.silence if deaf else reason, effects, now, silent=deaf)
         return self._advance(effects, now)
 
     def stop_requested(self, status: Status, cause: Cause, grace: float | None, now: float) -> Effects:
@@ -204,19 +205,17 @@ class Coordinator:
             self._order_stop(wanted, self._stop.feed or not wanted, effects, now)
         return self._advance(effects, now)
 
-    def tick(self, now: float) -> Effects:
-        """Time passed."""
-        gap = now - self._ticked
-        self._ticked = now
+    def tick(self, now: float, carrier: bool = True) -> Effects:
+        """Time passed. `carrier`: whether the network interface of this host has one."""
+        gap, self._ticked = now - self._ticked, now
+        self._carrier = carrier
         if gap > PAUSE:
             for host in self._hosts.values():
                 host.heard += gap
         effects = Effects()
         for host in self._hosts.values():
             if host.registered and not host.ended and now - host.heard > SILENCE_LIMIT:
-                broken = "" if host.connected else ", its connection is broken"
-                host.silent = host.silent or not host.lost
-                self._lose(host, f"silent for {SILENCE_LIMIT:g} s{broken}", effects, now)
+                self._lose(host, host.silence, effects, now, silent=True)
         return self._advance(effects, now)
 
     # --- reports -------------------------------------------------------------------------------------------------
@@ -288,10 +287,10 @@ class Coordinator:
         if over is not None:
             self._suspect(Suspect(Kind.SILENT, now, over), now)
 
-    def _lose(self, host: HostState, reason: str, effects: Effects, now: float) -> None:
+    def _lose(self, host: HostState, reason: str, effects: Effects, now: float, silent: bool = False) -> None:
         if host.lost or host.ended:
             return
-        host.lost = True
+        host.lost, host.silent = True, silent
         # When its connection broke is not known better than by its last word.
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
@@ -379,7 +378,7 @@ class Coordinator:
 
     def _decide(self, effects: Effects, now: float) -> None:
         first = first_of(self._suspects)
-        cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause)
+        cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
         blame = self._serving.blame(cause.last_lines)
         if first.kind is not Kind.SILENT and blame is not None:
             then = f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}"

@@ -15,6 +15,7 @@ STARTING = "starting"
 READY = "ready"
 LOST = "lost"
 
+SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
 QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
 
 
@@ -50,7 +51,7 @@ class HostState:
         heard: when it last said something.
         taken: number of the last report that was taken in.
         lost: it is given up.
-        silent: it is, because nothing was heard from it.
+        silent: it is, because nothing was heard from it, or it heard nothing from here.
         started: when it was told to start its programs; 0 before.
         ready: its programs were started and listen where others wait for them.
         programs_ended: it was told to stop, and none of its programs is left.
@@ -95,6 +96,13 @@ class HostState:
         """``group/host``."""
         return f"{self.group}/{self.name}"
 
+    @property
+    def silence(self) -> str:
+        """Why it is lost when nothing was heard from it for too long, in words."""
+        if not self.registered:
+            return "did not reach the coordinator in time"
+        return f"silent for {SILENCE_LIMIT:g} s" + ("" if self.connected else ", its connection is broken")
+
     def beats(self, beat: Heartbeat, now: float) -> None:
         """Takes in a heartbeat."""
         self.signs.update((stream, now - seconds) for stream, seconds in beat.quiet.items())
@@ -124,20 +132,22 @@ class HostState:
         return self.feed not in {"", LOST} or any(server.state != LOST for server in self.servers.values())
 
 
-def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause) -> Cause:
-    """Returns the cause, or a better one when silence is blamed and all hosts but the leader's are silent: then not all
-    of them are cut off, but the leader's. With one other host nobody can tell which of the two it is.
+def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: bool) -> Cause:
+    """Returns the cause, or a better one when the silence of others is blamed on them, but the leader's own cable is
+    pulled: its interface has lost its carrier, or all of several other hosts are silent.
 
     Args:
         hosts: all hosts.
         leader: the coordinator's.
         cause: the first cause so far.
+        carrier: whether the leader's network interface has one.
     """
     left = {host.name: host for host in hosts if not host.ended}
     own = left.pop(leader, None)
-    if own is None or len(left) < 2 or cause.host not in left or cause.stream != AGENT:
+    if own is None or cause.host not in left or not (cause.infrastructure and left[cause.host].silent):
         return cause
-    if not all(host.silent for host in left.values()):
+    if carrier and (len(left) < 2 or not all(host.silent for host in left.values())):
         return cause
-    reason = f"cut off: all other hosts are {cause.reason.partition(',')[0]}"
+    how = "all other hosts are" if len(left) > 1 else f"{cause.host} is"
+    reason = f"cut off: {how} silent for {SILENCE_LIMIT:g} s" + ("" if carrier else ", and its own cable is pulled")
     return Cause(reason, own.group, own.name, AGENT, infrastructure=True)
