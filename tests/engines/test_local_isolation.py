@@ -355,6 +355,17 @@ os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 os.execv(sys.executable, [sys.executable, *argv])
 """
+SPOIL = """
+import os, pathlib
+me = os.environ["SM_CURRENT_HOST"]
+plain = pathlib.Path("/opt/ml/input/data/plain")
+for folder in (plain, pathlib.Path("/opt/ml/input/data/dealt")):
+    (folder / me).write_text("spoilt")
+    (folder / me).unlink()
+    (folder / "new").mkdir()
+assert os.access("/elsewhere/kept", os.W_OK)
+assert sorted(os.listdir(plain)) == sorted({"algo-1", "algo-2", "new"} - {me})
+"""
 STRANGERS_JOB = """
 import os, signal, sys, time
 from headrace import engines
@@ -363,9 +374,14 @@ from headrace.job import Job
 from headrace.runs import read_header
 from headrace.runs.events import HostStarted
 ending = sys.argv[1]
+os.mkdir("data")
+for host in ("algo-1", "algo-2"):
+    open(f"data/{host}", "w").write("as it was")
 groups = [{"instance_group_name": "dnn", "instance_type": "ml.c5.xlarge", "instance_count": 2}]
 job = Job("job", source_dir="code", entry_point="train.py", instance_groups=groups,
-          engines={"local": {"isolation": "namespace", "stop_grace": 1}}, hyperparameters={"ending": ending})
+          engines={"local": {"isolation": "namespace", "stop_grace": 1}}, hyperparameters={"ending": ending},
+          checkpoint_local_path="/elsewhere/kept",
+          inputs={"plain": "data", "dealt": {"s3_data": "data", "distribution": "ShardedByS3Key"}})
 handle = engines.start(job)
 print(handle.id, handle.paths.root, read_header(handle.paths).supervisor_pid, flush=True)
 if ending != "well":
@@ -390,7 +406,7 @@ def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):
         home.chmod(0o777)
         (home / "code").mkdir()
         wait = "import time\ntime.sleep(600)" if ending == "killed" else ""
-        (home / "code" / "train.py").write_text(f"{textwrap.dedent(TALK)}\n{wait}")
+        (home / "code" / "train.py").write_text(f"{SPOIL}{textwrap.dedent(TALK)}\n{wait}")
         (home / "job.py").write_text(STRANGERS_JOB)
         package = str(Path(sys.modules["headrace"].__file__).parents[1])
         env = {**os.environ, "HOME": name, "HEADRACE_HOME": f"{name}/home", "PYTHONPATH": package,
@@ -409,3 +425,7 @@ def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):
         assert "algo-2 to 7777 from True" in told
         stage.observer.assert_nothing_left(run_id, Path(root))
         machine.assert_unchanged()
+        assert [(path.name, path.read_text()) for path in sorted((home / "data").iterdir())] == [
+            ("algo-1", "as it was"), ("algo-2", "as it was")
+        ]  # fmt: skip
+        assert not (Path(root) / "channels").exists()

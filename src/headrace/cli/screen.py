@@ -126,7 +126,9 @@ class RunScreen:
 def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
     """Yields what was stored where, and what several hosts had made under one name."""
     for stored in artefacts:
-        yield f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}, {stored.bytes / 2**20:.1f} MiB)"
+        whose = " of this job" if stored.name == "checkpoints" else ""  # others may be at that place too
+        files = counted(stored.files, "file")
+        yield f"{stored.name}: {stored.uri} ({files}{whose}, {stored.bytes / 2**20:.1f} MiB)"
         for clash in stored.clashes[:CLASHES]:
             dropped = ", ".join(clash.dropped)
             yield f"warning: {stored.name}: {clash.path} differs: that of {clash.kept} was kept, not that of {dropped}"

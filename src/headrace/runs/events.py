@@ -251,7 +251,8 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
     Attributes:
         name: ``model``, ``output``, ``checkpoints`` or ``intermediate``.
         uri: where it is: an object, a file or a folder.
-        files: files of all hosts together, after the merge.
+        files: files of all hosts together, after the merge; of ``checkpoints`` and ``intermediate`` those that this
+            job has brought there, in all its attempts.
         bytes: their bytes.
         stored: bytes at the place, after compression.
         clashes: files of several hosts with one name and different content; at most 100 are listed.

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from headrace.engines.local.artefacts import check_artefacts
+from headrace.engines.local.artefacts import check_checkpoint_folder, check_places
 from headrace.engines.local.certifying import check_certificates
 from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
@@ -34,11 +34,14 @@ def plan(job: Job) -> LaunchPlan:
 
     Raises:
         JobInvalid: what this engine or this machine does not have, such as a CPU.
-        EngineRefused: FastFile channels where nothing can be mounted.
+        EngineRefused: FastFile channels where nothing can be mounted, or a folder for checkpoints that hosts cannot
+            have.
     """
     job.check_engine("local")
     check_mounts(job)
-    return _plan(job, RunPaths(runs_dir() / job.job_name))
+    planned = _plan(job, RunPaths(runs_dir() / job.job_name))
+    check_checkpoint_folder(job, planned.isolation.level == NAMESPACE)
+    return planned
 
 
 def limits(job: Job) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ def check(job: Job) -> None:
     check_certificates(planned)
     check_ports(planned)
     check_tensorflow(job)
-    check_artefacts(job, planned.isolation.level == NAMESPACE)
+    check_places(job)
     check_channels(job)
 
 

@@ -64,7 +64,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             hyperparameters=hyperparameters,
             texts=texts | moved,
             verbatim=verbatim is not None,
-            channels=tree_channels(job, host.name),
+            channels=tree_channels(job, host.name, apart),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
         )
@@ -72,7 +72,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         if plan.encrypt:
             write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
-    prepare_channels(job, paths)
+    prepare_channels(job, paths, apart)
 
 
 def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:

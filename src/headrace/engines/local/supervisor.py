@@ -5,7 +5,7 @@ It leads a run through its parts, each only when there is something to do (see `
     Starting      installs the requirements
     Downloading   fills the channels, brings earlier checkpoints
     Training      one agent a host; beside them what serves channels and keeps checkpoints; again after a failure
-                  (Restarting) when the job wants that
+                  (Restarting) when the job wants that, with all checkpoints on every host
     Uploading     collects model and output
 
 and only watches meanwhile:
@@ -61,10 +61,11 @@ ORPHANED_SECONDS = 10.0  # in place of both, when the caller is gone
 END_SECONDS = 10.0  # for what is killed at the very end
 POLL = 0.5
 POLL_END = 0.02
+RESTORE = ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints")
 BEFORE = (
     ("install", SecondaryStatus.STARTING, "Installing the requirements"),
     ("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data"),
-    ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints"),
+    RESTORE,
 )
 
 Outcome = tuple[Status, Cause | None]
@@ -185,6 +186,9 @@ class Supervisor:
             remove_scratch(self._plan.run_id)
             clear(self._plan, self._paths)
             self._events.write(AttemptStarted(t=time.time(), number=attempt))
+            outcome = self._before(*RESTORE)
+            if outcome is not None:
+                return outcome
 
     def _attempt(self) -> Outcome:
         """Runs the programs once."""

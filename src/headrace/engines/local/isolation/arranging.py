@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.engines.local.channels import redirect_links, views_of
 from headrace.engines.local.isolation import layout, syscalls
+from headrace.engines.local.isolation.probing import examine
 from headrace.engines.local.scratch import scratch_dir
 from headrace.instance.launch import LaunchPlan
 from headrace.job import Job
@@ -21,11 +23,19 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     """Writes what the supervisor needs to isolate the instances of a run. Raises OSError."""
     folder = paths.engine
     folder.mkdir(exist_ok=True)
+    redirect_links(job, paths)
     network = job.local.network
     rates = {group: parse_bandwidth(options.bandwidth) for group, options in network.items()}
     checkpoints = "" if job.checkpoint_local_path.startswith("/opt/ml/") else job.checkpoint_local_path
     instances = tuple(
-        layout.Instance(host.name, host.address, str(paths.host(host.name)), rates.get(host.group, 0), checkpoints)
+        layout.Instance(
+            name=host.name,
+            address=host.address,
+            tree=str(paths.host(host.name)),
+            bandwidth=rates.get(host.group, 0),
+            checkpoints=checkpoints,
+            views=views_of(job, paths, host.name),
+        )
         for host in plan.hosts
     )
     outward = plan.isolation.outward
@@ -42,6 +52,7 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         visible=visible,
         files=str(folder),
         instances=instances,
+        overlays=not examine().overlay,
     )
     made.write(folder / layout.FILE)
     (folder / "hosts").write_text(layout.hosts_text(instances, outward), encoding="utf-8")
