@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.engines.local.isolation import layout, syscalls
 from headrace.engines.local.scratch import scratch_dir
 from headrace.instance.launch import LaunchPlan
 from headrace.job import Job
-from headrace.job.values import parse_bandwidth
 from headrace.runs import RunPaths
 
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
