@@ -1,5 +1,7 @@
 """A launch plan as people read it."""
 
+import pytest
+
 from headrace.cli import planview
 from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import make_plan
@@ -67,6 +69,31 @@ def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
     again = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
     assert again.requirements == {"data": "data.txt", "dnn": "requirements.txt"}
     assert shown.storage == planview.StorageView(str(tmp_path / "out"), str(tmp_path / "kept"), "/opt/ml/checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("workers", "ports", "words"),
+    [
+        (1, {}, "tf.data dispatcher 7072, tf.data worker 7073"),
+        (3, {}, "tf.data dispatcher 7072, tf.data workers 7073 to 7075"),
+        (3, {"control": 7074}, "tf.data dispatcher 7072, tf.data workers 7073 and 7075 to 7076"),
+    ],
+)
+def test_every_port_of_tf_data_is_told(tmp_path, workers, ports, words):
+    (tmp_path / "train.py").touch()
+    groups = [
+        {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": 1} for name in ("data", "dnn")
+    ]
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        instance_groups=groups,
+        data_service={"tf_data": {"enabled": True, "workers_per_host": workers}, "instance_groups": ["data"]},
+        engines={"local": {"ports": ports}},
+    )
+    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    assert planview.used_ports(shown) == f"ports: control {ports.get('control', 7071)}, {words}"
 
 
 def test_elastic_worlds_and_their_ports_are_told(tmp_path):

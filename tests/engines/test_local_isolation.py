@@ -22,6 +22,7 @@ from headrace.engines.local.isolation.probing import examine
 from headrace.errors import UsageError
 from headrace.processes.table import descendants
 from headrace.runs import Run, RunPaths, Status, read_header
+from headrace.runs.events import StatusChanged
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.parametrize("stage", ["namespace"], indirect=True)]
 
@@ -201,7 +202,7 @@ def test_a_host_that_is_cut_off_is_lost_and_one_that_is_healed_in_time_is_not(st
     cut(handle.paths, "algo-2")
     assert_failed(handle, began, within=20)
     stage.assert_nothing_left(handle)
-    assert str(handle.cause).startswith("dnn/algo-2[agent]: ")
+    assert str(handle.cause).startswith("dnn/algo-2[agent]: silent for 5 s")
     with pytest.raises(UsageError, match="is not there"):
         heal(handle.paths, "algo-2")
     with pytest.raises(UsageError, match="no host 'algo-9'"):
@@ -275,6 +276,34 @@ def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, ma
         assert handle.wait(30) is Status.COMPLETED, text(handle)
         server.join(10)
     assert text(handle).count("hello from the machine") == 2
+    stage.assert_nothing_left(handle)
+    machine.assert_unchanged()
+
+
+def test_another_attempt_has_a_way_out_again(stage, machine):
+    if why := examine().outward:
+        pytest.skip(f"no way out here: {why}")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        script = f"""
+        import os, socket, time
+        try:
+            socket.create_connection(("{MACHINE_NAME}", {listener.getsockname()[1]}), timeout=2).close()
+            print("reached", flush=True)
+            while not os.path.exists("end"):
+                time.sleep(0.02)
+        except OSError as error:
+            print(error, flush=True)
+        """
+        handle = stage.start(script, retry={"attempts": 1})
+        until(said(handle, "reached"))
+        supervisor, _, _ = processes(handle)
+        commands = {each.pid: Path(f"/proc/{each.pid}/cmdline").read_bytes() for each in descendants(supervisor)}
+        kill(next(pid for pid, command in commands.items() if b"pasta\0-q" in command))
+        until(lambda: text(handle).count("reached") == 2)
+        flag(handle, "end")
+        assert handle.wait(20) is Status.COMPLETED
+    messages = [each.message for each in handle.run.events() if isinstance(each, StatusChanged)]
+    assert "Attempt 2 of 2, after: the way out of the job's network failed: pasta killed by SIGKILL" in messages
     stage.assert_nothing_left(handle)
     machine.assert_unchanged()
 

@@ -37,6 +37,22 @@ def test_a_port_in_use_is_named_with_its_address(stage, host, port, name):
     assert_nothing_was_created()
 
 
+def test_a_port_that_tensorflow_takes_on_all_addresses_is_named_with_the_one_setting_that_helps(stage):
+    base = 20000 + os.getpid() % 10000
+    job = stage.job(
+        SLEEP,
+        instance_groups=groups(dnn=1, data=1),
+        data_service={"tf_data": {"enabled": True}, "instance_groups": ["data"]},
+        local={"ports": {"tf_data": base}},
+    )
+    with socket.create_server((f"{stage.prefix}.9", base + 1)), pytest.raises(EngineRefused) as refused:
+        engines.start(job)
+    assert f"tf.data.service (tf-worker-0 of algo-2) port 0.0.0.0:{base + 1}: in use" in refused.value.message
+    assert refused.value.hint.endswith(f": --set engines.local.ports.tf_data={base + 1000}")
+    assert "address_prefix" not in refused.value.hint
+    assert_nothing_was_created()
+
+
 def test_a_wildcard_listener_is_seen(stage):
     with socket.create_server(("", 0)) as listener, pytest.raises(EngineRefused):
         engines.check(stage.job(SLEEP, local={"ports": {"control": listener.getsockname()[1]}}))

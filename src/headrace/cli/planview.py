@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,7 @@ from headrace.instance.launch import (
     Retry,
     TfDataPlan,
 )
+from headrace.instance.tfdata import tf_data_servers
 from headrace.instance.torchrun import torchrun_command
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ class PlanView(msgspec.Struct, frozen=True):
     """What a job would run where. Nothing was started.
 
     `limits` says in sentences how the machine is divided; `requirements` maps groups to the file that is installed for
-    them, whose environment then replaces the interpreter that is shown.
+    them, whose environment then replaces the interpreter that is shown; `tf_data_ports` are those of the workers of
+    tf.data.service, each once.
     """
 
     job_name: str
@@ -105,6 +108,7 @@ class PlanView(msgspec.Struct, frozen=True):
     retry: Retry
     cost: Projection
     limits: tuple[str, ...] = ()
+    tf_data_ports: tuple[int, ...] = ()
 
 
 def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str | None = None) -> PlanView:
@@ -135,6 +139,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
         isolation=plan.isolation,
         cost=project(groups, plan.max_run, max_cost=budget.max_cost if budget else None, region=where),
         limits=limits,
+        tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
         storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
         requirements=_requirements(job),
         stall_after=plan.stall_after,
@@ -270,10 +275,22 @@ def used_ports(plan: PlanView) -> str:
     if any(group.feed_executors for group in plan.groups):
         words.append(f"feed {plan.ports.feed}")
     if plan.tf_data is not None:
-        words.append(f"tf.data {plan.ports.tf_data} and next")
+        words.append(f"tf.data dispatcher {plan.ports.tf_data}")
+        words.append(f"tf.data {'workers' if len(plan.tf_data_ports) > 1 else 'worker'} {_ranges(plan.tf_data_ports)}")
     if any(world.kind != MPI for world in plan.distributions):
         words.append(f"ranks {plan.ports.master}" + (" and next" if len(plan.distributions) > 1 else ""))
     return f"ports: {', '.join(words)}"
+
+
+def _ranges(ports: Sequence[int]) -> str:
+    """``7073 to 7075 and 7079`` of 7073, 7074, 7075, 7079."""
+    runs: list[list[int]] = []
+    for port in ports:
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    return " and ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:

@@ -61,7 +61,8 @@ class RunScreen:
         elif isinstance(event, HostReleased):
             self._say(f"{event.group}/{event.host}: released: its programs are done")
         elif isinstance(event, DataWorkerLost):
-            self._say(f"{event.group}/{event.host}: {sentence(event)} (run degraded)")
+            degraded = "" if event.fatal else " (run degraded)"
+            self._say(f"{event.group}/{event.host}: {sentence(event)}{degraded}")
         elif isinstance(event, HostLost):
             self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
         elif isinstance(event, ChannelProgress):
@@ -70,7 +71,8 @@ class RunScreen:
                 self._say(f"channel {event.channel}: {event.files} files, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
             how = ended(event.exit_code, event.signal)
-            self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}")
+            why = f": {event.reason}" if event.reason else ""
+            self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}{why}")
 
     def metric(self, stream: Stream, metric: Metric) -> None:
         """Takes a metric into the progress line."""

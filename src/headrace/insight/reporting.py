@@ -241,6 +241,7 @@ def judge(
                 usage=_usage(groups),
                 silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
                 window=window,
+                servers=any(servers.values()),
             )
         ),
         time_to_train=time_to_train(state, plan),

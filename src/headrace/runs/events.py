@@ -170,9 +170,14 @@ class ServerReady(_Event, frozen=True, tag="server_ready"):
 
 
 class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
-    """Who serves data (executor, feed server, server of tf.data.service) is gone while the job goes on, degraded.
+    """Who serves data (executor, feed server, server of tf.data.service) is gone.
 
-    `recovered` says that it was replaced. `stream` is its name when it is a server of tf.data.service, else empty.
+    Attributes:
+        group, host: where.
+        reason: how.
+        recovered: it was replaced.
+        stream: its name when it is a server of tf.data.service, else empty.
+        fatal: the job cannot go on, for nobody can serve any more or none could for long; else it goes on, degraded.
     """
 
     group: str
@@ -180,6 +185,7 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
     reason: str
     recovered: bool = False
     stream: str = ""
+    fatal: bool = False
 
 
 class ChannelProgress(_Event, frozen=True, tag="channel_progress"):

@@ -80,7 +80,8 @@ def sentence(event: Event) -> str:
         return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
     if isinstance(event, DataWorkerLost):
         who = "dispatcher" if event.stream == _DISPATCHER else "data worker"
-        return f"{who} lost: {event.reason}; {'replaced' if event.recovered else 'the job goes on without it'}"
+        without = "the job cannot go on" if event.fatal else "the job goes on without it"
+        return f"{who} lost: {event.reason}; {'replaced' if event.recovered else without}"
     if isinstance(event, JobFinished | RunFinished):
         who = "job" if isinstance(event, JobFinished) else "run"
         return f"{who} finished: {event.status.value}" + (f": {event.cause}" if event.cause else "")

@@ -25,7 +25,7 @@ from headrace.engines.local.limits_cgroup import RunGroups
 from headrace.engines.local.scratch import scratch_dir
 from headrace.errors import HeadraceError
 from headrace.instance.launch import HostPlan, LaunchPlan
-from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
+from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, oom_words
 from headrace.processes.spawn import spawn
@@ -170,7 +170,8 @@ class Agents:
         os.close(agent.lifeline)
         how = f"agent {_how_it_ended(agent, status)}"
         if agent.host.name != self._plan.leader:
-            self._tell(self._plan.leader, AgentGone(agent.host.name, how))
+            deaf = agent.process.returncode == COORDINATOR_LOST
+            self._tell(self._plan.leader, AgentGone(agent.host.name, how, deaf))
             # The leader alone, and others have given up waiting for its word, or have its last word: it must come to an
             # end. When they were killed, or released, it goes on.
             alone = (

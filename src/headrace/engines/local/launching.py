@@ -16,6 +16,7 @@ from pathlib import Path
 from headrace.engines.local.handle import DetachedHandle, Handle
 from headrace.errors import EngineRefused
 from headrace.instance.lifeline import RUN_ID
+from headrace.processes.table import name_of_exit
 from headrace.runs import RunPaths, read_header
 
 SUPERVISOR = "headrace.engines.local.supervisor"
@@ -61,7 +62,14 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
     while read_header(paths).supervisor_pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
             words = (paths.engine / "supervisor.log").read_text(errors="replace").strip()
-            raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
+            code = process.returncode
+            hint = ""
+            if code is None:
+                words = words or f"it said nothing for {SUPERVISOR_SECONDS:g} s"
+            elif code < 0:
+                words = f"it was {name_of_exit(None, -code)}"
+                hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"
+            raise EngineRefused(f"the engine's supervisor did not start: {words or name_of_exit(code, None)}", hint)
         time.sleep(0.005)
 
 

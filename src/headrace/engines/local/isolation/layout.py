@@ -19,6 +19,7 @@ BITS = 16
 CANDIDATES = ("10.77", "10.177", "172.29", "192.168", "198.18")
 ROUTES = "/proc/net/route"
 RESOLVER = "/etc/resolv.conf"
+CLOSED = "closed"  # in the last message of the network's keeper: how pasta ended, a wait status
 HOSTS_SECONDS = 30.0  # for the first process of an instance to be there
 MACHINE_ADDRESS = "169.254.77.1"  # where instances with a way out find what listens on the machine's 127.0.0.1
 MACHINE_NAME = "machine.headrace.internal"
