@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.engines.local.channels import redirect_links, views_of
 from headrace.engines.local.isolation import layout, syscalls
 from headrace.engines.local.isolation.probing import examine
 from headrace.engines.local.scratch import scratch_dir
 from headrace.instance.launch import LaunchPlan
 from headrace.job import Job
-from headrace.job.values import parse_bandwidth
 from headrace.runs import RunPaths
 
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
