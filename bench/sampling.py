@@ -26,6 +26,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from headrace.agent.activity import Activity
 from headrace.agent.measuring import Measuring
 from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, MetricDefinition
 from headrace.processes.table import descendants
@@ -62,7 +63,7 @@ async def measured(row: str, folder: Path, seconds: float) -> float:
     measuring = None
     if row in ("sampling", "values"):
         definitions = DEFINITIONS if row == "values" else ()
-        measuring = Measuring(plan(folder, definitions), "algo-1", RunPaths(folder), lambda text: None)
+        measuring = Measuring(plan(folder, definitions), "algo-1", RunPaths(folder), lambda text: None, Activity())
         await asyncio.sleep(1.5)  # NVML begins in a thread of its own
     began = time.process_time()
     work: list[Awaitable[None]] = []

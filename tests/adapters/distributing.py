@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import warnings
 
 import tensorflow as tf
@@ -72,6 +73,23 @@ attempt("here-python", numbers(3).map(lambda row: tf.py_function(python, [row], 
 attempt("here-consumer", numbers(3).repeat(), consumer_index=2, num_consumers=2)
 attempt("here-finite", numbers(3), consumer_index=0, num_consumers=2)
 attempt("here-list", [1, 2, 3])
+cache = service.CrossTrainerCache(trainer_id="a")
+attempt("here-cache-kind", numbers(3).repeat(), cross_trainer_cache="x")
+attempt("here-cache-end", numbers(3), cross_trainer_cache=cache)
+attempt("here-cache-rounds", numbers(3).repeat(), cross_trainer_cache=cache, consumer_index=0, num_consumers=1)
+attempt("here-requests", numbers(3), max_outstanding_requests=0)
+attempt("here-service", numbers(3), service="")
+with tempfile.TemporaryDirectory() as folder:
+    snapshot = numbers(3).snapshot(folder)
+    attempt("here-snapshot", snapshot.map(lambda row: row + 1))
+    attempt("snapshot-off", snapshot, service=address, processing_mode="off")
+    attempt("snapshot-inside", numbers(3).interleave(lambda row: numbers(2).snapshot(folder)), service=address)
+attempt("here-csv", tf.data.experimental.CsvDataset([__file__], [tf.string]))
+os.environ["HEADRACE_TF_DATA_SERVICE"] = nobody  # with a service the same is said, before anybody waits for it
+attempt("there-requests", numbers(3), max_outstanding_requests=0)
+attempt("there-service", numbers(3), service="")
+attempt("there-cache-end", numbers(3), cross_trainer_cache=cache)
+del os.environ["HEADRACE_TF_DATA_SERVICE"]
 with tf.Graph().as_default():
     attempt("here-graph", numbers(3))
 os.environ["WORLD_SIZE"] = "4"

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,29 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     model.fit(images, epochs=2, initial_epoch=1, verbose=0, callbacks=[note])  # the rest: shorter than an epoch
     model.fit(images, epochs=3, initial_epoch=2, verbose=0, callbacks=[note])
     saw["places"] = [(place["epoch"], place["step"]) for place in places]
+
+    # Keras, directly: the data set says how long an epoch is.
+    fields = {"image": tf.keras.layers.Input((4, 3)), "noise": tf.keras.layers.Input(())}
+    direct = tf.keras.Model(fields, tf.keras.layers.Dense(1)(tf.keras.layers.Flatten()(fields["image"])))
+    direct.compile("sgd", "mse", jit_compile=False)
+    saw["batches"] = int(resumed.cardinality())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        direct.fit(resumed, epochs=2, verbose=0)
+    saw["warned"] = [str(each.message) for each in caught if "ran out of data" in str(each.message)]
+    steps: dict[int, int] = {}
+    count = tf.keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: steps.update({epoch: 0}),
+        on_train_batch_end=lambda batch, logs: steps.update({max(steps): batch + 1}),
+    )
+    resumed.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first of them is shorter, and Keras says so
+        direct.fit(resumed, epochs=4, initial_epoch=1, verbose=0, callbacks=[count])
+    saw["steps of epochs"] = list(steps.values())
+    skipping = headrace.tensorflow.feed(array_data.pictures(), 8, on_error="skip")
+    saw["batches with skipping"] = int(skipping.cardinality())
+    skipping.close()
 
     # Mistakes.
     before = psutil.Process().children(recursive=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -176,3 +177,30 @@ def test_a_failed_job_raises_with_the_first_cause(script: str, tmp_path: Path) -
     (tmp_path / "train.py").write_text("raise SystemExit(3)")
     with pytest.raises(RunFailed, match="exited with code 3"):
         PyTorch(script, instance_type="local", instance_count=1).fit(logs=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"hyperparameters": 3}, "hyperparameters"),
+        ({"hyperparameters": "x"}, "hyperparameters"),
+        ({"hyperparameters": []}, "hyperparameters"),
+        ({"hyperparameters": {1: 2}}, "hyperparameters"),
+        ({"environment": 3}, "environment"),
+        ({"instance_type": None, "instance_count": None, "instance_groups": 3}, "instance_groups"),
+        ({"distribution": "x"}, "distribution"),
+    ],
+)
+def test_a_value_of_the_wrong_type_has_its_field_told(script: str, arguments: dict[str, object], field: str) -> None:
+    with pytest.raises(JobInvalid) as refused:
+        PyTorch(script, **{"instance_type": "ml.c5.xlarge", "instance_count": 1, **arguments}).job(job_name="j")
+    (problem,) = refused.value.problems
+    assert problem.field.startswith(field)
+    assert "must be" in problem.message
+    assert problem.value
+
+
+def test_the_region_of_a_session_is_the_jobs(script: str) -> None:
+    session = SimpleNamespace(boto_region_name="eu-west-3")
+    job = PyTorch(script, instance_type="local", instance_count=1, sagemaker_session=session).job(job_name="j")
+    assert job.reserved_texts == {"sagemaker_region": '"eu-west-3"'}

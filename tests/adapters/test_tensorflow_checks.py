@@ -11,11 +11,13 @@ from headrace.adapters.tensorflow_checks import (
     check_consumer,
     check_dataset,
     check_name,
+    check_options,
     check_rounds,
     mode_of,
-    ranks_of,
     warn_shares,
 )
+from headrace.adapters.tensorflow_likeness import Likeness, certain_differences, possible_differences
+from headrace.adapters.tensorflow_ranks import rank_name, ranks_of
 from headrace.errors import PipelineError, UsageError
 
 
@@ -56,10 +58,12 @@ def test_right_numbers_of_ranks_are_taken():
 
 
 def test_names_and_compressions_are_checked():
-    with pytest.raises(UsageError, match="name must be a text"):
+    with pytest.raises(UsageError, match="name must be a text") as refused:
         check_name("")
-    with pytest.raises(UsageError, match="not 'gzip'"):
+    assert "share the elements" in refused.value.hint
+    with pytest.raises(UsageError, match="not 'gzip'") as refused:
         check_compression("gzip")
+    assert "None sends the elements as they are" in refused.value.hint
     check_compression(None)
 
 
@@ -97,7 +101,78 @@ def test_several_ranks_on_a_data_set_that_ends_are_warned():
         ({"TF_CONFIG": json.dumps({"cluster": {"ps": ["a:1"]}})}, 1),
         ({"TF_CONFIG": "nonsense"}, 1),
         ({"TF_CONFIG": "[]"}, 1),
+        ({"SM_CURRENT_INSTANCE_GROUP_HOSTS": '["algo-2","algo-3"]'}, 2),  # each runs the script: no distribution
+        ({"SM_CURRENT_INSTANCE_GROUP_HOSTS": '["algo-2","algo-3"]', "WORLD_SIZE": "8"}, 8),
+        ({"SM_CURRENT_INSTANCE_GROUP_HOSTS": "nonsense"}, 1),
     ],
 )
 def test_the_number_of_ranks_is_what_the_launcher_says(variables, ranks):
     assert ranks_of(variables) == ranks
+
+
+PASSED_ON = {
+    "max_outstanding_requests": None,
+    "target_workers": "AUTO",
+    "data_transfer_protocol": None,
+    "service": None,
+    "wait": 120.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "allowed", "hint"),
+    [
+        ("max_outstanding_requests", [0, -2, "4", True, 1.5], "a whole number of at least 1, or None", "AUTOTUNE"),
+        ("target_workers", ["foo", "", None, 1], "one of AUTO, ANY, LOCAL", "which a job does not start"),
+        ("data_transfer_protocol", ["rdma", "", 1], "'grpc' or None", "gRPC"),
+        ("service", [7072, "", b"grpc://h:1"], "an address, grpc://host:port, or None", "leave it out in a job"),
+        ("wait", ["x", -1, True, None, float("inf"), float("nan")], "seconds of at least 0", "default is 120"),
+    ],
+)
+def test_what_is_passed_on_is_checked_with_value_and_what_is_allowed(option, wrong, allowed, hint):
+    for value in wrong:
+        with pytest.raises(UsageError) as refused:
+            check_options(**PASSED_ON | {option: value})
+        assert refused.value.message.startswith(f"{option} must be ")
+        assert allowed in refused.value.message
+        assert refused.value.message.endswith(f", not {value!r}")
+        assert hint in refused.value.hint
+
+
+def test_right_options_are_taken():
+    check_options(**PASSED_ON)
+    check_options(
+        max_outstanding_requests=1, target_workers="any", data_transfer_protocol="grpc", service="grpc://h:1", wait=0
+    )
+    check_options(**PASSED_ON | {"max_outstanding_requests": -1})  # tf.data.AUTOTUNE
+
+
+FACTS = Likeness(elements="", structure="int64", shards="", sources="a", seeds="b", rest="c")
+
+
+@pytest.mark.parametrize(
+    ("fact", "there", "words"),
+    [
+        ("shards", "0 of 2", "shard none, there 0 of 2"),
+        ("elements", "100", "no known number of elements, there 100"),
+        ("structure", "float32", "elements int64, there float32"),
+        ("sources", "z", "made from other files or numbers"),
+    ],
+)
+def test_facts_that_make_other_data_are_told_in_words(fact, there, words):
+    other = Likeness(**FACTS.as_dict() | {fact: there})
+    assert certain_differences(FACTS, other) == [words]
+    assert possible_differences(FACTS, other) == []
+
+
+def test_other_facts_need_not_make_other_data():
+    other = Likeness(**FACTS.as_dict() | {"seeds": "y", "rest": "z"})
+    assert certain_differences(FACTS, other) == []
+    assert possible_differences(FACTS, other) == ["random seeds", "operations or constants"]
+
+
+def test_a_process_is_called_by_rank_group_and_host():
+    job = {"SM_CURRENT_HOST": "algo-2", "SM_CURRENT_INSTANCE_GROUP": "dnn"}
+    assert rank_name(job | {"OMPI_COMM_WORLD_RANK": "1"}) == "rank 1 (dnn/algo-2)"
+    assert rank_name(job) == "dnn/algo-2"
+    assert rank_name({"RANK": "3"}).startswith("rank 3 (process ")

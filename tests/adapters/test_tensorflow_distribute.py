@@ -91,11 +91,36 @@ def test_tensorflow_s_own_words_for_the_modes_are_taken(found):
         ("here-list", "UsageError", "distribute takes a tf.data.Dataset, not list"),
         ("here-graph", "UsageError", "inside a graph"),
         ("finite", "PipelineError", "this one has 3 elements"),
+        ("here-cache-kind", "UsageError", "a CrossTrainerCache or None, not 'x'"),
+        ("here-cache-end", "PipelineError", "cross_trainer_cache needs a data set without an end; this one has 3"),
+        ("here-cache-rounds", "UsageError", "coordinated reads (consumer_index, num_consumers) exclude each other"),
+        (
+            "here-requests",
+            "UsageError",
+            "max_outstanding_requests must be a whole number of at least 1, or None, not 0",
+        ),
+        ("here-service", "UsageError", "service must be an address, grpc://host:port, or None, not ''"),
+        ("here-snapshot", "PipelineError", "TensorFlow cannot divide what snapshot() reads"),
+        ("here-csv", "PipelineError", "TensorFlow cannot divide what CsvDataset reads"),
+        (
+            "there-requests",
+            "UsageError",
+            "max_outstanding_requests must be a whole number of at least 1, or None, not 0",
+        ),
+        ("there-service", "UsageError", "service must be an address, grpc://host:port, or None, not ''"),
+        ("there-cache-end", "PipelineError", "cross_trainer_cache needs a data set without an end; this one has 3"),
     ],
 )
 def test_without_a_service_or_before_the_dispatcher_is_asked_the_same_mistakes_are_found(found, name, kind, words):
     assert found[name][0] == kind
     assert words in found[name][1]
+
+
+def test_what_cannot_be_divided_is_told_what_to_use_instead_and_is_taken_where_it_need_not_be(found):
+    hint = found["here-snapshot"][2]
+    assert "cache() in place of snapshot()" in hint
+    assert "processing_mode='off'" in hint
+    assert [found["snapshot-off"], found["snapshot-inside"]] == ["taken", "taken"]
 
 
 def test_ranks_that_share_a_data_set_that_ends_are_warned_once_there_is_a_service(found):

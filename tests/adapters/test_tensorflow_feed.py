@@ -73,6 +73,13 @@ def test_keras_trains_from_a_position_on(saw: dict[str, Any]) -> None:
     assert saw["places"] == [*rest, [2, 0], *epoch, [3, 0]]
 
 
+def test_keras_knows_how_long_an_epoch_is_also_after_a_shorter_one(saw: dict[str, Any]) -> None:
+    assert saw["batches"] == 12
+    assert saw["warned"] == []
+    assert saw["steps of epochs"] == [7, 12, 12]
+    assert saw["batches with skipping"] == -2, "nobody knows"
+
+
 def test_samples_that_are_no_tensors_are_refused(saw: dict[str, Any]) -> None:
     assert "a batch holds a str, which is no tensor" in saw["words"]
     assert "NumPy arrays" in saw["words"]

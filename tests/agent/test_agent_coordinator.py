@@ -46,12 +46,12 @@ class Play:
     def exit(self, host, stream, exit_code=None, number=None, lines=(), stopped=False):
         self.say(host, Exited(stream, self.now, exit_code, number, stopped, tuple(lines)))
 
-    def wait(self, seconds, alive=()):
+    def wait(self, seconds, alive=(), carrier=True):
         for _ in range(round(seconds * 10)):
             self.now = round(self.now + 0.1, 3)
             for host in alive:
                 self.take(self.core.report(host, Report(0, Heartbeat()), self.now))
-            self.take(self.core.tick(self.now))
+            self.take(self.core.tick(self.now, carrier))
 
     def end(self, *hosts):
         for host in hosts:
@@ -196,6 +196,47 @@ def test_the_leader_is_cut_off_when_all_others_are_silent():
     assert silence("algo-2", alive=("algo-1", "algo-3")) == "dnn/algo-2[agent]: silent for 5 s"
 
 
+def test_of_two_hosts_that_do_not_hear_each_other_the_one_whose_cable_is_pulled_is_cut_off():
+    for carrier, words in (
+        (True, "dnn/algo-2[agent]: silent for 5 s"),
+        (False, "dnn/algo-1[agent]: cut off: algo-2 is silent for 5 s, and its own cable is pulled"),
+    ):
+        play = started(scripts("dnn", "algo-1", "algo-2"))
+        play.wait(7, alive=["algo-1"], carrier=carrier)
+        play.end("algo-1")
+        assert str(play.verdict.cause) == words
+
+
+def test_an_agent_that_gave_up_for_want_of_the_coordinator_is_as_silent_as_the_coordinator_was_for_it():
+    play = started(scripts("dnn", "algo-1", "algo-2", "algo-3"))
+    for host in ("algo-3", "algo-2"):
+        play.take(play.core.host_gone(host, "agent exited with code 3", play.now, deaf=True))
+    play.wait(1, alive=["algo-1"])
+    play.end("algo-1")
+    assert [(lost.host, lost.reason) for lost in play.of(HostLost)] == [
+        ("algo-3", "silent for 5 s"),
+        ("algo-2", "silent for 5 s"),
+    ]
+    assert str(play.verdict.cause) == "dnn/algo-1[agent]: cut off: all other hosts are silent for 5 s"
+
+
+def test_the_leader_is_cut_off_from_all_that_serve_data():
+    play = started(scripts("dnn", "algo-1"), workers("data", "algo-2", "algo-3"))
+    play.say("algo-2", FeedUp(1))
+    play.say("algo-3", FeedUp(1))
+    play.wait(7, alive=["algo-1"])
+    play.end("algo-1")
+    assert str(play.verdict.cause) == "dnn/algo-1[agent]: cut off: all other hosts are silent for 5 s"
+
+
+def test_a_killed_agent_stays_killed_while_a_cable_is_pulled():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.take(play.core.host_gone("algo-2", "agent killed by SIGKILL", play.now))
+    play.wait(1, alive=["algo-1"], carrier=False)
+    play.end("algo-1")
+    assert str(play.verdict.cause) == "dnn/algo-2[agent]: agent killed by SIGKILL"
+
+
 def test_a_broken_stream_within_the_limit_is_no_loss():
     play = started(scripts("dnn", "algo-1", "algo-2"))
     play.take(play.core.disconnected("algo-2", play.now))
@@ -303,6 +344,7 @@ def test_when_the_last_feed_host_is_gone_the_job_fails_and_names_it():
     play.end("algo-1", "algo-2", "algo-3")
     assert play.verdict.status is Status.FAILED
     assert str(play.verdict.cause) == "data/algo-3[feed]: no data worker is left: feed server killed by SIGKILL"
+    assert [event.fatal for event in play.of(DataWorkerLost)] == [False, True]
 
 
 def test_a_trainer_that_gave_up_on_its_feed_is_not_blamed():

@@ -9,7 +9,9 @@ from agent_plans import make_plan, scripts
 
 from headrace.agent.host import HostAgent
 from headrace.agent.hostprograms import HostPrograms
-from headrace.agent.messages import Orders, StopOrder
+from headrace.agent.messages import Heartbeat, Orders, StopOrder
+from headrace.instance.launch import TfDataPlan
+from headrace.runs.metrics import HostSecond
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -29,3 +31,29 @@ def test_a_host_that_is_ending_starts_no_programs_any_more(tmp_path, monkeypatch
 
     asyncio.run(run())
     assert begun == ([] if stopped else ["0"])
+
+
+def test_a_heartbeat_tells_when_the_host_last_worked_and_last_sent_data_where_a_stall_may_be_judged(
+    tmp_path, monkeypatch
+) -> None:
+    def second(t: float, cpu: float) -> HostSecond:
+        return HostSecond(t=t, cpu=cpu, cores=1, rss=1, processes=1)
+
+    async def run() -> tuple[list[Heartbeat], Heartbeat]:
+        plan = make_plan(scripts("dnn", "algo-1", "algo-2"), base=tmp_path, tf_data=TfDataPlan(("dnn",)))
+        agent = HostAgent(plan, "algo-2", b"secret", lifeline=False)
+        now = [1e9]
+        monkeypatch.setattr(agent._activity, "_clock", lambda: now[0])
+        agent._activity.used(second(0, 0.0))
+        agent._activity.used(second(1, 1.0))
+        beats = []
+        for sent in (5, 5, 6):
+            now[0] += 10
+            agent._services._servers["tf-worker-0"]._take(b'{"event": "alive", "sent": %d}' % sent)
+            beats.append(agent._heartbeat())
+        return beats, HostAgent(make_plan(scripts("dnn", "algo-1", "algo-2"), base=tmp_path), "algo-2", b"secret",
+                                lifeline=False)._heartbeat()  # fmt: skip
+
+    beats, other = asyncio.run(run())
+    assert [(beat.idle, beat.unsent) for beat in beats] == [(10, 0), (20, 10), (30, 0)]
+    assert other == Heartbeat()

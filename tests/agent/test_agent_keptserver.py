@@ -15,6 +15,7 @@ class Process:
 
     exit_code = None
     signal = signal.SIGKILL
+    reason = ""
 
     def __init__(self, end):
         self.end = end
@@ -123,6 +124,15 @@ def test_one_that_says_that_it_cannot_run_is_not_started_again():
         await asyncio.sleep(0.1)
         assert made.downs == [("has no library", True)]
         assert made.kept.starts == 1
+
+    scene(play)
+
+
+def test_what_is_known_of_its_end_is_told_rather_than_the_signal():
+    async def play(made):
+        made.processes[0].reason = "killed by the kernel for memory"
+        made.die()
+        assert made.downs == [("killed by the kernel for memory", False)]
 
     scene(play)
 

@@ -7,6 +7,7 @@ import asyncio
 from agent_plans import make_plan, scripts
 
 from headrace.agent import measuring
+from headrace.agent.activity import Activity
 from headrace.agent.measuring import Measuring
 from headrace.runs import Run, RunPaths
 
@@ -20,7 +21,7 @@ def test_nothing_is_written_after_the_last_time(tmp_path, monkeypatch) -> None:
         return sum(len(found) for found in run.host_seconds().values())
 
     async def host() -> None:
-        made = Measuring(plan, "algo-1", run.paths, lambda _: None)
+        made = Measuring(plan, "algo-1", run.paths, lambda _: None, Activity())
         task = asyncio.ensure_future(made.run())
         while records() < 3:
             await asyncio.sleep(0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.agent.memory import RECENT, MemoryKills
-from headrace.agent.messages import ExecutorLost, FeedDown, FeedUp
+from headrace.agent.messages import ExecutorLost, FeedUp
 from headrace.processes import oom
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills
 
@@ -71,14 +71,12 @@ def test_a_program_that_fails_after_its_child_was_killed_says_so_once(host) -> N
 
 def test_lost_data_workers_are_named_and_other_messages_stay(host) -> None:
     lost = ExecutorLost("123 killed by SIGKILL", True)
-    down = FeedDown("killed by SIGKILL", False)
     assert host.kills.explain(lost) is lost
-    host.set(2)
+    host.set(1)
     assert host.kills.explain(FeedUp(2)) == FeedUp(2)
     assert host.kills.explain(ExecutorLost("9 exited with code 1", True)).reason == "9 exited with code 1"
     assert host.kills.explain(lost) == ExecutorLost(f"123 {WORDS}", True)
-    assert host.kills.explain(down) == FeedDown(WORDS, False)
-    assert host.kills.explain(down) is down
+    assert host.kills.explain(lost) is lost
 
 
 def test_a_counter_that_cannot_be_read_is_noted_once_and_nothing_is_guessed(tmp_path) -> None:

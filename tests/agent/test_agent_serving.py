@@ -6,16 +6,19 @@ from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
 from headrace.agent.coordinator import Phase
-from headrace.agent.messages import FeedUp, Ready, ServerDown, ServerUp
-from headrace.agent.stall import GONE_LIMIT
+from headrace.agent.messages import FeedUp, Heartbeat, Ready, Report, ServerDown, ServerUp
+from headrace.agent.serving import MEMORY_WINDOW
+from headrace.agent.stall import GONE_LIMIT, SPIN_LIMIT
 from headrace.instance.launch import Readiness, TfDataPlan
+from headrace.processes.oom import oom_words
 from headrace.runs.events import DataWorkerLost, HostReleased, ServerReady, Status
+from headrace.runs.words import sentence
 
 
 def play(*, dnn=None, up=("algo-1", "algo-2"), **fields):
     """`data` (algo-1) with the dispatcher, `dnn` (algo-2); both have a worker."""
     plan = make_plan(workers("data", "algo-1", feed=0), dnn or scripts("dnn", "algo-2"),
-                     tf_data=TfDataPlan(("data", "dnn")), **fields)  # fmt: skip
+                     **{"tf_data": TfDataPlan(("data", "dnn")), **fields})  # fmt: skip
     made = Play(plan)
     made.come("algo-1", "algo-2")
     if "algo-1" in up:
@@ -80,8 +83,13 @@ def test_the_job_ends_with_its_last_worker():
     job.wait(1, ALIVE)
     job.end(*ALIVE)
     assert str(job.verdict.cause) == (
-        "dnn/algo-2[tf-worker-0]: no worker of tf.data.service is left: tf-worker-0 killed by SIGSEGV"
+        "dnn/algo-2[tf-worker-0]: no worker of tf.data.service is left, all 2 are down, the last first: "
+        "dnn/algo-2[tf-worker-0] killed by SIGSEGV; data/algo-1[tf-worker-0] killed by SIGKILL"
     )
+    assert [sentence(event).rpartition("; ")[2] for event in job.of(DataWorkerLost)] == [
+        "the job goes on without it",
+        "the job cannot go on",
+    ]
 
 
 def test_a_lost_host_takes_its_servers_with_it_and_counts_as_infrastructure():
@@ -91,7 +99,7 @@ def test_a_lost_host_takes_its_servers_with_it_and_counts_as_infrastructure():
     job.end("algo-2")
     cause = job.verdict.cause
     assert (cause.stream, cause.infrastructure) == ("tf-dispatcher", True)
-    assert [event.recovered for event in job.of(DataWorkerLost)] == [False, False]
+    assert [(event.recovered, event.fatal) for event in job.of(DataWorkerLost)] == [(False, True), (False, True)]
 
 
 def test_a_worker_that_is_gone_for_good_is_named_when_nothing_moves_any_more():
@@ -108,6 +116,124 @@ def test_a_worker_that_is_gone_for_good_is_named_when_nothing_moves_any_more():
         "is gone for good, and TensorFlow's client may wait for it: tf-worker-0 killed by SIGKILL; stalled: "
     )
     assert "dnn/algo-2[0]" in cause.reason
+
+
+def lost_one(**fields):
+    """A job that has lost the worker of algo-2 for good."""
+    job = play(**fields)
+    job.wait(5, ALIVE)
+    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    return job
+
+
+def quietly(job, seconds, *, idle=1e6, unsent=1e6):
+    """Nothing is printed or measured. `idle`, `unsent`: what the hosts tell each second."""
+    for _ in range(round(seconds)):
+        for host in ALIVE:
+            beat = Heartbeat({"0": 1e6} if host == "algo-2" else {}, idle, unsent)
+            job.take(job.core.report(host, Report(0, beat), job.now))
+        job.wait(1, ALIVE)
+
+
+@pytest.mark.parametrize("working", [{"unsent": 0.5}, {"idle": 0.5}])
+def test_a_quiet_training_goes_on_without_a_worker_while_another_one_sends_data_or_a_host_computes(working):
+    job = lost_one()
+    quietly(job, 3 * GONE_LIMIT, **working)
+    assert job.core.phase is Phase.RUNNING
+    quietly(job, GONE_LIMIT - 3)
+    assert job.core.phase is Phase.RUNNING
+    quietly(job, 5)
+    job.end(*ALIVE)
+    reason = job.verdict.cause.reason
+    assert "stalled: no output or metrics for 60 s; the quietest: dnn/algo-2[0]" in reason
+    assert "no worker of tf.data.service sent anything" in reason
+    assert "no host used 10% of a core or a GPU" in reason
+
+
+def test_ranks_that_only_spin_do_not_keep_a_job_without_data_for_ever_and_its_own_limit_comes_first():
+    spins = lost_one()
+    quietly(spins, SPIN_LIMIT - 3, idle=0.5)
+    assert spins.core.phase is Phase.RUNNING
+    quietly(spins, 5, idle=0.5)
+    spins.end(*ALIVE)
+    assert "stalled: no output or metrics for 600 s" in spins.verdict.cause.reason
+    assert "though processes used CPUs or GPUs" in spins.verdict.cause.reason
+    reads = lost_one()
+    quietly(reads, SPIN_LIMIT + 60, unsent=0.5)
+    assert reads.core.phase is Phase.RUNNING
+    limited = lost_one(stall_after=90.0)
+    quietly(limited, 80, idle=0.5, unsent=0.5)
+    assert limited.core.phase is Phase.RUNNING
+    quietly(limited, 15, idle=0.5, unsent=0.5)
+    assert limited.core.phase is Phase.STOPPING
+
+
+OOM = oom_words(3 << 29)
+
+
+@pytest.mark.parametrize("hosts", [("algo-1", "algo-1"), ("algo-1", "algo-2")])
+def test_the_second_kill_for_memory_ends_the_job_which_names_the_limit_and_what_to_do(hosts):
+    job = play()
+    job.say(hosts[0], ServerDown("tf-worker-0", OOM, False), ServerUp("tf-worker-0", "2.21.0"))
+    job.wait(30, ALIVE)
+    assert job.core.phase is Phase.RUNNING
+    job.say(hosts[1], ServerDown("tf-worker-0", OOM, False))
+    job.wait(1, ALIVE)
+    job.end(*ALIVE)
+    cause = job.verdict.cause
+    assert (cause.host, cause.stream) == (hosts[1], "tf-worker-0")
+    assert (
+        "for memory twice within an hour, the last: tf-worker-0 killed by the kernel for memory (OOM)" in cause.reason
+    )
+    assert "the instance's limit is 1.5 GiB; the pipeline needs less memory" in cause.reason
+    assert [(event.recovered, event.fatal) for event in job.of(DataWorkerLost)] == [(True, False), (False, True)]
+
+
+def test_kills_for_memory_that_are_more_than_an_hour_apart_do_not_end_the_job():
+    job = play()
+    for _ in range(3):
+        job.say("algo-1", ServerDown("tf-worker-0", OOM, False), ServerUp("tf-worker-0", "2.21.0"))
+        job.now += MEMORY_WINDOW
+    assert job.core.phase is Phase.RUNNING
+
+
+def test_a_server_that_cannot_run_where_it_should_ends_the_job_though_others_serve():
+    job = play(up=("algo-1",))
+    job.say("algo-2", ServerDown("tf-worker-0", "cannot import tensorflow; install it", True, refused=True))
+    job.wait(1, ALIVE)
+    job.end(*ALIVE)
+    assert str(job.verdict.cause) == (
+        "dnn/algo-2[tf-worker-0]: a server of tf.data.service cannot run: cannot import tensorflow; install it"
+    )
+    later = play()  # it has served: somebody took its port while it was down
+    later.say("algo-2", ServerDown("tf-worker-0", "port 7073 is in use", True, refused=True))
+    later.wait(1, ALIVE)
+    assert later.core.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("tolerant", "word", "blamed"),
+    [
+        (False, "NotFoundError: Iteration id 2000 not found", "tf-dispatcher"),
+        (False, "ValueError: a mistake of the script", "0"),
+        (True, "NotFoundError: Iteration id 2000 not found", "0"),
+    ],
+)
+def test_a_dispatcher_that_forgot_is_named_when_a_rank_fails_for_it_later(tolerant, word, blamed):
+    job = play(tf_data=TfDataPlan(("data", "dnn"), fault_tolerant=tolerant))
+    job.say("algo-1", ServerDown("tf-dispatcher", "killed by SIGKILL", False), ServerUp("tf-dispatcher", "2.21.0"))
+    job.wait(30, ALIVE)
+    assert job.core.phase is Phase.RUNNING  # a trainer that has read all its data can go on
+    job.exit("algo-2", "0", 1, lines=("Traceback", word))
+    job.wait(1, ALIVE)
+    job.end(*ALIVE)
+    cause = job.verdict.cause
+    assert cause.stream == blamed
+    if blamed == "tf-dispatcher":
+        assert cause.reason == (
+            "the dispatcher of tf.data.service has lost its state (fault_tolerant: false): tf-dispatcher killed by "
+            "SIGKILL; dnn/algo-2[0] then exited with code 1"
+        )
 
 
 def test_the_job_s_own_limit_holds_when_it_is_shorter_and_without_a_loss_nothing_stalls():

@@ -56,6 +56,8 @@ def test_it_ends_at_once_when_it_is_told_to(tmp_path: Path, dispatcher: str, sai
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == said
+        if code == 0:
+            assert server.stdout.readline() == b'{"event": "alive", "tasks": 3, "sent": 0}\n'
         server.terminate()
         assert server.wait(10) == code
     finally:

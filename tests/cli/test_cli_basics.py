@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -142,3 +143,11 @@ def test_an_output_that_cannot_be_written_is_an_error_not_a_traceback(cli: Cli) 
         _, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (1, "error: input/output: No space left on device\n")
     assert json.loads(cli("report", "one", "--output", "json").stdout)["job_name"] == "one"
+
+
+def test_python_m_headrace_is_the_command() -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "--version"], env=env, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == f"headrace {__version__}\n"

@@ -1,8 +1,11 @@
 """A launch plan as people read it."""
 
+import pytest
+
 from headrace.cli import planview
 from headrace.engines.local.limits import Machine
 from headrace.engines.local.planning import make_plan
+from headrace.errors import UsageError
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -22,7 +25,7 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
         instance_groups=groups,
         distribution=[
             {"torch_distributed": elastic, "instance_groups": ["dnn"]},
-            {"mpi": {"enabled": True, "custom_mpi_options": "-verbose"}, "instance_groups": ["old"]},
+            {"mpi": {"enabled": True, "custom_mpi_options": "-verbose --NCCL_DEBUG WARN"}, "instance_groups": ["old"]},
         ],
     )
     plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
@@ -31,7 +34,11 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
     assert shown["dnn"].stream == "torchrun"
     assert shown["dnn"].argv[:4] == ("py", "-m", "torch.distributed.run", "--nnodes=1:1")
     assert shown["dnn"].argv[-5:] == ("--no-python", "py", "train.py", "--epochs", "3")
-    assert shown["old"].argv == ("mpirun", "-verbose", "py", "train.py", "--epochs", "3")
+    where = ("--host", "127.0.1.3", "-np", "1")
+    assert shown["old"].argv == (
+        *("mpirun", *where, "-x", "NCCL_DEBUG=WARN", "-verbose"),
+        *("py", "train.py", "--epochs", "3"),
+    )
 
 
 def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
@@ -69,6 +76,31 @@ def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
     assert shown.storage == planview.StorageView(str(tmp_path / "out"), str(tmp_path / "kept"), "/opt/ml/checkpoints")
 
 
+@pytest.mark.parametrize(
+    ("workers", "ports", "words"),
+    [
+        (1, {}, "tf.data dispatcher 7072, tf.data worker 7073"),
+        (3, {}, "tf.data dispatcher 7072, tf.data workers 7073 to 7075"),
+        (3, {"control": 7074}, "tf.data dispatcher 7072, tf.data workers 7073 and 7075 to 7076"),
+    ],
+)
+def test_every_port_of_tf_data_is_told(tmp_path, workers, ports, words):
+    (tmp_path / "train.py").touch()
+    groups = [
+        {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": 1} for name in ("data", "dnn")
+    ]
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        instance_groups=groups,
+        data_service={"tf_data": {"enabled": True, "workers_per_host": workers}, "instance_groups": ["data"]},
+        engines={"local": {"ports": ports}},
+    )
+    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    assert planview.used_ports(shown) == f"ports: control {ports.get('control', 7071)}, {words}"
+
+
 def test_elastic_worlds_and_their_ports_are_told(tmp_path):
     (tmp_path / "train.py").touch()
     elastic = {"enabled": True, "processes_per_host": 1, "elastic": {"min_hosts": 1, "max_restarts": 3}}
@@ -84,3 +116,44 @@ def test_elastic_worlds_and_their_ports_are_told(tmp_path):
     (line,) = planview.worlds(shown)
     assert line.endswith(": 2 ranks, elastic from 1 host on, restarted 3 times at most")
     assert planview.used_ports(shown) == "ports: control 7071, ranks 7777"
+
+
+def test_an_option_of_mpirun_without_its_value_is_told(tmp_path):
+    (tmp_path / "train.py").touch()
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        instance_type="ml.c5.xlarge",
+        instance_count=1,
+        distribution={"mpi": {"enabled": True, "custom_mpi_options": "--NCCL_DEBUG"}},
+    )
+    plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
+    with pytest.raises(UsageError, match="custom_mpi_options: --NCCL_DEBUG needs a value"):
+        planview.view(job, plan)
+
+
+@pytest.mark.parametrize("way", [None, "torch_distributed", "mpi", "multi_worker_mirrored_strategy"])
+def test_variables_that_headrace_sets_over_the_users_are_told(tmp_path, way):
+    (tmp_path / "train.py").touch()
+    kept = {"AWS_REGION": "eu-west-1", "SM_OWN": "x", "PATH": "/bin", "PYTHONPATH": "/lib", "OMP_NUM_THREADS": "1"}
+    groups = [
+        {"instance_group_name": "data", "instance_type": "ml.c5.xlarge", "instance_count": 1},
+        {"instance_group_name": "dnn", "instance_type": "ml.c5.xlarge", "instance_count": 2},
+    ]
+    groups[1]["environment"] = {"SM_CHANNEL_TRAIN": "/elsewhere", "SM_HP_EPOCHS": "4", "TMP": "/t"}
+    job = Job(
+        "job",
+        source_dir=str(tmp_path),
+        entry_point="train.py",
+        hyperparameters={"epochs": 3},
+        inputs={"train": str(tmp_path)},
+        environment={**kept, "SM_HOSTS": "evil", "TRAINING_JOB_NAME": "foo", "CURRENT_HOST": "x", "WORLD_SIZE": "9"},
+        instance_groups=groups,
+        **({"distribution": {way: {"enabled": True}, "instance_groups": ["dnn"]}} if way else {}),
+    )
+    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")).without_effect
+    expected = ["environment.SM_HOSTS", "environment.TRAINING_JOB_NAME", "environment.CURRENT_HOST"]
+    expected += ["environment.WORLD_SIZE"] * (way == "torch_distributed")
+    expected += [f"instance_groups[1].environment.{name}" for name in ("SM_CHANNEL_TRAIN", "SM_HP_EPOCHS")]
+    assert [unused.field for unused in shown] == expected

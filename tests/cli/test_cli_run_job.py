@@ -261,3 +261,15 @@ def test_on_a_terminal_a_progress_line_shows_steps_rate_and_data_wait(
     assert child.wait(30) == 0
     assert seen.exists(), shown[-3000:]
     assert b"\x1b[36mdnn/algo-1[0]\x1b[0m written" in shown
+
+
+def test_names_that_the_locale_cannot_write_are_escaped_and_the_job_is_not_lost(cli: Cli, job_file: JobFile) -> None:
+    path = Path(job_file(HELLO))
+    path.write_text(path.read_text().replace("name: dnn", 'name: "dnü"'), encoding="utf-8")
+    cli.env |= {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = cli("run", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dn\\xfc/algo-1[0] I am algo-1" in done.stdout
+    status = cli("status", "small")
+    assert (status.returncode, status.stderr) == (0, "")
+    assert "dn\\xfc" in status.stdout

@@ -10,10 +10,11 @@ import pytest
 from headrace.cli import planview, progress, terminal
 from headrace.cli.planview import brief, work
 from headrace.cli.progress import Progress
+from headrace.cli.screen import RunScreen
 from headrace.cli.terminal import Terminal
 from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan
 from headrace.runs import HostSecond, LoaderSecond, LogLine, Stream
-from headrace.runs.events import ChannelProgress
+from headrace.runs.events import ChannelProgress, DataWorkerLost, ProgramExited
 
 A, B = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
 
@@ -127,3 +128,17 @@ def test_the_plan_in_brief_has_one_line_a_group() -> None:
         "isolation: none",
     ]
     assert work(GroupPlan("idle", "t", (), entry_point=False)) == "nothing"
+
+
+def test_who_was_lost_for_memory_is_said_and_whether_the_job_can_go_on() -> None:
+    out = io.StringIO()
+    screen = RunScreen(Terminal(out, interactive=False, colour=False))
+    where = {"t": 1.0, "group": "data", "host": "algo-1"}
+    screen.event(ProgramExited(**where, stream="tf-worker-0", signal=9, reason="killed by the kernel for memory (OOM)"))
+    for fatal in (False, True):
+        screen.event(DataWorkerLost(**where, reason="tf-worker-0 killed", stream="tf-worker-0", fatal=fatal))
+    assert [line.removeprefix("headrace: ") for line in out.getvalue().splitlines()] == [
+        "data/algo-1[tf-worker-0]: ended with SIGKILL: killed by the kernel for memory (OOM)",
+        "data/algo-1: data worker lost: tf-worker-0 killed; the job goes on without it (run degraded)",
+        "data/algo-1: data worker lost: tf-worker-0 killed; the job cannot go on",
+    ]

@@ -114,6 +114,31 @@ def helper(name: str) -> Victim:
     return lambda play: play.found(f"headrace.engines.local.{name} ")
 
 
+def daemon_proxy(play: Play) -> int:
+    """The process that mpirun takes for its daemon on algo-2."""
+    return play.found("proxy.py daemon ", without="mpirun --host")
+
+
+def rank_proxy(play: Play) -> int:
+    """The process that mpirun takes for a rank."""
+    return play.found("proxy.py rank ", without="mpirun --host")
+
+
+def entering(play: Play) -> int:
+    """A process that is about to become an isolated host."""
+    return play.found("isolation.enter ")
+
+
+def pasta(play: Play) -> int:
+    """The process that carries what goes out of the job's network."""
+    return play.found("pasta -q")
+
+
+def network(play: Play) -> int:
+    """The keeper of the job's network."""
+    return play.found("headrace.engines.local.isolation.network ")
+
+
 def executor(play: Play) -> int:
     """The data worker process behind the feed server."""
     server = play.program("algo-2", "feed")

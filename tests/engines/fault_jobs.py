@@ -83,6 +83,27 @@ WAIT = """
     print("done", flush=True)
 """
 WAITING = JobShape(WAIT)
+# Its programs end at once when told to, so that an agent that gives up is gone within a moment.
+OBEYING = WAITING.running(
+    """
+    import os, time
+    print("running", flush=True)
+    while not os.path.exists("all"):
+        time.sleep(0.02)
+    """
+)
+# A program of the first host sends SIGTERM to process 1 when told to.
+TERMINATING = WAITING.running(
+    """
+    import os, signal, time
+    print("running", flush=True)
+    while not os.path.exists("terminate"):
+        time.sleep(0.02)
+    if os.environ["SM_CURRENT_HOST"] == "algo-1":
+        os.kill(1, signal.SIGTERM)
+    time.sleep(600)
+    """
+)
 STALLING = WAITING.having(completion={"stall_after": 2})
 # Its programs eat memory when told to: 200 MiB are allowed.
 EATING = JobShape(

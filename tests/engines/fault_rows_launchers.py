@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fault_deeds import KILL, STOP, Deed, at, finishing, flag, nothing, program, programs_run, start, struck, then
+from fault_deeds import (
+    KILL,
+    STOP,
+    Deed,
+    at,
+    daemon_proxy,
+    finishing,
+    flag,
+    nothing,
+    program,
+    programs_run,
+    rank_proxy,
+    start,
+    struck,
+    then,
+)
 from fault_jobs import ELASTIC, MPI_JOB, TORCH_JOB
 from fault_row import Row
 
@@ -66,6 +81,19 @@ MPI = [
         at(start, STOP, program("algo-1", "mpirun")),
         r"dnn/algo-1\[mpirun\]: killed by SIGKILL: no rank was started within 5 s: mpirun on algo-1 is stopped.*",
         limit=20,
+        soak=True,
+    ),
+    Row(
+        "proxy of orted killed in the middle",
+        MPI_JOB,
+        at(RANKS, KILL, daemon_proxy),
+        r"dnn/algo-1\[orted\]: the process that stands for orted of algo-[12] at mpirun was killed by SIGKILL",
+    ),
+    Row(
+        "proxy of an MPI rank killed in the middle",
+        MPI_JOB,
+        at(RANKS, KILL, rank_proxy),
+        r"dnn/algo-[12]\[[0-3]\]: the process that stands for it at mpirun was killed by SIGKILL",
         soak=True,
     ),
     Row(

@@ -11,7 +11,9 @@ are much like another row.
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fault_deeds import (
     CONTINUE,
@@ -22,21 +24,25 @@ from fault_deeds import (
     caller,
     cut,
     engine_started,
+    entering,
     first_to_go,
     flag,
     helper,
     is_over,
     last_of,
     let_end,
+    network,
     part,
+    pasta,
     program,
     programs_run,
     start,
     stopping,
+    struck,
     supervisor,
     then,
 )
-from fault_jobs import EATING, KEEPING, MODEL, STALLING, WAITING
+from fault_jobs import EATING, KEEPING, MODEL, OBEYING, STALLING, TERMINATING, WAITING
 from fault_row import COMPLETED, STOOD_STILL, STOPPED, Row
 from fault_rows_data import DATA
 from fault_rows_input import INPUT
@@ -44,10 +50,14 @@ from fault_rows_launchers import LAUNCHERS
 
 from headrace.runs.events import SecondaryStatus
 
+if TYPE_CHECKING:
+    from fault_play import Play
+
 CALLER_DIED = r"the process that started the run \(pid \d+\) died"
 BOTH = programs_run(2)
 SUPERVISOR_KILLED = "the engine's supervisor was killed by SIGKILL"
-THREE = replace(WAITING, groups={"dnn": 3})
+THREE = replace(OBEYING, groups={"dnn": 3})
+SILENT = "silent for 5 s(, its connection is broken)?"
 LATE = WAITING.with_settings(start_timeout=4.0)
 
 PROGRAMS = [
@@ -161,9 +171,24 @@ AGENTS = [
     ),
     Row(
         "host cut off (silent for 5 s)",
-        WAITING.isolated(),
+        THREE.isolated(),
+        then(programs_run(3), cut("algo-2")),
+        rf"dnn/algo-2\[agent\]: {SILENT}",
+        limit=20,
+    ),
+    Row(
+        "one of two hosts cut off (silent for 5 s)",
+        OBEYING.isolated(),
         then(BOTH, cut("algo-2")),
-        r"dnn/algo-2\[agent\]: silent for 5 s, its connection is broken|dnn/algo-2\[agent\]: .*",
+        rf"dnn/algo-2\[agent\]: {SILENT}",
+        limit=20,
+        soak=True,
+    ),
+    Row(
+        "leader's host cut off, one of two (silent for 5 s)",
+        OBEYING.isolated(),
+        then(BOTH, cut("algo-1")),
+        r"dnn/algo-1\[agent\]: cut off: algo-2 is silent for 5 s, and its own cable is pulled",
         limit=20,
     ),
 ]
@@ -173,8 +198,20 @@ AGENTS += [
         "leader's host cut off (silent for 5 s)",
         THREE.isolated(),
         then(programs_run(3), cut("algo-1")),
-        r"dnn/algo-1\[agent\]: cut off: all other hosts are silent for 5 s",
+        r"dnn/algo-1\[agent\]: cut off: all other hosts are silent for 5 s, and its own cable is pulled",
         limit=20,
+    ),
+    Row(
+        "host killed while it is made",
+        OBEYING.isolated(),
+        at(start, KILL, entering),
+        "algo-[12] could not be isolated: its first process was killed by SIGKILL",
+    ),
+    Row(
+        "a program sends SIGTERM to process 1 of its host",
+        TERMINATING.isolated(),
+        then(BOTH, struck, flag("terminate")),
+        "the agent of algo-1 was told to stop by SIGTERM",
     ),
     Row(
         "agent out of memory",
@@ -183,6 +220,36 @@ AGENTS += [
         r"dnn/algo-2\[agent\]: agent killed by the kernel for memory \(OOM\): the instance's limit is 200 MiB",
         soak=True,
     ),
+]
+
+
+def reach_out(_: Play) -> None:
+    """The box gets an interface with a default route, so that there is something that a way out can lead to."""
+    for words in (
+        "link add out type veth peer name far",
+        "addr add 192.0.2.2/24 dev out",
+        "link set far up",
+        "link set out up",
+        "route add default via 192.0.2.1",
+    ):
+        subprocess.run(["ip", *words.split()], check=True)
+
+
+NETWORK = [
+    Row(
+        f"{what} {how}",
+        OBEYING.isolated(),
+        at(BOTH, number, victim),
+        f"the way out of the job's network failed: {who} {words}",
+        limit=limit,
+        machine=(reach_out,),
+        soak=number is STOP and victim is network,
+    )
+    for what, victim, who in (("pasta", pasta, "pasta"), ("keeper of the network", network, "its keeper"))
+    for how, number, words, limit in (
+        ("killed", KILL, "killed by SIGKILL", 10.0),
+        ("stopped (5 s)", STOP, STOOD_STILL, 16.0),
+    )
 ]
 
 ENGINE = [
@@ -255,4 +322,4 @@ ENGINE = [
     ),
 ]
 
-ROWS = {row.name: row for row in [*PROGRAMS, *AGENTS, *ENGINE, *DATA, *LAUNCHERS, *INPUT]}
+ROWS = {row.name: row for row in [*PROGRAMS, *AGENTS, *NETWORK, *ENGINE, *DATA, *LAUNCHERS, *INPUT]}

@@ -174,6 +174,35 @@ def test_the_next_attempt_knows_what_is_at_the_place(tmp_path: Path, place: Plac
     assert run.artefacts()["checkpoints"].files == 2  # said by the first; the second had nothing to do
 
 
+def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(tmp_path: Path, place: Place) -> None:
+    place.put("earlier", b"of another job")
+    run = HandMade.make(tmp_path / "run", hosts=3, checkpoints=place.uri)
+    assert run.run("restore") == (0, "")
+    with syncing(run) as process:
+        run.fill(1, {"checkpoints/one": b"1", "checkpoints/deep/both": b"of algo-1, earlier"})
+        os.utime(run.base(1) / "checkpoints/deep/both", (1, 1))
+        until(place.has(one=b"1"), SECONDS, "the first file")
+        run.fill(2, {"checkpoints/two": b"2", "checkpoints/deep/both": b"of algo-2, last"})
+        assert end(process)[0] == 0
+    run.fill(3, {"checkpoints/one": b"newer, and nobody could store it"})
+    untouched = (run.base(2) / "checkpoints/two").stat()
+    assert run.run("restore") == (0, "")
+    everywhere = {"earlier": b"of another job", "two": b"2", "deep/both": b"of algo-2, last"}
+    for number in (1, 2, 3):
+        for name, data in everywhere.items():
+            assert (run.base(number) / "checkpoints" / name).read_bytes() == data, (number, name)
+    ones = [(run.base(number) / "checkpoints/one").read_bytes() for number in (1, 2, 3)]
+    assert ones == [b"1", b"1", b"newer, and nobody could store it"]
+    assert (run.base(2) / "checkpoints/two").stat() == untouched
+    with syncing(run) as process:
+        run.fill(1, {"checkpoints/later": b"!"})
+        assert end(process)[0] == 0
+    assert place.files()["one"] == b"newer, and nobody could store it"
+    kept = run.artefacts()["checkpoints"]
+    assert (kept.files, kept.bytes) == (4, 1 + len("of algo-2, last") + 1 + len(ones[2])), "of both attempts"
+    assert [clash.path for clash in kept.clashes] == ["deep/both"], "an attempt writes over what an earlier one left"
+
+
 def test_no_checkpoints_yet_is_no_error(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     assert run.run("restore") == (0, "")

@@ -147,6 +147,16 @@ def test_a_supervisor_that_does_not_start_is_told_and_nothing_is_left(stage, mon
     assert not list((stage.folder / "home" / "runs").iterdir())
 
 
+def test_a_supervisor_that_is_killed_at_its_start_is_told_with_the_signal(stage, monkeypatch):
+    (stage.folder / "killed_at_once.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    monkeypatch.setenv("PYTHONPATH", str(stage.folder), prepend=os.pathsep)
+    monkeypatch.setattr("headrace.engines.local.launching.SUPERVISOR", "killed_at_once")
+    with pytest.raises(EngineRefused, match="supervisor did not start: it was killed by SIGKILL") as caught:
+        engines.start(stage.job(SLOW))
+    assert "memory" in caught.value.hint
+    assert not list((stage.folder / "home" / "runs").iterdir())
+
+
 def test_its_handle_waits_stops_and_has_the_last_word_too(stage):
     handle = engines.start(stage.job(SLOW), detach=True)
     stage.handles.append(handle)

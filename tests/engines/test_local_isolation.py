@@ -22,6 +22,7 @@ from headrace.engines.local.isolation.probing import examine
 from headrace.errors import UsageError
 from headrace.processes.table import descendants
 from headrace.runs import Run, RunPaths, Status, read_header
+from headrace.runs.events import StatusChanged
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.parametrize("stage", ["namespace"], indirect=True)]
 
@@ -201,7 +202,7 @@ def test_a_host_that_is_cut_off_is_lost_and_one_that_is_healed_in_time_is_not(st
     cut(handle.paths, "algo-2")
     assert_failed(handle, began, within=20)
     stage.assert_nothing_left(handle)
-    assert str(handle.cause).startswith("dnn/algo-2[agent]: ")
+    assert str(handle.cause).startswith("dnn/algo-2[agent]: silent for 5 s")
     with pytest.raises(UsageError, match="is not there"):
         heal(handle.paths, "algo-2")
     with pytest.raises(UsageError, match="no host 'algo-9'"):
@@ -279,6 +280,34 @@ def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, ma
     machine.assert_unchanged()
 
 
+def test_another_attempt_has_a_way_out_again(stage, machine):
+    if why := examine().outward:
+        pytest.skip(f"no way out here: {why}")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        script = f"""
+        import os, socket, time
+        try:
+            socket.create_connection(("{MACHINE_NAME}", {listener.getsockname()[1]}), timeout=2).close()
+            print("reached", flush=True)
+            while not os.path.exists("end"):
+                time.sleep(0.02)
+        except OSError as error:
+            print(error, flush=True)
+        """
+        handle = stage.start(script, retry={"attempts": 1})
+        until(said(handle, "reached"))
+        supervisor, _, _ = processes(handle)
+        commands = {each.pid: Path(f"/proc/{each.pid}/cmdline").read_bytes() for each in descendants(supervisor)}
+        kill(next(pid for pid, command in commands.items() if b"pasta\0-q" in command))
+        until(lambda: text(handle).count("reached") == 2)
+        flag(handle, "end")
+        assert handle.wait(20) is Status.COMPLETED
+    messages = [each.message for each in handle.run.events() if isinstance(each, StatusChanged)]
+    assert "Attempt 2 of 2, after: the way out of the job's network failed: pasta killed by SIGKILL" in messages
+    stage.assert_nothing_left(handle)
+    machine.assert_unchanged()
+
+
 def test_what_the_job_names_below_tmp_is_shown_in_its_private_tmp(stage, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)  # it would be remembered
     monkeypatch.setenv("TMPDIR", str(stage.folder.parent))  # the caller's own place for temporary files is not named
@@ -326,6 +355,17 @@ os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 os.execv(sys.executable, [sys.executable, *argv])
 """
+SPOIL = """
+import os, pathlib
+me = os.environ["SM_CURRENT_HOST"]
+plain = pathlib.Path("/opt/ml/input/data/plain")
+for folder in (plain, pathlib.Path("/opt/ml/input/data/dealt")):
+    (folder / me).write_text("spoilt")
+    (folder / me).unlink()
+    (folder / "new").mkdir()
+assert os.access("/elsewhere/kept", os.W_OK)
+assert sorted(os.listdir(plain)) == sorted({"algo-1", "algo-2", "new"} - {me})
+"""
 STRANGERS_JOB = """
 import os, signal, sys, time
 from headrace import engines
@@ -334,9 +374,14 @@ from headrace.job import Job
 from headrace.runs import read_header
 from headrace.runs.events import HostStarted
 ending = sys.argv[1]
+os.mkdir("data")
+for host in ("algo-1", "algo-2"):
+    open(f"data/{host}", "w").write("as it was")
 groups = [{"instance_group_name": "dnn", "instance_type": "ml.c5.xlarge", "instance_count": 2}]
 job = Job("job", source_dir="code", entry_point="train.py", instance_groups=groups,
-          engines={"local": {"isolation": "namespace", "stop_grace": 1}}, hyperparameters={"ending": ending})
+          engines={"local": {"isolation": "namespace", "stop_grace": 1}}, hyperparameters={"ending": ending},
+          checkpoint_local_path="/elsewhere/kept",
+          inputs={"plain": "data", "dealt": {"s3_data": "data", "distribution": "ShardedByS3Key"}})
 handle = engines.start(job)
 print(handle.id, handle.paths.root, read_header(handle.paths).supervisor_pid, flush=True)
 if ending != "well":
@@ -361,7 +406,7 @@ def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):
         home.chmod(0o777)
         (home / "code").mkdir()
         wait = "import time\ntime.sleep(600)" if ending == "killed" else ""
-        (home / "code" / "train.py").write_text(f"{textwrap.dedent(TALK)}\n{wait}")
+        (home / "code" / "train.py").write_text(f"{SPOIL}{textwrap.dedent(TALK)}\n{wait}")
         (home / "job.py").write_text(STRANGERS_JOB)
         package = str(Path(sys.modules["headrace"].__file__).parents[1])
         env = {**os.environ, "HOME": name, "HEADRACE_HOME": f"{name}/home", "PYTHONPATH": package,
@@ -380,3 +425,7 @@ def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):
         assert "algo-2 to 7777 from True" in told
         stage.observer.assert_nothing_left(run_id, Path(root))
         machine.assert_unchanged()
+        assert [(path.name, path.read_text()) for path in sorted((home / "data").iterdir())] == [
+            ("algo-1", "as it was"), ("algo-2", "as it was")
+        ]  # fmt: skip
+        assert not (Path(root) / "channels").exists()

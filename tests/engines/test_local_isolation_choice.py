@@ -9,12 +9,13 @@ import pytest
 from stage import groups
 
 from headrace import engines
+from headrace.cli import doctormachine
 from headrace.engines.local.isolation import layout, probing, uplink
 from headrace.engines.local.isolation.clashes import clashes
 from headrace.engines.local.isolation.layout import Instance, choose_network, hosts_text, resolver_text, shown_below_tmp
 from headrace.engines.local.isolation.probing import Findings, choose
 from headrace.errors import EngineRefused
-from headrace.instance.launch import NAMESPACE, NO_ISOLATION
+from headrace.instance.launch import NAMESPACE, NO_ISOLATION, Isolation
 from headrace.runs import runs_dir
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -224,6 +225,19 @@ def test_lines_that_count_on_hosts_of_their_own_are_named(stage):
     ]
     alone = stage.job(script, instance_groups=groups(dnn=1))
     assert [clash.kind for clash in clashes(alone)] == ["name", "tree"]
+
+
+def test_doctor_says_what_becomes_of_writes_to_channels(monkeypatch, capsys):
+    for why, words in (
+        ("", "stays with it"),
+        ("no good", "read their input channels: no good"),
+    ):
+        found = Findings("", "", True, False, why)
+        monkeypatch.setattr(probing, "examine", lambda found=found: found)
+        doctormachine.show(doctormachine.report("", ()))
+        assert words in capsys.readouterr().out
+    doctormachine.show(doctormachine.MachineReport(Isolation(), True))
+    assert "changes your own folder" in capsys.readouterr().out
 
 
 def test_doctor_says_which_level_works_and_what_would_clash(stage):

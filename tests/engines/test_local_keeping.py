@@ -11,6 +11,8 @@ from stage import Stage, said, text, until
 from wheels import wheel
 
 from headrace import engines
+from headrace.engines.local.engine import plan
+from headrace.engines.local.isolation.probing import examine
 from headrace.errors import EngineRefused
 from headrace.runs import Status
 from headrace.runs.events import CheckpointsRestored, RequirementsInstalled
@@ -90,7 +92,7 @@ def test_a_job_whose_model_cannot_be_stored_is_failed(stage: Stage, tmp_path: Pa
 
 
 @pytest.mark.parametrize("stage", [pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True)
-@pytest.mark.parametrize("folder", ["/tmp/deep/kept", "/opt/kept", "/srv/deep/kept", "/opt/ml/kept"])
+@pytest.mark.parametrize("folder", ["/tmp/deep/kept", "/opt/kept", "/srv/deep/kept", "/opt/ml/kept", "/elsewhere/kept"])
 def test_an_isolated_host_has_its_checkpoints_where_the_job_wants_them(
     stage: Stage, tmp_path: Path, folder: str
 ) -> None:
@@ -99,6 +101,10 @@ def test_an_isolated_host_has_its_checkpoints_where_the_job_wants_them(
         config = json.loads(pathlib.Path("/opt/ml/input/config/checkpointconfig.json").read_text())
         assert config == {{"LocalPath": {folder!r}}}, config
         pathlib.Path({folder!r}, os.environ["SM_CURRENT_HOST"]).write_text("saved")
+        print("ROOT", json.dumps(sorted(os.listdir("/"))))
+        assert "algo-2" in open("/etc/hosts").read()
+        assert os.listdir("/dev/shm") == []
+        assert len([name for name in os.listdir("/proc") if name.isdigit()]) < 10
     """
     kept = str(tmp_path / "kept")
     handle = stage.start(script, instance_count=2, checkpoint_local_path=folder, checkpoint_s3_uri=kept)
@@ -107,13 +113,26 @@ def test_an_isolated_host_has_its_checkpoints_where_the_job_wants_them(
     for host in ("algo-1", "algo-2"):
         assert (handle.paths.host(host) / where / host).read_text() == "saved"
     assert folder == "/opt/ml/kept" or not Path(folder).exists()
+    top = {path.name for path in Path("/").iterdir()} | {Path(folder).parts[1]}
+    roots = [line.text.removeprefix("ROOT ") for line in handle.run.logs() if line.text.startswith("ROOT ")]
+    assert roots == [json.dumps(sorted(top))] * 2, "all of the machine's root directory is there, and the folder"
     stage.assert_nothing_left(handle)
 
 
-@pytest.mark.parametrize("stage", [pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True)
-def test_a_path_that_no_instance_can_have_is_refused(stage: Stage) -> None:
-    with pytest.raises(EngineRefused, match="this machine has no /elsewhere"):
-        engines.start(stage.job("pass", checkpoint_local_path="/elsewhere/kept"))
+@pytest.mark.parametrize("isolation", ["none", pytest.param("namespace", marks=pytest.mark.namespaces)])
+def test_plan_refuses_a_folder_for_checkpoints_that_hosts_cannot_have(stage: Stage, isolation: str) -> None:
+    if isolation == "namespace" and (why := examine().namespace):
+        pytest.skip(f"no namespaces here: {why}")
+    local = {"isolation": isolation}
+    for folder in ("/", "/opt/ml", "/opt/ml/input/data", "/proc/kept", "/dev/shm/kept"):
+        with pytest.raises(EngineRefused, match="another use in an instance"):
+            plan(stage.job("pass", checkpoint_local_path=folder, local=local))
+    wanted = stage.job("pass", checkpoint_local_path="/elsewhere/kept", local=local)
+    if isolation == "none":
+        with pytest.raises(EngineRefused, match="hosts share one file system, and cannot each have /elsewhere/kept"):
+            plan(wanted)
+    else:
+        assert plan(wanted).isolation.level == "namespace"
 
 
 def test_requirements_are_there_for_the_program(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

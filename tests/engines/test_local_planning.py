@@ -12,6 +12,7 @@ from headrace.errors import JobInvalid
 from headrace.instance.launch import NAMESPACE, Isolation, Readiness, Retry
 from headrace.job import Job
 from headrace.runs import RunPaths
+from headrace.runs.describe import job_arn
 
 PATHS = RunPaths(Path("/runs/job-1"))
 
@@ -185,3 +186,7 @@ def test_a_second_world_beyond_the_last_port_is_refused():
             distribution=[{**torch, "instance_groups": ["a"]}, {**torch, "instance_groups": ["b"]}],
             engines={"local": {"ports": {"master": 65535}}},
         )
+
+
+def test_the_arn_of_the_programs_is_that_of_the_description():
+    assert plan(instance_groups=[group("a", 1)]).job_arn == job_arn("job")

@@ -1,5 +1,6 @@
 """What cannot start is refused before anything is created."""
 
+import errno
 import os
 import socket
 import threading
@@ -34,6 +35,22 @@ def test_a_port_in_use_is_named_with_its_address(stage, host, port, name):
     assert f"{name} port {stage.prefix}.{host}:{port}: in use" in refused.value.message
     assert "engines.local.ports" in refused.value.hint
     assert "address_prefix" in refused.value.hint
+    assert_nothing_was_created()
+
+
+def test_a_port_that_tensorflow_takes_on_all_addresses_is_named_with_the_one_setting_that_helps(stage):
+    base = 20000 + os.getpid() % 10000
+    job = stage.job(
+        SLEEP,
+        instance_groups=groups(dnn=1, data=1),
+        data_service={"tf_data": {"enabled": True}, "instance_groups": ["data"]},
+        local={"ports": {"tf_data": base}},
+    )
+    with socket.create_server((f"{stage.prefix}.9", base + 1)), pytest.raises(EngineRefused) as refused:
+        engines.start(job)
+    assert f"tf.data.service (tf-worker-0 of algo-2) port 0.0.0.0:{base + 1}: in use" in refused.value.message
+    assert refused.value.hint.endswith(f": --set engines.local.ports.tf_data={base + 1000}")
+    assert "address_prefix" not in refused.value.hint
     assert_nothing_was_created()
 
 
@@ -139,3 +156,19 @@ def test_checking_and_planning_create_nothing(stage):
     engines.check(job)
     engines.plan(job)
     assert not runs_dir().exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.ENOSPC, ("make room", "HEADRACE_HOME")), (errno.EROFS, ("read-only", "HEADRACE_HOME"))]
+)
+def test_a_disk_that_takes_no_run_is_told_with_the_folder_and_what_to_do(stage, monkeypatch, number, words):
+    def full(*_, **__):
+        raise OSError(number, os.strerror(number))  # as from write(2), which names no file
+
+    monkeypatch.setattr("headrace.engines.local.engine.create_run", full)
+    with pytest.raises(EngineRefused) as refused:
+        engines.start(stage.job(SLEEP))
+    assert str(runs_dir()) in refused.value.message
+    assert os.strerror(number) in refused.value.message
+    assert all(word in refused.value.hint for word in words)
+    assert_nothing_was_created()

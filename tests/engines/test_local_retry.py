@@ -79,6 +79,28 @@ def test_a_program_that_fails_is_retried_if_wanted_and_finds_its_checkpoints_onl
     assert (handle.paths.host("algo-2") / "model" / "weights").read_text() == "3"
 
 
+def test_another_attempt_finds_the_checkpoints_of_all_hosts_when_they_have_a_place(stage, tmp_path):
+    script = """
+    import os, pathlib, sys
+    folder = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints")
+    found = sorted(path.name for path in folder.iterdir())
+    print("found", *found, flush=True)
+    (folder / f"{os.environ['SM_CURRENT_HOST']}-{len(found)}").write_text("saved")
+    sys.exit(not found)
+    """
+    kept = str(tmp_path / "kept")
+    handle = stage.start(
+        script, instance_groups=groups(dnn=2), checkpoint_s3_uri=kept, retry={"attempts": 1, "on": "any"}
+    )
+    assert handle.wait(60) is Status.COMPLETED, text(handle)
+    for host in ("algo-1", "algo-2"):
+        assert text(handle, f"dnn/{host}[0]").splitlines() == ["found", "found algo-1-0 algo-2-0"]
+    statuses = [each.status.value for each in handle.run.state().transitions]
+    assert statuses == ["Starting", "Downloading", "Training", "Restarting", "Downloading", "Training", "Completed"]
+    assert [(each.name, each.files) for each in handle.run.artefacts] == [("checkpoints", 4)]
+    stage.assert_nothing_left(handle)
+
+
 @both_isolations
 def test_every_host_has_code_of_its_own_and_a_fresh_copy_for_every_attempt(stage):
     script = """

@@ -7,6 +7,8 @@ import time
 import pytest
 from stage import agent_pid, flag, groups, kill, pid_here, text, until
 
+from headrace.engines.local import limits, limits_machine
+from headrace.engines.local.limits_cgroup import MEMORY, find_places
 from headrace.errors import EngineRefused
 from headrace.insight import report
 from headrace.runs import Status
@@ -93,6 +95,7 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     handle = serving(stage, SHARED, ["data"], dnn=2)
     until(lambda: {row[0] for row in rows(handle)} == {"algo-2", "algo-3"}, TENSORFLOW_SECONDS, "rows of both")
     assert f"address grpc://{stage.address(handle, 'algo-1')}:7072" in text(handle)
+    assert text(handle).count("UserWarning: 2 ranks share the 1000000 elements") == 2, "two programs, no distribution"
     for stream in ("tf-worker-0", "tf-dispatcher"):
         until(lambda stream=stream: ready(handle, stream), 5)
         kill(started(handle, stream)[0])
@@ -121,6 +124,8 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     assert max(metric.cpu for metric in worker) > 0.5
     assert max(metric.rss for metric in worker) > 100 << 20
     assert {metric.workers for metric in used if metric.role == "dispatcher"} >= {1}
+    assert {metric.sent for metric in used if metric.role == "dispatcher"} == {None}
+    assert max(metric.sent or 0 for metric in worker) > len(numbers)  # at least a byte for each row
     shown = {server.stream: server for server in report(handle.run).servers}
     assert shown["tf-worker-0"].restarts == shown["tf-dispatcher"].restarts == 1
     assert shown["tf-worker-0"].server_cpu.value > 0
@@ -155,19 +160,23 @@ class Server:
     def __init__(self, config):
         pass
 
+class Eating(Server):
+    def _num_tasks(self):
+        self.held = b"x" * (1 << 30)
+
 class Dying(Server):
     def _num_tasks(self):
         os.kill(os.getpid(), signal.SIGKILL)
 
 service = types.SimpleNamespace(
     DispatcherConfig=dict, WorkerConfig=lambda *_, **__: None, DispatchServer=Server,
-    WorkerServer=Dying if os.environ.get("DYING") else Server,
+    WorkerServer={"DYING": Dying, "EATING": Eating}.get(os.environ.get("DOES"), Server),
 )
 data = types.SimpleNamespace(experimental=types.SimpleNamespace(service=service))
 """
 
 
-def pretending(stage, data, dnn):
+def pretending(stage, data, dnn, service=("data", "dnn")):
     """A job whose two groups have a TensorFlow that only says its version; its servers are processes all the same."""
     fake = stage.folder / "fake"
     (fake / "tensorflow").mkdir(parents=True)
@@ -178,7 +187,7 @@ def pretending(stage, data, dnn):
     return stage.start(
         "import time\nprint('up', flush=True)\ntime.sleep(120)",
         instance_groups=two,
-        data_service={"tf_data": {"enabled": True}, "instance_groups": ["data", "dnn"]},
+        data_service={"tf_data": {"enabled": True}, "instance_groups": list(service)},
         completion={"instance_groups": ["dnn"]},
         local={"ports": {"tf_data": 20000 + os.getpid() % 10000}},
     )
@@ -199,19 +208,41 @@ def test_servers_with_different_versions_end_the_job_which_names_them(stage):
 
 
 def test_workers_that_die_again_and_again_are_given_up_and_the_job_ends_with_their_names(stage):
-    same = {"FAKE_TENSORFLOW": "2.21.0", "DYING": "1"}
+    same = {"FAKE_TENSORFLOW": "2.21.0", "DOES": "DYING"}
     handle = pretending(stage, same, same)
-    assert "no worker of tf.data.service is left: tf-worker-0 killed by SIGKILL" in end_of(stage, handle)
+    assert "no worker of tf.data.service is left, all 2 are down, the last first: " in end_of(stage, handle)
+    lost = [event for event in events(handle, DataWorkerLost) if event.stream == "tf-worker-0"]
+    assert [event.fatal for event in lost] == [False] * 7 + [True]
     times = [event.t for event in events(handle, ProgramStarted) if event.stream == "tf-worker-0"]
     assert len(times) == 8
 
 
 def test_a_group_without_tensorflow_ends_the_job_with_what_to_install(stage):
-    handle = pretending(stage, {"FAKE_TENSORFLOW": "missing"}, {"FAKE_TENSORFLOW": "missing"})
+    handle = pretending(stage, {"FAKE_TENSORFLOW": "missing"}, {"FAKE_TENSORFLOW": "2.21.0"}, ["dnn", "data"])
     words = end_of(stage, handle)
+    assert words.startswith("data/algo-1[tf-worker-0]: a server of tf.data.service cannot run: ")
     assert "cannot import tensorflow in" in words
     assert "pip install tensorflow" in words
-    assert len([event for event in events(handle, ProgramStarted) if event.stream == "tf-dispatcher"]) == 1
+    where = [(event.host, event.stream) for event in events(handle, ProgramStarted)]
+    assert where.count(("algo-1", "tf-worker-0")) == 1
+
+
+@pytest.mark.skipif(MEMORY not in find_places().found, reason="no memory control groups here")
+def test_workers_that_need_more_memory_than_their_host_has_end_the_job_which_says_so(stage, monkeypatch):
+    monkeypatch.setattr(limits, "LEAST_MEMORY", 64 * limits.MIB)
+    monkeypatch.setattr(
+        limits_machine, "available_memory", lambda places: int(400 * limits.MIB / (1 - limits.SYSTEM_PART)) + 9
+    )
+    handle = pretending(stage, {"FAKE_TENSORFLOW": "2.21.0", "DOES": "EATING"}, {"FAKE_TENSORFLOW": "2.21.0"})
+    words = end_of(stage, handle)
+    assert words.startswith(
+        "data/algo-1[tf-worker-0]: the kernel has killed servers of tf.data.service for memory twice within an hour, "
+        "the last: tf-worker-0 killed by the kernel for memory (OOM): the instance's limit is 200 MiB; the pipeline "
+        "needs less"
+    )
+    lost = events(handle, DataWorkerLost)
+    assert [(event.recovered, event.fatal) for event in lost] == [(True, False), (False, True)]
+    assert all("(OOM): the instance's limit is 200 MiB" in event.reason for event in lost)
 
 
 def test_nothing_starts_where_the_python_has_no_tensorflow(stage, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths, Status
+from headrace.runs.metrics import LoaderSecond
 from observer import Observer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cifar-tfrecord"
@@ -146,3 +147,5 @@ def test_two_hosts_train_with_one_mirrored_strategy(written: tuple[Path, Any], t
     losses = [line.text for line in run.logs() if line.text.startswith("epoch ")]
     assert len(losses) == 2
     assert len(set(losses)) == 1, "both hosts see the loss of all"
+    measured = [metric for stream in run.metrics().values() for metric in stream if isinstance(metric, LoaderSecond)]
+    assert sum(metric.steps for metric in measured) == 2 * 4, "the last step of each host is measured too"

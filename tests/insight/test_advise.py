@@ -88,8 +88,8 @@ def test_data_hosts_remove_the_wait_and_the_sentence_says_how_many_and_whether_i
         f"{found.best.data_hosts} {verb.replace('ml.c5.xlarge', found.best.instance_type)} the wait:"
     )
     assert found.best.instance_type in found.advice
-    assert "the wait: a predicted step of 90 ms" in found.advice
-    assert "instead of 300 ms measured" in found.advice
+    assert "the wait: a predicted step of 90.0 ms" in found.advice
+    assert "instead of 300.0 ms measured" in found.advice
     assert "% cheaper a sample at list prices" in found.advice
     cheaper = [one for one in found.candidates if one.wait < 0.05 and one.data_hosts]
     assert found.best.cost_per_1000_samples is not None
@@ -100,14 +100,15 @@ def test_data_hosts_remove_the_wait_and_the_sentence_says_how_many_and_whether_i
 
 def test_a_step_that_does_not_wait_gets_no_hosts() -> None:
     found = advise(measured(0.1, 0.02, compute=0.098))
-    assert found.advice.startswith("Do not add CPU hosts: ranks wait 2.0 % of a step of 100 ms (measured)")
+    assert found.advice.startswith("Do not add CPU hosts: ranks wait 2.0 % of a step of 100.0 ms (measured)")
     assert found.best is None
     assert not found.add
 
 
 def test_a_network_that_is_full_gets_no_hosts() -> None:
-    # 0.1 GB a sample: the trainer's 2.5 Gbit/s carry 3 of them a second
-    found = advise(measured(3.2, 0.9, facts("train", TRAINER, trains=True, executors=0), size=1e8))
+    # 0.1 GB a sample: the trainer's 2.5 Gbit/s carry 3 of them a second, and so do both data hosts' 1.25 Gbit/s
+    groups = (facts("data", DATA, 2), facts("train", TRAINER, trains=True, executors=0))
+    found = advise(measured(3.2, 0.9, *groups, size=1e8))
     assert found.advice.startswith("Do not add CPU hosts: ")
     assert "the network carries no more" in found.advice
     assert {one.verdict for one in found.candidates} == {"network-bound"}

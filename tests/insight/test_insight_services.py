@@ -1,5 +1,7 @@
 """Figures of the servers of tf.data.service."""
 
+import msgspec
+
 from headrace.insight.services import server_reports
 from headrace.runs import Stream
 from headrace.runs.metrics import ServiceSecond
@@ -29,3 +31,16 @@ def test_one_record_is_no_rate():
 
 def test_a_run_without_servers_has_no_report_of_them():
     assert server_reports({}) == server_reports({WORKER: []}) == ()
+
+
+def test_what_a_worker_sent_is_counted_within_each_process_and_a_dispatcher_sends_none():
+    told = [(0, None, 0), (1, 100, 0), (3, 500, 0), (4, None, 1), (5, 0, 1), (6, 40, 1)]
+    seconds = [msgspec.structs.replace(second(t, t, restarts), sent=sent) for t, sent, restarts in told]
+    (one,) = server_reports({WORKER: seconds})
+    assert (one.server_sent.value, one.server_sent.unit) == ((400 + 40) / 3, "bytes/s")
+    (old,) = server_reports({WORKER: [second(0, 1), second(1, 2)]})
+    assert old.server_sent.value is None
+    assert "was not counted" in old.server_sent.note
+    dispatcher = [msgspec.structs.replace(each, role="dispatcher") for each in seconds]
+    (other,) = server_reports({WORKER: dispatcher})
+    assert other.server_sent.note == "a dispatcher sends no data"

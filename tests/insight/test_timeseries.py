@@ -220,6 +220,7 @@ def test_servers_of_tf_data_are_added_up_and_a_restart_is_left_out() -> None:
             rows.append((Stream("data", "algo-1", name), record))
     found = charts_of(rows)
     assert line_of(found, "services", "data: worker")[:4] == [None, 1.0, None, 2.0]
+    assert not any(note.startswith("executors") for note in found.notes)  # the data workers have a chart of their own
     # A server that used more CPU time after its restart than all of the process before it had.
     more = [msgspec.structs.replace(record, cpu=record.cpu + record.restarts) for _, record in rows]  # type: ignore[union-attr]
     again = charts_of([(stream, record) for (stream, _), record in zip(rows, more, strict=True)])

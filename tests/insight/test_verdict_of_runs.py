@@ -97,6 +97,29 @@ def test_stalled_a_run_that_stall_after_has_ended(tmp_path: Path) -> None:
     assert {one.name: one.value for one in found.evidence} == {"silence": pytest.approx(10)}
 
 
+def test_stalled_a_run_that_waited_for_a_lost_server_of_tf_data(tmp_path: Path) -> None:
+    reason = "is gone for good: tf-worker-0 killed by SIGKILL; stalled: no output or metrics for 60 s"
+    cause = Cause(reason, "data_group", "algo-1", "tf-worker-0")
+    found = report(record(tmp_path, "job", {rank(0): loader(0.0)}, status=Status.FAILED, cause=cause)).verdict
+    assert (found.name, found.rank, found.notes) == ("stalled", "", (reason,))
+    assert found.sentence.endswith("; the job waited for data_group/algo-1[tf-worker-0]")
+    assert found.formula == "the run was ended because it waited for a lost server of tf.data.service"
+    assert "tf.data.service was lost" in found.next
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.4])
+def test_that_tf_data_does_not_tell_what_its_workers_do_is_said_instead_of_that_nothing_was_measured(
+    tmp_path: Path, wait: float
+) -> None:
+    worker = Stream("data_group", "algo-1", "tf-worker-0")
+    served: list[Metric] = [
+        ServiceSecond(t=one.t, stream=worker.name, role="worker", cpu=1.0, rss=1) for one in loader(wait)
+    ]
+    found = judged(tmp_path, {rank(0): loader(wait), worker: served})
+    assert any(note.startswith("TensorFlow does not tell how its workers spend their time, ") for note in found.notes)
+    assert not any("was not measured" in note for note in found.notes)
+
+
 def test_unknown_without_metrics_and_with_too_few(tmp_path: Path) -> None:
     for metrics in ({}, {rank(0): loader(0.5, seconds=3)}):
         found = report(record(tmp_path, "job", dict(metrics))).verdict

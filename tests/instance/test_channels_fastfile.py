@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -131,3 +133,22 @@ def test_nothing_is_said_where_a_mount_is_possible(monkeypatch) -> None:
 
 def test_blocks_are_larger_than_what_the_kernel_asks_for() -> None:
     assert blocks.BLOCK >= 1 << 20
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK) or os.getuid() != 0, reason="nothing can be mounted")
+def test_libfuse_says_nothing_of_its_own(tmp_path):
+    """Its warnings would be the last lines of a job whose channel fails."""
+    code = (
+        "import os, subprocess, sys, threading\n"
+        "from pathlib import Path\n"
+        "from headrace.instance.channels.fastfile import FileSystem, mount\n"
+        "point = sys.argv[1]\n"
+        "def ready():\n"
+        "    threading.Thread(target=subprocess.run, args=(['umount', '-l', point],)).start()\n"
+        "mount(FileSystem({}, None, ready, lambda error: os._exit(1)), Path(point), 'headrace-test')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

@@ -231,6 +231,12 @@ def test_hyperparameters_stand_as_a_request_wrote_them_with_its_reserved_ones(jo
     assert (env.region(), env.user_entry_point) == ("us-west-2", "train.py")
 
 
+def test_the_texts_of_a_request_are_all_that_there_is(job) -> None:
+    texts = {"epochs": "3", "sagemaker_program": "train.py"}
+    base = job.tree("algo-3", hyperparameters={"epochs": 3}, texts=texts, verbatim=True)
+    assert json.loads((base / "input" / "config" / "hyperparameters.json").read_text()) == texts
+
+
 def test_a_command_without_code_has_an_empty_code_directory_and_no_program_is_made_up(job) -> None:
     base = job.tree("algo-1", entry_point="")
     assert not (base / "code").is_symlink()

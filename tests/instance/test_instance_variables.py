@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -180,3 +181,23 @@ def test_the_environment_can_say_its_own_toolkit_variables(job) -> None:
     assert variables["SM_USER_ARGS"] == '["--epochs","3"]'
     assert all(name.startswith("SM_") for name in variables)
     assert "SM_MASTER_ADDR" not in variables
+
+
+def test_a_region_is_told_where_one_is_known_and_never_made_up(job, make_plan) -> None:
+    def regions(user: dict[str, str], around: dict[str, str], texts: dict[str, str]) -> tuple[str | None, str]:
+        tree = job.tree("algo-1", texts=texts)
+        plan = msgspec.structs.replace(make_plan(), environment=user)
+        seen = user | program_variables(Environment(tree, environ=around | user), plan)
+        return seen.get("AWS_REGION"), seen["SAGEMAKER_REGION"]
+
+    asked = {"sagemaker_region": '"us-west-2"'}
+    assert regions({}, {"AWS_REGION": "eu-west-1"}, asked) == ("us-west-2", "us-west-2")
+    assert regions({"AWS_REGION": "eu-west-3"}, {"AWS_REGION": "eu-west-1"}, {}) == ("eu-west-3", "eu-west-3")
+    assert regions({}, {"AWS_DEFAULT_REGION": "eu-west-1"}, {}) == ("eu-west-1", "eu-west-1")
+    assert regions({}, {}, {}) == (None, "")
+
+
+def test_the_jobs_arn_is_that_of_its_description(job, make_plan) -> None:
+    plan = msgspec.structs.replace(make_plan(), job_arn="arn:aws:sagemaker:x:0:training-job/j")
+    assert program_variables(job.environment("algo-1"), plan)["TRAINING_JOB_ARN"] == plan.job_arn
+    assert "TRAINING_JOB_ARN" not in program_variables(job.environment("algo-1"), make_plan())

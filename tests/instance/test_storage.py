@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -343,3 +344,38 @@ def test_an_endpoint_that_is_silent(s3: ObjectStore, monkeypatch: pytest.MonkeyP
         with pytest.raises(StorageError, match="no answer from"):
             store.list(s3.uri())
         assert time.monotonic() - began < 10
+
+
+def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY | os.ST_NOSUID))
+    with Store() as store, pytest.raises(StorageError) as refused:
+        store.check_writable(str(tmp_path / "out"))
+    assert refused.value.message.endswith("Read-only file system")
+    assert "mounted read-only" in refused.value.hint
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=0))
+    with Store() as store, pytest.raises(StorageError) as refused:
+        store.check_writable(str(tmp_path / "out"))
+    assert refused.value.message.endswith("Permission denied")
+    assert "change the permissions" in refused.value.hint
+
+
+def test_what_is_not_stored_leaves_no_folder(tmp_path):
+    class Stopped(BaseException):
+        pass
+
+    def stop(beside: Path | None) -> None:
+        with Store() as store, store.create(str(target), tmp_path) as file:
+            file.write(b"a part")
+            if beside is not None:
+                beside.touch()
+            raise Stopped
+
+    target = tmp_path / "out" / "job" / "output" / "model.tar.gz"
+    (tmp_path / "out").mkdir()
+    with pytest.raises(Stopped):
+        stop(None)
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(Stopped):
+        stop(tmp_path / "out" / "job" / "of another")
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["job", "of another"]

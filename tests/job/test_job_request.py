@@ -136,6 +136,66 @@ def test_every_member_is_in_the_job_or_among_the_extras() -> None:
     assert job.hyperparameter_texts_of("dnn") == {"epochs": "10", "rate": "1e-3", "name": "hello", "quoted": '"a"'}
 
 
+def test_the_programs_get_the_requests_hyperparameters_and_no_other() -> None:
+    job = Job.from_request(REQUEST)
+    assert job.request_texts_of("dnn") == REQUEST["HyperParameters"]
+    assert job.request_texts_of("data") == REQUEST["HyperParameters"]
+    assert Job(**{**job.to_data(), "base_path": None}).request_texts_of("dnn") is None  # the same job, not a request
+
+
+@pytest.mark.parametrize("place", ["/work/code", "/work/sourcedir.tar.gz"])
+@pytest.mark.parametrize("quote", [str, json.dumps])
+def test_the_code_of_a_request_may_be_a_file_uri(place: str, quote: Callable[[str], str]) -> None:
+    """As SageMaker's local mode writes it."""
+    request = changed(("HyperParameters.sagemaker_submit_directory", quote(f"file://{place}")))
+    job = Job.from_request(request)
+    assert job.source_dir == place
+    assert job.request_texts_of("dnn") == request["HyperParameters"]
+
+
+def test_code_under_a_file_uri_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    path = tmp_path / "request.json"
+    for folder, wrong in (("code", []), ("none", [f"must be a folder; {tmp_path}/none does not exist"])):
+        path.write_text(
+            json.dumps(changed(("HyperParameters.sagemaker_submit_directory", f"file://{tmp_path}/{folder}")))
+        )
+        try:
+            load_job(path)
+            found = []
+        except JobInvalid as error:
+            found = [problem.message for problem in error.problems]
+        assert found == wrong
+
+
+def channel(**changes: object) -> dict[str, object]:
+    """The channel with another name, or another S3Uri."""
+    source = {**CHANNEL["DataSource"]["S3DataSource"], "S3Uri": changes.pop("S3Uri", "s3://b/x")}  # type: ignore[index,call-overload]
+    return {**CHANNEL, "DataSource": {"S3DataSource": source}, **changes}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("Environment", {"A-B": "x"}),
+        ("Environment", {"A": "x" * 513}),
+        ("InputDataConfig", [channel(ChannelName="a b")]),
+        ("InputDataConfig", [channel(ChannelName="a" * 65)]),
+        ("InputDataConfig", [channel(S3Uri="ftp://x")]),
+        ("InputDataConfig", [channel(S3Uri="/no/such/folder")]),
+    ],
+    ids=str,
+)
+def test_one_mistake_is_told_once(tmp_path: Path, change: tuple[str, object]) -> None:
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(changed(change)))
+    with pytest.raises(JobInvalid) as caught:
+        load_job(path)
+    (problem,) = caught.value.problems
+    assert problem.code == "ValidationException"
+
+
 SDK3 = changed(
     ("HyperParameters", {"epochs": "1"}),
     ("AlgorithmSpecification.ContainerEntrypoint", ["/bin/bash"]),

@@ -22,6 +22,7 @@ from headrace.runs import (
     state_of,
 )
 from headrace.runs.events import (
+    ArtefactsStored,
     DataWorkerLost,
     Event,
     HostLost,
@@ -32,7 +33,7 @@ from headrace.runs.events import (
     ProgramStarted,
     RunFinished,
 )
-from headrace.runs.words import losses
+from headrace.runs.words import counted, losses, sentence
 
 VALUE = ValueSecond(t=1.0, name="loss", stream="0", count=1, last=1.0, low=1.0, high=1.0, total=1.0)
 CAUSE = Cause(reason="exited with code 3", group="dnn", host="algo-1", stream="0", exit_code=3)
@@ -202,3 +203,9 @@ def test_a_run_whose_supervisor_is_gone_without_a_last_word_has_failed(tmp_path:
     assert str(run.cause) == "the engine was killed"
     assert run.finished
     assert run.ended == 1.0
+
+
+def test_one_file_is_not_called_files() -> None:
+    stored = ArtefactsStored(t=0.0, name="model", uri="/out", files=1, bytes=0)
+    assert "1 file," in sentence(stored)
+    assert [counted(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]

@@ -82,10 +82,15 @@ def train_mirrored(
     def step(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return strategy.reduce("SUM", strategy.run(replica_step, (pixels, labels)), axis=None)
 
-    batches = iter(headrace.track(images))  # this host's: it has one replica
-    for epoch in range(options.epochs):
-        losses = [float(step(*next(batches))) for _ in range(options.steps_per_epoch)]
-        print(f"epoch {epoch + 1}/{options.epochs}: loss {sum(losses) / len(losses):.4f}", flush=True)
+    # This host's batches: it has one replica. The data set ends with the training, so that its last step is measured.
+    batches = headrace.track(images.take(options.epochs * options.steps_per_epoch))
+    losses = []
+    for pixels, labels in batches:
+        losses.append(float(step(pixels, labels)))
+        if len(losses) % options.steps_per_epoch == 0:
+            latest = losses[-options.steps_per_epoch :]
+            epoch = len(losses) // options.steps_per_epoch
+            print(f"epoch {epoch}/{options.epochs}: loss {sum(latest) / len(latest):.4f}", flush=True)
     return model
 
 

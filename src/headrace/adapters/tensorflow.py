@@ -4,7 +4,7 @@
 name under which all ranks share one job of the service, so that a pipeline runs once and not once per rank. It finds
 out early what TensorFlow would find late or never: a pipeline with Python functions, which cannot leave this process;
 an address at which nothing answers, to which TensorFlow's client would talk without end; a name that is used twice,
-which TensorFlow answers with an empty data set.
+which TensorFlow answers with an empty data set; ranks that bring different pipelines, of which it runs one.
 
 TensorFlow is imported when a function is called.
 """
@@ -18,19 +18,24 @@ from typing import Any, TypeVar
 
 from headrace.adapters.tensorflow_checks import (
     INSTEAD,
+    check_cache,
     check_compression,
     check_consumer,
     check_dataset,
     check_name,
+    check_options,
     check_pipeline,
     check_rounds,
     first_line,
+    graph_of,
     mode_of,
-    ranks_of,
     warn_shares,
 )
+from headrace.adapters.tensorflow_likeness import likeness_of
+from headrace.adapters.tensorflow_ranks import check_likeness, rank_name, ranks_of
 from headrace.errors import PipelineError, UsageError, WorkersLost
 from headrace.instance.environment import TF_DATA_SERVICE
+from headrace.instance.paths import BASE_VARIABLE
 
 Dataset = TypeVar("Dataset")
 
@@ -63,9 +68,9 @@ def distribute(
     """Returns a data set whose elements the job's tf.data.service makes, with all operations before this one.
 
     In a job without ``data_service: {tf_data: ...}``, and outside of a job, it checks its arguments and returns the
-    data set as it is. Every rank calls it with the same pipeline and name. Each element goes to one rank,
-    whoever asks first, so ranks may get different numbers of elements: give `fit` a `steps_per_epoch`, or use
-    coordinated reads.
+    data set as it is. Every rank calls it with the same pipeline and name, so do not shard by rank: each element goes
+    to one rank, whoever asks first. Ranks may get different numbers of elements: give `fit` a `steps_per_epoch`, or
+    use coordinated reads.
 
     Args:
         dataset: a `tf.data.Dataset` of TensorFlow operations.
@@ -77,30 +82,41 @@ def distribute(
             are refused: the shard of a worker that registers late, or has died, is left out without a word.
         consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the data set must be
             infinite, and every rank gets an element of each round.
-        max_outstanding_requests: elements that are asked for ahead; None: TensorFlow decides.
+        max_outstanding_requests: elements that are asked for ahead, at least 1; None: TensorFlow decides.
         compression: ``AUTO``, ``SNAPPY`` or None.
-        cross_trainer_cache: a `tf.data.experimental.service.CrossTrainerCache`.
+        cross_trainer_cache: a `tf.data.experimental.service.CrossTrainerCache`; the data set must be infinite.
         target_workers: ``AUTO``, ``ANY`` or ``LOCAL``.
-        data_transfer_protocol: of the data; None: gRPC.
+        data_transfer_protocol: of the data: ``grpc``, or None, which is the same.
         service: address of a dispatcher, ``grpc://host:port``; None: that of the job.
         wait: seconds to wait for the dispatcher, which may still be starting.
 
     Raises:
-        PipelineError: the pipeline cannot be sent to workers, or coordinated reads have an end.
-        UsageError: an argument is wrong, or the name is in use in this process (which matters with a service only).
+        PipelineError: the pipeline cannot be sent to workers or divided among them, or one that is read in rounds, or
+            through the cache, has an end.
+        UsageError: an argument is wrong, or the name is in use (which matters with a service only): in this process,
+            or by a rank with another pipeline.
         WorkersLost: no dispatcher answers at the address in time.
     """
     mode = mode_of(processing_mode)
     check_name(name)
     check_consumer(consumer_index, num_consumers)
     check_compression(compression)
+    check_options(
+        max_outstanding_requests=max_outstanding_requests,
+        target_workers=target_workers,
+        data_transfer_protocol=data_transfer_protocol,
+        service=service,
+        wait=wait,
+    )
     address = service or os.environ.get(TF_DATA_SERVICE)
     endpoint = parse_address(address) if address else None
     check_dataset(dataset)
-    check_pipeline(dataset)
     elements = int(dataset.cardinality())  # type: ignore[attr-defined]
+    check_cache(cross_trainer_cache, elements, rounds=num_consumers is not None)
     if num_consumers is not None:
         check_rounds(elements)
+    graph = graph_of(dataset)
+    check_pipeline(graph, mode)
     if not address or endpoint is None:
         return dataset
     import tensorflow as tf
@@ -115,6 +131,8 @@ def distribute(
     if num_consumers is None:
         warn_shares(elements, ranks_of(os.environ))
     await_dispatcher(address, endpoint, wait)
+    structure = str(dataset.element_spec)  # type: ignore[attr-defined]
+    here = likeness_of(graph, elements, structure, os.environ.get(BASE_VARIABLE, ""))
     transformation = tf.data.experimental.service.distribute(
         getattr(tf.data.experimental.service.ShardingPolicy, mode.upper()),
         address,
@@ -125,9 +143,10 @@ def distribute(
         data_transfer_protocol=data_transfer_protocol,
         compression=compression,
         cross_trainer_cache=cross_trainer_cache,
-        target_workers=target_workers,
+        target_workers=target_workers.upper(),
     )
     try:
+        check_likeness(address, name, here, rank_name(os.environ))
         made: Dataset = dataset.apply(transformation)  # type: ignore[attr-defined]
     except tf.errors.UnimplementedError as error:
         raise WorkersLost(

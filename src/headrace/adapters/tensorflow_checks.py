@@ -6,17 +6,28 @@ or in the first minute, and not on the hosts of a job. TensorFlow is imported by
 
 from __future__ import annotations
 
-import json
+import math
 import operator
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex
 
 from headrace.errors import PipelineError, UsageError
 
 PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 MODES = ("dynamic", "off")
+TARGETS = ("AUTO", "ANY", "LOCAL")
+AUTOTUNE = -1  # tf.data.AUTOTUNE
+# Operations at the outer level of a pipeline for which TensorFlow 2.21 says "Splitting is not implemented", when a
+# worker begins; inside of interleave() or flat_map() they may stand.
+UNDIVIDED = {
+    "SnapshotDataset": "snapshot()",
+    "SnapshotDatasetV2": "snapshot()",
+    "LoadDataset": "tf.data.Dataset.load()",
+    "CSVDataset": "CsvDataset",
+    "CSVDatasetV2": "CsvDataset",
+}
 _OLD_MODES = {"distributed_epoch": "dynamic", "parallel_epochs": "off"}  # TensorFlow's names before its 2.6
 
 INSTEAD = (
@@ -67,13 +78,19 @@ def check_consumer(index: SupportsIndex | None, count: SupportsIndex | None) -> 
 def check_name(name: object) -> None:
     """Checks that it can name a data set of the service. Raises UsageError."""
     if not isinstance(name, str) or not name:
-        raise UsageError(f"name must be a text that is not empty, not {name!r}")
+        raise UsageError(
+            f"name must be a text that is not empty, not {name!r}",
+            hint="ranks that give one name share the elements; a second data set has another one: 'validation'",
+        )
 
 
 def check_compression(compression: object) -> None:
     """Checks the compression. Raises UsageError."""
     if compression not in ("AUTO", "SNAPPY", None):
-        raise UsageError(f"compression must be 'AUTO', 'SNAPPY' or None, not {compression!r}")
+        raise UsageError(
+            f"compression must be 'AUTO', 'SNAPPY' or None, not {compression!r}",
+            hint="AUTO leaves it to TensorFlow; None sends the elements as they are",
+        )
 
 
 def check_dataset(dataset: object) -> None:
@@ -89,8 +106,76 @@ def check_dataset(dataset: object) -> None:
         raise UsageError("distribute is called inside a graph", hint="call it outside of tf.function")
 
 
-def check_pipeline(dataset: Any) -> None:
-    """Raises PipelineError when a pipeline holds Python functions, or cannot be written down as a graph at all."""
+def check_options(
+    *,
+    max_outstanding_requests: object,
+    target_workers: object,
+    data_transfer_protocol: object,
+    service: object,
+    wait: object,
+) -> None:
+    """Checks the arguments that are passed on. Raises UsageError."""
+    asked = max_outstanding_requests
+    count = operator.index(asked) if isinstance(asked, SupportsIndex) and not isinstance(asked, bool) else 0
+    if asked is not None and count < 1 and count != AUTOTUNE:
+        raise UsageError(
+            f"max_outstanding_requests must be a whole number of at least 1, or None, not {asked!r}",
+            hint="None, or tf.data.AUTOTUNE, leaves it to TensorFlow",
+        )
+    if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:
+        raise UsageError(
+            f"target_workers must be one of {', '.join(TARGETS)}, not {target_workers!r}",
+            hint="AUTO lets TensorFlow choose; ANY reads from all workers; LOCAL from workers in this process only, "
+            "which a job does not start",
+        )
+    if data_transfer_protocol not in (None, "grpc"):
+        raise UsageError(
+            f"data_transfer_protocol must be 'grpc' or None, not {data_transfer_protocol!r}",
+            hint="leave it out: the workers speak gRPC",
+        )
+    if service is not None and (not isinstance(service, str) or not service):
+        raise UsageError(
+            f"service must be an address, grpc://host:port, or None, not {service!r}",
+            hint="leave it out in a job; None takes the job's service, or none where there is none",
+        )
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
+        raise UsageError(
+            f"wait must be a number of seconds of at least 0, not {wait!r}",
+            hint="it is how long the dispatcher may take to start; the default is 120",
+        )
+
+
+def check_cache(cache: object, elements: int, *, rounds: bool) -> None:
+    """Checks the cross-trainer cache. Raises UsageError, or PipelineError when the data set has an end.
+
+    Args:
+        cache: as given; None for none.
+        elements: as in `check_rounds`.
+        rounds: whether coordinated reads are asked for.
+    """
+    if cache is None:
+        return
+    kind = sys.modules["tensorflow"].data.experimental.service.CrossTrainerCache
+    if not isinstance(cache, kind):
+        raise UsageError(
+            f"cross_trainer_cache must be a CrossTrainerCache or None, not {cache!r}",
+            hint="tf.data.experimental.service.CrossTrainerCache(trainer_id=...), with an id for each trainer",
+        )
+    if rounds:
+        raise UsageError(
+            "cross_trainer_cache and coordinated reads (consumer_index, num_consumers) exclude each other",
+            hint="the cache gives every trainer all elements; coordinated reads give every rank an element of a round",
+        )
+    if elements >= 0:
+        raise PipelineError(
+            f"cross_trainer_cache needs a data set without an end; this one has {elements} elements",
+            hint="put repeat() before distribute(), and count the steps of an epoch: "
+            "fit(..., steps_per_epoch=...) or take(...)",
+        )
+
+
+def graph_of(dataset: Any) -> Any:
+    """Returns the GraphDef that would be sent. Raises PipelineError when there is none."""
     import tensorflow as tf
 
     try:
@@ -103,7 +188,19 @@ def check_pipeline(dataset: Any) -> None:
         raise PipelineError(
             f"the pipeline cannot be sent to data workers: {first_line(error)}", hint=INSTEAD
         ) from error
-    graph = tf.compat.v1.GraphDef.FromString(written.numpy())
+    return tf.compat.v1.GraphDef.FromString(written.numpy())
+
+
+def check_pipeline(graph: Any, mode: str) -> None:
+    """Checks that workers can run a pipeline.
+
+    Args:
+        graph: its GraphDef.
+        mode: ``dynamic`` or ``off``.
+
+    Raises:
+        PipelineError: it holds Python functions, or cannot be divided among workers and shall be.
+    """
     found = sorted(set(python_ops(graph)))
     if found:
         where = ", ".join(found[:4])
@@ -111,6 +208,15 @@ def check_pipeline(dataset: Any) -> None:
             f"the pipeline runs Python functions ({where}), which exist in this process only: py_function, "
             "numpy_function and from_generator cannot be sent to data workers",
             hint=INSTEAD,
+        )
+    whole = sorted({node.op for node in graph.node} & UNDIVIDED.keys())
+    if whole and mode == "dynamic":
+        raise PipelineError(
+            f"processing_mode='dynamic' divides the data among the workers, and TensorFlow cannot divide what "
+            f"{' and '.join(UNDIVIDED[op] for op in whole)} reads",
+            hint="use cache() in place of snapshot(), or read files: list_files(), or from_tensor_slices(files), and "
+            "interleave(...) with the reader inside; or give processing_mode='off', with which every worker makes all "
+            "of the data",
         )
 
 
@@ -154,18 +260,6 @@ def warn_shares(elements: int, ranks: int) -> None:
             "before distribute() and give fit a steps_per_epoch, or use consumer_index and num_consumers",
             stacklevel=3,
         )
-
-
-def ranks_of(environment: Mapping[str, str]) -> int:
-    """Returns how many training processes there are, as torchrun, MPI, Horovod or TF_CONFIG say; else 1."""
-    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE"):
-        if environment.get(name, "").isdecimal():
-            return int(environment[name])
-    try:
-        cluster = json.loads(environment.get("TF_CONFIG") or "{}")["cluster"]
-        return sum(len(cluster.get(kind, ())) for kind in ("chief", "worker")) or 1
-    except (ValueError, KeyError, TypeError, AttributeError):  # none, or TensorFlow's own business
-        return 1
 
 
 def first_line(error: BaseException) -> str:

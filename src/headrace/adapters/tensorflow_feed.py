@@ -29,6 +29,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def __init__(self, loader: DataLoader, *, skips: bool) -> None:
         self.loader = loader
+        self._skips = skips
         self._opened: tuple[Iterator[Any], Any] | None = self._open()
         if self._opened is None:
             raise FeedError("the feed has no batch to learn the shapes of", hint="is the dataset empty?")
@@ -49,6 +50,18 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
     def __len__(self) -> int:
         """Returns the number of batches of a whole epoch."""
         return len(self.loader)
+
+    def cardinality(self, name: str | None = None) -> tf.Tensor:
+        """Returns the number of batches of a whole epoch, int64; unknown with ``on_error="skip"``.
+
+        It is what Keras counts an epoch's steps by. TensorFlow itself is not told (`assert_cardinality`): it would end
+        a pass that goes on in the middle of an epoch with an error.
+
+        Args:
+            name: of the operation, as TensorFlow's.
+        """
+        count = tf.data.experimental.UNKNOWN_CARDINALITY if self._skips else len(self.loader)
+        return tf.constant(count, tf.int64, name=name)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Returns a position, as `DataLoader.state_dict` does.

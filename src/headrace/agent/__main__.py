@@ -30,7 +30,7 @@ def kill_descendants(seconds: float = 5.0) -> None:
 
 
 def main() -> int:
-    """Entry point. Returns 0 if the job is complete."""
+    """Entry point. Returns 0 if the job is complete; see `HostAgent.run`."""
     become_subreaper()
     base = base_directory()
     try:

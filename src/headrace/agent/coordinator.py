@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.agent.allowance import NOTHING, Allowance, Used
 from headrace.agent.firstcause import WINDOW, Kind, Suspect, first_of, suspect_of
-from headrace.agent.hoststate import LOST, READY, STARTING, HostState, ServerState, whose_cable
+from headrace.agent.hoststate import LOST, READY, SILENCE_LIMIT, STARTING, HostState, ServerState, whose_cable
 from headrace.agent.messages import (
     DaemonEnded,
     DaemonWanted,
@@ -68,7 +68,6 @@ from headrace.runs.events import (
 )
 from headrace.runs.layout import AGENT
 
-SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
 FAILURE_GRACE = 5.0  # after a failure nobody waits longer than this for the others
 STOP_MARGIN = 4.0  # seconds beyond the grace within which a host must have ended
 PAUSE = 2.0  # a longer time without a tick means that this very process stood still, not the others
@@ -117,6 +116,7 @@ class Coordinator:
         self._began = now
         self._allowance = Allowance(plan, used, now)
         self._ticked = now
+        self._carrier = True
         self._started = 0.0
         self._settle_until = 0.0
         self._stop_until = 0.0
@@ -172,16 +172,17 @@ class Coordinator:
         host.heard = now
         effects = Effects()
         if isinstance(report.message, Heartbeat):
-            host.signs.update((stream, now - seconds) for stream, seconds in report.message.quiet.items())
+            host.beats(report.message, now)
         elif report.number == host.taken + 1 and not host.lost:
             host.taken = report.number
             self._take(host, report.message, effects, now)
         return self._advance(effects, now)
 
-    def host_gone(self, name: str, reason: str, now: float) -> Effects:
-        """Somebody who knows says that a host's agent is gone."""
+    def host_gone(self, name: str, reason: str, now: float, deaf: bool = False) -> Effects:
+        """Somebody who knows says that a host's agent is gone; `deaf`: it gave up, for it heard nothing from here."""
         effects = Effects()
-        self._lose(self._hosts[name], reason, effects, now)
+        host = self._hosts[name]
+        self._lose(host, host.silence if deaf else reason, effects, now, silent=deaf)
         return self._advance(effects, now)
 
     def stop_requested(self, status: Status, cause: Cause, grace: float | None, now: float) -> Effects:
@@ -204,19 +205,17 @@ class Coordinator:
             self._order_stop(wanted, self._stop.feed or not wanted, effects, now)
         return self._advance(effects, now)
 
-    def tick(self, now: float) -> Effects:
-        """Time passed."""
-        gap = now - self._ticked
-        self._ticked = now
+    def tick(self, now: float, carrier: bool = True) -> Effects:
+        """Time passed. `carrier`: whether the network interface of this host has one."""
+        gap, self._ticked = now - self._ticked, now
+        self._carrier = carrier
         if gap > PAUSE:
             for host in self._hosts.values():
                 host.heard += gap
         effects = Effects()
         for host in self._hosts.values():
             if host.registered and not host.ended and now - host.heard > SILENCE_LIMIT:
-                broken = "" if host.connected else ", its connection is broken"
-                host.silent = host.silent or not host.lost
-                self._lose(host, f"silent for {SILENCE_LIMIT:g} s{broken}", effects, now)
+                self._lose(host, host.silence, effects, now, silent=True)
         return self._advance(effects, now)
 
     # --- reports -------------------------------------------------------------------------------------------------
@@ -247,14 +246,14 @@ class Coordinator:
                 self._feed_lost(host, f"feed server {message.reason}", message.gone, effects, now)
             case ExecutorLost():
                 reason = f"data worker process {message.reason}"
-                self._record_worker(host, reason, message.replaced, effects, now)
+                self._worker_lost(host, reason, message.replaced, effects, now)
             case ServerUp():
                 event, skew = self._serving.server_up(host, message, now)
                 effects.records.append(event)
                 if skew is not None:
                     self._suspect(Suspect(Kind.SILENT, now, skew), now)
             case ServerDown():
-                self._server_lost(host, message.stream, message.reason, message.gone, effects, now)
+                self._server_lost(host, message, effects, now)
             case Ready():
                 host.ready = True
             case ProgramsEnded():
@@ -267,32 +266,31 @@ class Coordinator:
                     self._lose(host, "its agent was told to end", effects, now)
                 host.programs_ended = host.ended = True
 
-    def _record_worker(
-        self, host: HostState, reason: str, recovered: bool, effects: Effects, now: float, stream: str = ""
-    ) -> None:
-        if self._stop is None:
-            effects.records.append(DataWorkerLost(host.group, host.name, reason, recovered, stream, t=now))
-
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
         self._serving.feed_is(host, LOST if gone else STARTING, reason)
         effects.wake.update(self._hosts)
-        self._record_worker(host, reason, not gone, effects, now)
-        self._go_on_or_not(gone, now)
+        self._worker_lost(host, reason, not gone, effects, now)
 
-    def _server_lost(self, host: HostState, name: str, reason: str, gone: bool, effects: Effects, now: float) -> None:
-        self._serving.server_down(host, name, reason, gone, now)
-        self._record_worker(host, f"{name} {reason}", not gone, effects, now, name)
-        self._go_on_or_not(gone, now)
+    def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
+        self._serving.server_down(host, message, now)
+        self._worker_lost(host, f"{message.stream} {message.reason}", not message.gone, effects, now, message.stream)
 
-    def _go_on_or_not(self, gone: bool, now: float) -> None:
-        over = self._serving.over() if gone and any(each.unfinished for each in self._hosts.values()) else None
+    def _worker_lost(
+        self, host: HostState, reason: str, replaced: bool, effects: Effects, now: float, stream: str = ""
+    ) -> None:
+        """Records who was lost, and suspects him when the job cannot go on."""
+        over = self._serving.over() if any(each.unfinished for each in self._hosts.values()) else None
+        if self._stop is None:
+            recovered = replaced and over is None
+            event = DataWorkerLost(host.group, host.name, reason, recovered, stream, over is not None, t=now)
+            effects.records.append(event)
         if over is not None:
             self._suspect(Suspect(Kind.SILENT, now, over), now)
 
-    def _lose(self, host: HostState, reason: str, effects: Effects, now: float) -> None:
+    def _lose(self, host: HostState, reason: str, effects: Effects, now: float, silent: bool = False) -> None:
         if host.lost or host.ended:
             return
-        host.lost = True
+        host.lost, host.silent = True, silent
         # When its connection broke is not known better than by its last word.
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
@@ -304,7 +302,7 @@ class Coordinator:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
         for name, server in host.servers.items():
             if server.state != LOST:
-                self._server_lost(host, name, f"host lost: {reason}", True, effects, now)
+                self._server_lost(host, ServerDown(name, f"host lost: {reason}", True), effects, now)
 
     def _goes_on_without(self, host: HostState) -> bool:
         return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
@@ -380,8 +378,8 @@ class Coordinator:
 
     def _decide(self, effects: Effects, now: float) -> None:
         first = first_of(self._suspects)
-        cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause)
-        blame = self._serving.blame()
+        cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
+        blame = self._serving.blame(cause.last_lines)
         if first.kind is not Kind.SILENT and blame is not None:
             then = f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}"
             cause = msgspec.structs.replace(blame, reason=blame.reason + then)

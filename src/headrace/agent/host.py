@@ -19,6 +19,7 @@ from typing import cast
 
 import msgspec
 
+from headrace.agent.activity import Activity
 from headrace.agent.allowance import used_before
 from headrace.agent.client import Client, CoordinatorLost
 from headrace.agent.elastic import ElasticHost
@@ -44,8 +45,9 @@ from headrace.agent.signs import quiet_times, until_listens
 from headrace.agent.sweep import end_leftovers
 from headrace.agent.variables import HostVariables
 from headrace.instance.certificates import read_certificates
+from headrace.instance.environment import Environment
 from headrace.instance.launch import LaunchPlan
-from headrace.instance.lifeline import CommandReader, StopJob
+from headrace.instance.lifeline import COORDINATOR_LOST, CommandReader, StopJob
 from headrace.processes.table import descendants
 from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream
 from headrace.runs.layout import AGENT
@@ -77,7 +79,8 @@ class HostAgent:
         self._log = LogWriter(self._paths.log(self._stream(AGENT)))
         self._variables = HostVariables(plan, host)
         self._memory = MemoryKills(self.me.memory, self.note)
-        self._measuring = Measuring(plan, host, self._paths, self.note)
+        self._activity = Activity()
+        self._measuring = Measuring(plan, host, self._paths, self.note, self._activity)
         self._reaper = Reaper()
         self._feed_generation = 0
         self._started = False
@@ -85,6 +88,7 @@ class HostAgent:
         self._stop_at = 0.0  # when SIGKILL is due
         self._stop_changed = asyncio.Event()
         self._verdict: Status | None = None
+        self._deaf = False  # the coordinator is lost
         self._ended = asyncio.Event()
         self._released = asyncio.Event()
         self._told_to_leave = False
@@ -94,7 +98,10 @@ class HostAgent:
         self._supervisor = os.getppid()
         tls = read_certificates(self.me.base_dir) if plan.encrypt else None
         led = plan.leader == host
-        self._leader = Leader(plan, secret, self._events, self.note, used_before(os.environ), tls) if led else None
+        self._leader: Leader | None = None
+        if led:
+            interface = Environment(self.me.base_dir).network_interface_name
+            self._leader = Leader(plan, secret, self._events, self.note, interface, used_before(os.environ), tls)
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -130,6 +137,7 @@ class HostAgent:
             self.note,
             self._memory,
             self._variables.scratch or self.me.base_dir,
+            self._activity,
         )
         self._mpi: MpiHost | None = None
         if is_in_mpi_world(plan, host):
@@ -145,7 +153,7 @@ class HostAgent:
         self._log.write_line("o", text.encode(errors="replace"))
 
     async def run(self) -> int:
-        """Runs the host to its end. Returns the exit code: 0 if the job is complete."""
+        """Runs the host to its end. Returns the exit code: 0 if the job is complete, COORDINATOR_LOST if that was."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
@@ -182,7 +190,9 @@ class HostAgent:
         self._log.close()
         self._events.close()
         released = self._stop is not None and self._stop.leave
-        return 0 if released or self._verdict is Status.COMPLETED else 1
+        if released or self._verdict is Status.COMPLETED:
+            return 0
+        return COORDINATOR_LOST if self._deaf else 1
 
     async def _until_crash(self, work: Coroutine[object, object, object]) -> None:
         """Waits for the work. Raises what any task of this agent raised."""
@@ -240,7 +250,10 @@ class HostAgent:
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._leader is not None:
-            self._leader.stop(Status.STOPPED, f"the agent of {self.me.name} was told to stop by {name}")
+            # An engine with a lifeline stops the job through that. A signal then is nobody's wish that the job stops:
+            # the job's own program may have sent it to process 1 of its host.
+            status = Status.FAILED if self._lifeline else Status.STOPPED
+            self._leader.stop(status, f"the agent of {self.me.name} was told to stop by {name}")
         else:
             self._told_to_leave = True
             self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
@@ -279,7 +292,9 @@ class HostAgent:
             return [self._paths.log(where), self._paths.metrics(where)]
 
         wanted = self.plan.stall_after or self.plan.tf_data
-        return Heartbeat(quiet_times(self._programs.running, files) if wanted else {})
+        if not wanted:
+            return Heartbeat()
+        return Heartbeat(quiet_times(self._programs.running, files), self._activity.idle(), self._activity.unsent())
 
     def _program_ended(self) -> None:
         if not self._programs.entry_running() and self._stop is None:
@@ -327,6 +342,7 @@ class HostAgent:
         try:
             await self._client.run()
         except CoordinatorLost as error:
+            self._deaf = True
             self._released.set()  # there will be no last word
             self.note(str(error))
             self._abandoned(str(error))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.agent.activity import Activity
 from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.keptserver import KeptServer
 from headrace.agent.memory import MemoryKills
@@ -43,6 +44,7 @@ class _TfStatus(msgspec.Struct):
     reason: str = ""
     tasks: int | None = None
     workers: int | None = None
+    sent: int | None = None
 
 
 _feed_status = msgspec.json.Decoder(_FeedStatus)
@@ -61,6 +63,7 @@ class HostServices:
         note: writes a line into the agent's log.
         memory: knows whom the kernel killed for memory.
         folder: where the dispatcher keeps its state.
+        activity: told what its servers send.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class HostServices:
         note: Callable[[str], None],
         memory: MemoryKills,
         folder: str,
+        activity: Activity,
     ) -> None:
         self._plan = plan
         self._host = host
@@ -80,6 +84,7 @@ class HostServices:
         self._report = report
         self._memory = memory
         self._folder = folder
+        self._activity = activity
         self._servers: dict[str, KeptServer] = {}
         self._said: dict[str, _TfStatus] = {}
         self._metrics: dict[str, MetricWriter] = {}
@@ -123,6 +128,7 @@ class HostServices:
                         restarts=server.starts - 1,
                         tasks=said.tasks if said else None,
                         workers=said.workers if said else None,
+                        sent=said.sent if said else None,
                     )
                 )
 
@@ -151,10 +157,10 @@ class HostServices:
             self._servers[FEED].ready()
             self._report(FeedUp(status.executors))
         elif status.event == "executor_lost":
-            self._tell(ExecutorLost(f"{status.pid} {status.reason}", status.replaced))
+            self._report(self._memory.explain(ExecutorLost(f"{status.pid} {status.reason}", status.replaced)))
 
     def _feed_down(self, reason: str, gone: bool) -> None:
-        self._tell(FeedDown(reason, gone))
+        self._report(FeedDown(reason, gone))
 
     def _tf_server(self, stream: str, note: Callable[[str], None]) -> KeptServer:
         def take(line: bytes) -> None:
@@ -164,13 +170,12 @@ class HostServices:
                 self._report(ServerUp(stream, status.version))
             elif status.event == "failed":
                 self._servers[stream].hopeless(status.reason)
+            if status.sent is not None:
+                self._activity.sent(stream, status.sent)
             self._said[stream] = status
 
         def down(reason: str, gone: bool) -> None:
-            self._tell(ServerDown(stream, reason, gone))
+            self._report(ServerDown(stream, reason, gone, self._servers[stream].refused))
 
         limit = max(IMPORT_SECONDS, self._plan.start_timeout)
         return KeptServer(stream, self._starter(stream), take, down, note, limit, SILENCE)
-
-    def _tell(self, message: Message) -> None:
-        self._report(self._memory.explain(message))

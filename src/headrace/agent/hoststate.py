@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.agent.messages import Exited, StopOrder
+from headrace.agent.messages import Exited, Heartbeat, StopOrder
 from headrace.agent.programs import is_of_mpirun
 from headrace.runs.events import Cause
 from headrace.runs.layout import AGENT
@@ -15,6 +15,7 @@ STARTING = "starting"
 READY = "ready"
 LOST = "lost"
 
+SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
 QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
 
 
@@ -27,12 +28,14 @@ class ServerState:
         word: why it was down last; empty if it never was.
         since: when that was, on the coordinator's clock.
         version: of its TensorFlow, once it has served.
+        forgotten: that a dispatcher lost its state when it was down.
     """
 
     state: str = STARTING
     word: str = ""
     since: float = 0.0
     version: str = ""
+    forgotten: Cause | None = None
 
 
 @dataclass
@@ -48,7 +51,7 @@ class HostState:
         heard: when it last said something.
         taken: number of the last report that was taken in.
         lost: it is given up.
-        silent: it is, because nothing was heard from it.
+        silent: it is, because nothing was heard from it, or it heard nothing from here.
         started: when it was told to start its programs; 0 before.
         ready: its programs were started and listen where others wait for them.
         programs_ended: it was told to stop, and none of its programs is left.
@@ -57,6 +60,7 @@ class HostState:
         exits: how its programs ended.
         mpirun_ended: when the launcher of its ranks ended; 0 before, or without one.
         signs: when each program last showed a sign of life.
+        worked, sent: when it last worked, and last sent data, see `headrace.agent.activity`; 0 when that is not known.
         feed: state of its feed server: starting, ready, lost; empty without one.
         feed_word: why that was down last.
         servers: its servers of tf.data.service by stream.
@@ -81,6 +85,8 @@ class HostState:
     exits: dict[str, Exited] = field(default_factory=dict)
     mpirun_ended: float = 0.0
     signs: dict[str, float] = field(default_factory=dict)
+    worked: float = 0.0
+    sent: float = 0.0
     feed: str = ""
     feed_word: str = ""
     servers: dict[str, ServerState] = field(default_factory=dict)
@@ -89,6 +95,19 @@ class HostState:
     def place(self) -> str:
         """``group/host``."""
         return f"{self.group}/{self.name}"
+
+    @property
+    def silence(self) -> str:
+        """Why it is lost when nothing was heard from it for too long, in words."""
+        if not self.registered:
+            return "did not reach the coordinator in time"
+        return f"silent for {SILENCE_LIMIT:g} s" + ("" if self.connected else ", its connection is broken")
+
+    def beats(self, beat: Heartbeat, now: float) -> None:
+        """Takes in a heartbeat."""
+        self.signs.update((stream, now - seconds) for stream, seconds in beat.quiet.items())
+        self.worked = self.worked if beat.idle is None else max(self.worked, now - beat.idle)
+        self.sent = self.sent if beat.unsent is None else max(self.sent, now - beat.unsent)
 
     def in_doubt(self, now: float) -> bool:
         """Whether it may be lost: its connection is broken, or it is quiet for longer than it should be."""
@@ -113,20 +132,22 @@ class HostState:
         return self.feed not in {"", LOST} or any(server.state != LOST for server in self.servers.values())
 
 
-def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause) -> Cause:
-    """Returns the cause, or a better one when silence is blamed and all hosts but the leader's are silent: then not all
-    of them are cut off, but the leader's. With one other host nobody can tell which of the two it is.
+def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: bool) -> Cause:
+    """Returns the cause, or a better one when the silence of others is blamed on them, but the leader's own cable is
+    pulled: its interface has lost its carrier, or all of several other hosts are silent.
 
     Args:
         hosts: all hosts.
         leader: the coordinator's.
         cause: the first cause so far.
+        carrier: whether the leader's network interface has one.
     """
     left = {host.name: host for host in hosts if not host.ended}
     own = left.pop(leader, None)
-    if own is None or len(left) < 2 or cause.host not in left or cause.stream != AGENT:
+    if own is None or cause.host not in left or not (cause.infrastructure and left[cause.host].silent):
         return cause
-    if not all(host.silent for host in left.values()):
+    if carrier and (len(left) < 2 or not all(host.silent for host in left.values())):
         return cause
-    reason = f"cut off: all other hosts are {cause.reason.partition(',')[0]}"
+    how = "all other hosts are" if len(left) > 1 else f"{cause.host} is"
+    reason = f"cut off: {how} silent for {SILENCE_LIMIT:g} s" + ("" if carrier else ", and its own cable is pulled")
     return Cause(reason, own.group, own.name, AGENT, infrastructure=True)

@@ -37,6 +37,7 @@ class KeptServer:
     Attributes:
         running: its process; None when none could be started.
         starts: how often it was started.
+        refused: it said itself that it cannot run.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class KeptServer:
         self._restarts = 0
         self._ready_since: float | None = None
         self._heard = 0.0
-        self._hopeless = False
+        self.refused = False
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._status = -1
@@ -100,7 +101,7 @@ class KeptServer:
 
     def hopeless(self, reason: str) -> None:
         """It says why it cannot run: it is not started again."""
-        self._hopeless = True
+        self.refused = True
         self._reason = reason
 
     def stop(self) -> None:
@@ -141,7 +142,8 @@ class KeptServer:
         if self._status >= 0:
             self._read()
         assert self.running is not None
-        self._died(self._reason or name_of_exit(self.running.exit_code, self.running.signal))
+        ended = self.running.reason or name_of_exit(self.running.exit_code, self.running.signal)
+        self._died(self._reason or ended)
 
     def _died(self, reason: str) -> None:
         self._cancel_timer()
@@ -150,9 +152,9 @@ class KeptServer:
             return
         if self._ready_since is not None and time.monotonic() - self._ready_since > FORGIVEN_AFTER:
             self._restarts = 0
-        gone = self._hopeless or self._restarts >= RESTARTS
+        gone = self.refused or self._restarts >= RESTARTS
         self._down(reason, gone)
-        if self._hopeless:
+        if self.refused:
             self._note(f"{self._name} {reason}; it is given up")
         elif gone:
             self._note(f"{self._name} {reason}; it was started {RESTARTS + 1} times and is given up")

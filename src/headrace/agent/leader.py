@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from headrace.agent.allowance import NOTHING, Used
+from headrace.agent.carrier import has_carrier
 from headrace.agent.control import ControlServer
 from headrace.agent.coordinator import Coordinator, Effects
 from headrace.agent.messages import Orders, Report
@@ -29,6 +30,7 @@ class Leader:
         events: the event file of the leader's host.
         note: writes a line into the agent's log.
         used: see `Coordinator`.
+        interface: network interface to the other hosts.
         tls: see `ControlServer`.
     """
 
@@ -38,11 +40,13 @@ class Leader:
         secret: bytes,
         events: EventWriter,
         note: Callable[[str], None],
+        interface: str,
         used: Used = NOTHING,
         tls: Certificates | None = None,
     ) -> None:
         self._plan = plan
         self._events = events
+        self._interface = interface
         self._offset = time.time() - time.monotonic()
         self._connected: set[str] = set()
         self._coordinator = Coordinator(plan, self._now(), used)
@@ -65,7 +69,7 @@ class Leader:
     async def run(self) -> None:
         """Ticks until cancelled."""
         while True:
-            self._do(self._coordinator.tick(self._now()))
+            self._do(self._coordinator.tick(self._now(), has_carrier(self._interface)))
             await asyncio.sleep(TICK)
 
     async def close(self) -> None:
@@ -81,8 +85,8 @@ class Leader:
             case StopJob(reason, failed, grace):
                 status = Status.FAILED if failed else Status.STOPPED
                 self.stop(status, reason, grace)
-            case AgentGone(host, reason):
-                self._do(self._coordinator.host_gone(host, reason, self._now()))
+            case AgentGone(host, reason, deaf):
+                self._do(self._coordinator.host_gone(host, reason, self._now(), deaf))
 
     def stop(self, status: Status, reason: str, grace: float | None = None) -> None:
         """Stops the job."""

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from headrace.agent.activity import Activity
 from headrace.agent.gpus import Gpus, gpus_of
 from headrace.agent.usage import UsageSampler
 from headrace.agent.values import LogValues
@@ -25,9 +26,12 @@ class Measuring:
         host: name of the host.
         paths: the run's directory.
         note: writes a line into the agent's log.
+        activity: told what the host uses.
     """
 
-    def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: LaunchPlan, host: str, paths: RunPaths, note: Callable[[str], None], activity: Activity
+    ) -> None:
         def writer(name: str) -> MetricWriter:
             return MetricWriter(paths.metrics(Stream(plan.host(host).group, host, name)))
 
@@ -35,6 +39,7 @@ class Measuring:
         self._usage = UsageSampler(writer(HOST), plan, host, self._gpus, note)
         definitions = plan.metric_definitions
         self._values = LogValues(definitions, writer(VALUES), note) if definitions else None
+        self._activity = activity
         self._closed = False
 
     def take(self, stream: str, lines: Sequence[bytes]) -> None:
@@ -60,6 +65,6 @@ class Measuring:
             self._values.close()
 
     def _write(self) -> None:
-        self._usage.sample()
+        self._activity.used(self._usage.sample())
         if self._values is not None:
             self._values.flush()

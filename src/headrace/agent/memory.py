@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from headrace.agent.messages import ExecutorLost, FeedDown, Message, ServerDown
+from headrace.agent.messages import ExecutorLost, Message
 from headrace.processes.oom import FD_VARIABLE, OomCounter, format_bytes, oom_words
 from headrace.processes.table import name_of_exit
 
@@ -71,8 +71,8 @@ class MemoryKills:
         return f"{how}, after the kernel had killed {processes} for memory (OOM): the instance's limit{of} was reached"
 
     def explain(self, message: Message) -> Message:
-        """Returns a message of the data service, with its reason put right if the kernel killed for memory."""
-        if isinstance(message, (ExecutorLost, FeedDown, ServerDown)) and _KILLED in message.reason and self._look():
+        """Returns a message; that of a lost data worker process says so if the kernel killed it for memory."""
+        if isinstance(message, ExecutorLost) and _KILLED in message.reason and self._look():
             self._news -= 1
             words = oom_words(self._limit)
             return msgspec.structs.replace(message, reason=message.reason.replace(_KILLED, words))

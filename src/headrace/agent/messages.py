@@ -41,9 +41,13 @@ class Heartbeat(_Message, frozen=True, tag="heartbeat"):
 
     Attributes:
         quiet: seconds since each program that runs last wrote a line or a metric; empty when nobody asks.
+        idle: seconds since the host last worked, see `headrace.agent.activity`; None when nobody asks.
+        unsent: seconds since a worker of tf.data.service on it last sent anything; None when nobody asks.
     """
 
     quiet: dict[str, float] = {}
+    idle: float | None = None
+    unsent: float | None = None
 
 
 class Ready(_Message, frozen=True, tag="ready"):
@@ -78,11 +82,19 @@ class ServerUp(_Message, frozen=True, tag="server_up"):
 
 
 class ServerDown(_Message, frozen=True, tag="server_down"):
-    """A server of tf.data.service ended without being told to. `gone`: it is not started again."""
+    """A server of tf.data.service ended without being told to.
+
+    Attributes:
+        stream: which one.
+        reason: how.
+        gone: it is not started again.
+        refused: it said itself that it cannot run there.
+    """
 
     stream: str
     reason: str
     gone: bool
+    refused: bool = False
 
 
 class Exited(_Message, frozen=True, tag="exited"):

@@ -6,7 +6,7 @@
 On `--status-fd` it writes one JSON object a line:
 
     {"event": "ready", "version": "2.21.0"}
-    {"event": "alive", "workers": 2}            every second; a worker says its "tasks"
+    {"event": "alive", "workers": 2}            every second; a worker says its "tasks" and the bytes that it "sent"
     {"event": "failed", "reason": "..."}        it cannot run, and will not when it is started again
 
 SIGTERM ends it, once it serves with exit code 0: whoever reads from it has ended by then. TensorFlow is imported here
@@ -26,6 +26,8 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Any
+
+from headrace.agent.bytessent import BytesSent
 
 INTERVAL = 1.0
 
@@ -89,8 +91,11 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
         server = service.DispatchServer(config)
         name, count = "workers", getattr(server, "_num_workers", None)
 
+    sent = BytesSent(given.port) if given.dispatcher else None
+
     def load(keep: Any = server) -> dict[str, int]:  # the server ends with the last reference to it
-        return {} if count is None else {name: int(count())}
+        told = {} if sent is None else {"sent": sent.look()}
+        return told if count is None else {name: int(count()), **told}
 
     return str(tf.__version__), load
 

@@ -51,29 +51,29 @@ class UsageSampler:
         self._note = note
         self._memory = memory_file() if me.memory else None
 
-    def sample(self) -> None:
-        """Writes one record."""
+    def sample(self) -> HostSecond:
+        """Writes one record. Returns it."""
         family = self._family.look()
         # A process that ends between two lines of the scan may be missing for once: the sum never goes back.
         self._cpu = max(self._cpu, sum(process.ticks for process in family) / TICKS)
         disk = self._disk.read(family)
         network = network_bytes() if self._has_network else None
-        self._writer.write(
-            HostSecond(
-                t=time.time(),
-                cpu=self._cpu,
-                cores=self._cores,
-                rss=sum(process.resident for process in family),
-                processes=sum(process.state != "Z" for process in family),
-                memory=self._limit,
-                used=self._used(),
-                received=network and network[0],
-                sent=network and network[1],
-                read=disk and disk[0],
-                written=disk and disk[1],
-                gpus=self._gpus.latest(),
-            )
+        second = HostSecond(
+            t=time.time(),
+            cpu=self._cpu,
+            cores=self._cores,
+            rss=sum(process.resident for process in family),
+            processes=sum(process.state != "Z" for process in family),
+            memory=self._limit,
+            used=self._used(),
+            received=network and network[0],
+            sent=network and network[1],
+            read=disk and disk[0],
+            written=disk and disk[1],
+            gpus=self._gpus.latest(),
         )
+        self._writer.write(second)
+        return second
 
     def close(self) -> None:
         """Closes the metric file."""

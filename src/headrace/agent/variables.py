@@ -6,7 +6,10 @@ import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from headrace.agent import proxy
 from headrace.agent.programs import ProgramSpec, feed_hosts, program_argv
@@ -61,17 +64,46 @@ class HostVariables:
 
     def prepare(self) -> None:
         """Reads the host's tree; done while the other hosts are still coming. Raises what `Environment` raises."""
-        self._environment = Environment(self._me.base_dir)
         inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
-        variables = inherited | program_variables(self._environment, self._plan, inherited=inherited)
-        variables[RUN_ID] = self._plan.run_id
+        user = self._plan.environment_of(self._me.group)
+        environment = Environment(self._me.base_dir, environ=inherited | user)
+        variables = self._know(environment, inherited)
         if self._scratch is not None and "TMPDIR" not in self._plan.environment_of(self._me.group):
             self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
-        self._variables = variables
         if not self._plan.command_of(self._me.group):
             with contextlib.suppress(OSError):  # then its start says what is wrong
-                make_executable(self._plan.entry_point_of(self._me.group), self._environment.paths().code)
+                make_executable(self._plan.entry_point_of(self._me.group), environment.paths().code)
+
+    def _know(self, environment: Environment, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What every program of the host inherits and gets; returned to be added to."""
+        self._environment = environment
+        self._variables = {**inherited, **program_variables(environment, self._plan, inherited=inherited)}
+        self._variables[RUN_ID] = self._plan.run_id
+        return self._variables
+
+    @classmethod
+    def set_over(cls, plan: LaunchPlan, spec: ProgramSpec, environment: Environment) -> tuple[str, ...]:
+        """Returns which of the user's variables a program does not get, as headrace gives them another value. Pure.
+
+        What headrace adds to (PATH, PYTHONPATH) is not among them.
+
+        Args:
+            plan: the launch plan.
+            spec: a rank or script, or its launcher.
+            environment: its host's.
+        """
+        group = environment.current_instance_group
+        marks = {name: f"<{name}>" for name in plan.environment_of(group)}
+        marked = msgspec.structs.replace(
+            plan,
+            environment=marks,
+            groups=tuple(msgspec.structs.replace(each, environment={}) for each in plan.groups),
+        )
+        variables = cls(marked, environment.current_host)
+        variables._know(environment, {})
+        seen = variables.of_program(spec, Path())
+        return tuple(name for name, mark in marks.items() if mark not in seen.get(name, ""))
 
     def argv(self, spec: ProgramSpec) -> list[str]:
         """Returns the command line of a rank, script or launcher."""

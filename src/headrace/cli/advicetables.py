@@ -9,7 +9,8 @@ from headrace.cli.costview import sources
 from headrace.cli.tables import console
 from headrace.insight.advise import Advised, Candidate, Range
 from headrace.insight.billing import amount
-from headrace.insight.render.words import MISSING
+from headrace.insight.figures import Figure, Spread
+from headrace.insight.render.words import MISSING, quantity, spread
 
 
 def show_advised(found: Advised, *, everything: bool) -> None:
@@ -39,15 +40,27 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print()
     shown = [one for one in found.candidates if everything or one.marks]
     table = columns(
-        ("predicted, data hosts", "step", "", "data wait", unit, f"{found.currency} to train", "verdict", ""),
+        (
+            f"predicted{'' if found.trusted else ', NOT TRUSTED'}, data hosts",
+            "step",
+            "",
+            "data wait",
+            unit,
+            f"{found.currency} to train",
+            "verdict",
+            "",
+        ),
         right=("step", "data wait"),
     )
     for one in shown:
         table.add(*_cells(one))
-    out.print(table)
+    if shown:
+        out.print(table)
     hidden = len(found.candidates) - len(shown)
-    if hidden:
+    if hidden and found.trusted:
         out.print(Text(f"{hidden} more candidates: --all"))
+    elif hidden:
+        out.print(Text(f"{hidden} candidates are not shown, because their predictions are not to be trusted: --all"))
     out.print()
     out.print(Text(found.advice, style="bold"))
     if found.verified is not None:
@@ -93,16 +106,18 @@ def _show_verified(found: Advised) -> None:
     where = "inside" if proof.inside else "outside"
     error = f"measured {100 * proof.error:+.1f} % of the prediction, {where} its range"
     out.print(Text(f"{proof.cluster}: {error} ({proof.run_id})"))
+    if proof.unverified:
+        out.print(Text(proof.unverified))
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a time with its unit."""
-    return f"{1000 * seconds:.{1 if seconds < 0.1 else 0}f} ms"
+    """Returns a time with its unit, as a report writes it."""
+    return quantity(1000 * seconds, "ms")
 
 
 def _range(of: Range) -> str:
-    places = 1 if of.value < 0.1 else 0
-    return f"[{1000 * of.low:.{places}f} .. {1000 * of.high:.{places}f}]"
+    between = Spread(1000 * of.low, 1000 * of.high, count=0)
+    return spread(Figure("step", "ms", 1000 * of.value, None, between))
 
 
 def _money(value: float | None) -> str:

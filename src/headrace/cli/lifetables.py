@@ -12,7 +12,7 @@ from headrace.cli.tables import console
 from headrace.runs import Run
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.listing import RunLine
-from headrace.runs.words import losses
+from headrace.runs.words import counted, losses
 
 
 def show_runs(lines: list[RunLine], every: bool) -> None:
@@ -62,7 +62,7 @@ def show_status(run: Run, now: float) -> None:
     for stored in state.artefacts:
         many = "file differs" if stored.clash_count == 1 else "files differ"
         clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
-        out.print(Text(f"{stored.name}: {stored.uri} ({stored.files} files{clashes})"))
+        out.print(Text(f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}{clashes})"))
 
 
 def _brief(message: str) -> str:

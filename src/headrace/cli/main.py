@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -161,7 +162,14 @@ def _help_hint(error: click.ClickException) -> str:
 
 
 def main() -> None:
-    """Entry point of the script `headrace`."""
+    """Entry point of the script `headrace`.
+
+    A character that the terminal's or the pipe's encoding does not have is written as its escape (``\\xfc``): a name
+    that cannot be shown must not end a job.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(invoke())
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.agent.mpi.command import plain_command, slots_of
 from headrace.agent.programs import (
     ProgramSpec,
     expected_streams,
@@ -14,11 +16,15 @@ from headrace.agent.programs import (
     programs_of,
     service_argv,
 )
+from headrace.agent.variables import HostVariables
+from headrace.errors import UsageError
 from headrace.insight.billing import PricedGroup, amount
 from headrace.insight.projection import Projection, project
+from headrace.instance import Environment
 from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.launch import (
     MPI,
+    NAMESPACE,
     DistributionPlan,
     GroupPlan,
     HostPlan,
@@ -28,7 +34,10 @@ from headrace.instance.launch import (
     Retry,
     TfDataPlan,
 )
+from headrace.instance.tfdata import tf_data_servers
 from headrace.instance.torchrun import torchrun_command
+from headrace.instance.tree import resource_config
+from headrace.runs.words import counted
 
 if TYPE_CHECKING:
     from headrace.job import Job
@@ -81,7 +90,8 @@ class PlanView(msgspec.Struct, frozen=True):
     """What a job would run where. Nothing was started.
 
     `limits` says in sentences how the machine is divided; `requirements` maps groups to the file that is installed for
-    them, whose environment then replaces the interpreter that is shown.
+    them, whose environment then replaces the interpreter that is shown; `tf_data_ports` are those of the workers of
+    tf.data.service, each once.
     """
 
     job_name: str
@@ -105,6 +115,7 @@ class PlanView(msgspec.Struct, frozen=True):
     retry: Retry
     cost: Projection
     limits: tuple[str, ...] = ()
+    tf_data_ports: tuple[int, ...] = ()
 
 
 def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str | None = None) -> PlanView:
@@ -135,13 +146,36 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
         isolation=plan.isolation,
         cost=project(groups, plan.max_run, max_cost=budget.max_cost if budget else None, region=where),
         limits=limits,
+        tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
         storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
         requirements=_requirements(job),
         stall_after=plan.stall_after,
         encrypt=plan.encrypt,
         retry=plan.retry,
-        without_effect=tuple(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
+        without_effect=(
+            *(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
+            *dict.fromkeys(_set_over(job, plan)),
+        ),
     )
+
+
+def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
+    """Variables of the user whose values no program gets, because headrace says there who and where it is."""
+    for index, group in enumerate(plan.groups):
+        if not plan.environment_of(group.name) or not group.entry_point:
+            continue
+        environment = Environment(
+            plan.host(group.hosts[0]).base_dir,
+            resource_config=resource_config(group.hosts[0], plan.groups, "eth0"),
+            input_data_config=dict.fromkeys(job.channels_of(group.name)),
+            hyperparameters=dict(job.hyperparameters_of(group.name)),
+            environ={},
+        )
+        own = (spec for spec in programs_of(plan, group.hosts[0]) if not spec.is_service)
+        spec = next(own, ProgramSpec("0"))  # of MPI, only the first host has a program of its own
+        for name in HostVariables.set_over(plan, spec, environment):
+            place = f"instance_groups[{index}].environment" if name in group.environment else "environment"
+            yield UnusedView(f"{place}.{name}", "headrace sets it itself")
 
 
 def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
@@ -178,8 +212,12 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
     if spec.is_torchrun:
         return torchrun_command(plan, host.name, program, python)
     world = plan.distribution_of(host.group)
-    # mpirun's own options follow from its version, which is known only where it runs.
-    return ["mpirun", *(world.options if world else ()), *program] if spec.is_mpirun else program
+    if spec.is_mpirun and world is not None:
+        try:
+            return plain_command(slots_of(plan, world, named=plan.isolation.level == NAMESPACE), program, world.options)
+        except ValueError as error:
+            raise UsageError(f"custom_mpi_options: {error}", "give the value, or leave the option out") from None
+    return program
 
 
 def _requirements(job: Job) -> dict[str, str]:
@@ -233,13 +271,13 @@ def worlds(plan: PlanView) -> list[str]:
     for world in plan.distributions:
         ranks = sum(groups[name].processes_per_host * len(groups[name].hosts) for name in world.groups)
         kind = f"{world.kind} with Horovod" if world.horovod else world.kind
-        words = [f"{kind} over {' '.join(world.groups)}: {_count(ranks, 'rank')}"]
+        words = [f"{kind} over {' '.join(world.groups)}: {counted(ranks, 'rank')}"]
         if world.kind == MPI:
             words.append(f"started by mpirun on {groups[world.groups[0]].hosts[0]}")
         if world.elastic is not None:
             words.append(
-                f"elastic from {_count(world.elastic.min_hosts, 'host')} on, "
-                f"restarted {_count(world.elastic.max_restarts, 'time')} at most"
+                f"elastic from {counted(world.elastic.min_hosts, 'host')} on, "
+                f"restarted {counted(world.elastic.max_restarts, 'time')} at most"
             )
         lines.append(", ".join(words))
     return lines
@@ -258,7 +296,7 @@ def promises(plan: PlanView) -> str:
         words.append(f"fails after {plan.stall_after:g} s of silence")
     if plan.retry.attempts:
         which = "any failure" if plan.retry.any else "the loss of a host"
-        words.append(f"is tried again after {which}, {_count(plan.retry.attempts, 'time')}")
+        words.append(f"is tried again after {which}, {counted(plan.retry.attempts, 'time')}")
     if plan.encrypt:
         words.append("control and feed under TLS")
     return "; ".join(words)
@@ -270,10 +308,22 @@ def used_ports(plan: PlanView) -> str:
     if any(group.feed_executors for group in plan.groups):
         words.append(f"feed {plan.ports.feed}")
     if plan.tf_data is not None:
-        words.append(f"tf.data {plan.ports.tf_data} and next")
+        words.append(f"tf.data dispatcher {plan.ports.tf_data}")
+        words.append(f"tf.data {'workers' if len(plan.tf_data_ports) > 1 else 'worker'} {_ranges(plan.tf_data_ports)}")
     if any(world.kind != MPI for world in plan.distributions):
         words.append(f"ranks {plan.ports.master}" + (" and next" if len(plan.distributions) > 1 else ""))
     return f"ports: {', '.join(words)}"
+
+
+def _ranges(ports: Sequence[int]) -> str:
+    """``7073 to 7075 and 7079`` of 7073, 7074, 7075, 7079."""
+    runs: list[list[int]] = []
+    for port in ports:
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    return " and ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
@@ -286,19 +336,15 @@ def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
     parts = []
     if group.entry_point:
         ranks = group.processes_per_host
-        parts.append(_count(ranks, "rank") if ranks else "entry point")
+        parts.append(counted(ranks, "rank") if ranks else "entry point")
     if group.feed_executors:
-        parts.append(_count(group.feed_executors, "data worker"))
+        parts.append(counted(group.feed_executors, "data worker"))
     if tf_data is not None and group.name in tf_data.groups:
-        parts.append(_count(tf_data.workers_per_host, "tf.data worker"))
+        parts.append(counted(tf_data.workers_per_host, "tf.data worker"))
         if group.name == tf_data.groups[0]:
             parts.append(f"dispatcher on {group.hosts[0]}")
     waits = f", after {' and '.join(group.depends_on)}" if group.depends_on else ""
     return (" + ".join(parts) or "nothing") + waits
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def cpu_set(cpus: tuple[int, ...]) -> str:

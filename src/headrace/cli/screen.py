@@ -19,7 +19,7 @@ from headrace.runs.events import (
     StatusChanged,
 )
 from headrace.runs.layout import AGENT
-from headrace.runs.words import ended, losses, sentence
+from headrace.runs.words import counted, ended, losses, sentence
 
 _QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
 LAST_LINES = 10
@@ -61,16 +61,18 @@ class RunScreen:
         elif isinstance(event, HostReleased):
             self._say(f"{event.group}/{event.host}: released: its programs are done")
         elif isinstance(event, DataWorkerLost):
-            self._say(f"{event.group}/{event.host}: {sentence(event)} (run degraded)")
+            degraded = "" if event.fatal else " (run degraded)"
+            self._say(f"{event.group}/{event.host}: {sentence(event)}{degraded}")
         elif isinstance(event, HostLost):
             self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
         elif isinstance(event, ChannelProgress):
             self._progress.staged(event)
             if event.files == event.files_total:
-                self._say(f"channel {event.channel}: {event.files} files, {event.bytes / 1e6:.1f} MB")
+                self._say(f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
             how = ended(event.exit_code, event.signal)
-            self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}")
+            why = f": {event.reason}" if event.reason else ""
+            self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}{why}")
 
     def metric(self, stream: Stream, metric: Metric) -> None:
         """Takes a metric into the progress line."""
@@ -124,8 +126,9 @@ class RunScreen:
 def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
     """Yields what was stored where, and what several hosts had made under one name."""
     for stored in artefacts:
-        files = "1 file" if stored.files == 1 else f"{stored.files} files"
-        yield f"{stored.name}: {stored.uri} ({files}, {stored.bytes / 2**20:.1f} MiB)"
+        whose = " of this job" if stored.name == "checkpoints" else ""  # others may be at that place too
+        files = counted(stored.files, "file")
+        yield f"{stored.name}: {stored.uri} ({files}{whose}, {stored.bytes / 2**20:.1f} MiB)"
         for clash in stored.clashes[:CLASHES]:
             dropped = ", ".join(clash.dropped)
             yield f"warning: {stored.name}: {clash.path} differs: that of {clash.kept} was kept, not that of {dropped}"

@@ -71,7 +71,29 @@ def verify(run: Run, found: Advised, *, quiet: bool) -> Verified:
         source_dir=run.paths.code,
         cpu_sets=cpu_sets,
     )
-    return verified(chosen, _follow(other, quiet=quiet))
+    proof = verified(chosen, _follow(other, quiet=quiet))
+    return msgspec.structs.replace(proof, unverified=unverified(found, chosen, len(free)))
+
+
+def unverified(found: Advised, chosen: Candidate, free: int) -> str:
+    """Returns what was advised and is not what was run, in a sentence; empty when it was run.
+
+    Args:
+        found: the advice.
+        chosen: the candidate that was run.
+        free: CPUs of this machine that the hosts which train leave.
+    """
+    if found.best is None:
+        return f"Nothing was advised: {chosen.title} is the fastest candidate that fits on this machine."
+    if (found.best.instance_type, found.best.data_hosts) == (chosen.instance_type, chosen.data_hosts):
+        return ""
+    cpus = _cpus_of(found, found.best)
+    needs = "no whole number of CPUs a host" if cpus is None else f"{found.best.data_hosts * cpus} CPUs"
+    left = f"{free} {'is' if free == 1 else 'are'} free"
+    return (
+        f"Not verified: the advised {found.best.title}. It needs {needs} on this machine, where {left}; "
+        f"{chosen.title} is the fastest candidate that fits."
+    )
 
 
 def _job(run: Run) -> Job:

@@ -55,6 +55,10 @@ FORMULAS: dict[str, str] = {
         "one core; the time from a start to its first record is left out"
     ),
     "server_rss": "largest resident bytes of a tf.data server",
+    "server_sent": (
+        "bytes that a tf.data worker sent to trainers between its records / seconds between them; TCP's headers, and "
+        "the time from a start to its first count, are left out"
+    ),
     "cpu": (
         "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * cores that these hosts "
         "may use); 100 % means that all its own cores were busy"

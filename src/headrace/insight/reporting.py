@@ -244,6 +244,7 @@ def judge(
                     usage=_usage(groups),
                     silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
                     window=window,
+                    servers=any(servers.values()),
                 )
             ),
             long_warm_up(ranks),

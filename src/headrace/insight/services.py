@@ -21,6 +21,7 @@ class ServerReport(msgspec.Struct, frozen=True):
         restarts: how often it was started again.
         server_cpu: its CPU time; 100 % is one core all the time.
         server_rss: its largest memory.
+        server_sent: what a worker sent to trainers.
     """
 
     group: str
@@ -30,6 +31,7 @@ class ServerReport(msgspec.Struct, frozen=True):
     restarts: int
     server_cpu: Figure
     server_rss: Figure
+    server_sent: Figure
 
 
 def server_reports(metrics: Mapping[Stream, Sequence[ServiceSecond]]) -> tuple[ServerReport, ...]:
@@ -51,14 +53,31 @@ def _report(stream: Stream, seconds: Sequence[ServiceSecond]) -> ServerReport:
         restarts=seconds[-1].restarts,
         server_cpu=_cpu(seconds),
         server_rss=Figure("server_rss", "bytes", max(second.rss for second in seconds), window),
+        server_sent=_sent(seconds),
     )
 
 
 def _cpu(seconds: Sequence[ServiceSecond]) -> Figure:
     """CPU seconds between neighbouring records of one process; each start begins at 0 and is left out."""
-    pairs = [(a, b) for a, b in pairwise(seconds) if a.restarts == b.restarts]
+    pairs = _pairs(seconds)
     elapsed = sum(b.t - a.t for a, b in pairs)
     if not elapsed:
         return missing("server_cpu", "%", "it did not live long enough for two records")
     used = sum(b.cpu - a.cpu for a, b in pairs)
     return Figure("server_cpu", "%", 100 * used / elapsed, Window(seconds[0].t, seconds[-1].t))
+
+
+def _sent(seconds: Sequence[ServiceSecond]) -> Figure:
+    if seconds[-1].role != "worker":
+        return missing("server_sent", "bytes/s", "a dispatcher sends no data")
+    told = [(a.sent, b.sent, b.t - a.t) for a, b in _pairs(seconds)]
+    counted = [(b - a, elapsed) for a, b, elapsed in told if a is not None and b is not None]
+    if not counted:
+        return missing("server_sent", "bytes/s", "it was not counted in two records of one process")
+    rate = sum(sent for sent, _ in counted) / sum(elapsed for _, elapsed in counted)
+    return Figure("server_sent", "bytes/s", rate, Window(seconds[0].t, seconds[-1].t))
+
+
+def _pairs(seconds: Sequence[ServiceSecond]) -> list[tuple[ServiceSecond, ServiceSecond]]:
+    """Neighbouring records of one process."""
+    return [(a, b) for a, b in pairwise(seconds) if a.restarts == b.restarts]

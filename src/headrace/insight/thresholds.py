@@ -91,6 +91,11 @@ NEXT_UNUSED = (
 )
 """What to do where a job has data workers and its loader makes the batches without them."""
 
+NEXT_MISSING = (
+    "find out in its log why that server of tf.data.service was lost: TensorFlow's client ends no epoch without it"
+)
+"""What to do about a run that waited for a server of tf.data.service until it was ended."""
+
 NEXT_APART = (
     "make batches apart from the ranks, with headrace.feed.DataLoader or tf.data.service (`data_service`), or train "
     "for some steps on one batch that is kept (`headrace doctor` does that for PyTorch): if steps get shorter, making "

@@ -7,7 +7,7 @@ measured, and the verdict is then said to be `inferred`.
 
 The rules, tried in this order; `headrace.insight.thresholds` has the reason of every number:
 
-    1  no step for STALL_SECONDS and STALL_STEPS of the longest step, or ended by stall_after     stalled
+    1  no step for STALL_SECONDS and STALL_STEPS of the longest step, or ended as it stood still   stalled
     2  fewer than LEAST_RECORDS records of the loader:  by GPU and CPU use (inferred), else        unknown
     3  one rank (or the ranks of one host) waits SKEW_GAP more than the others, which do not wait  skewed
     4  data wait >= NOT_BOUND, link >= LINK_BUSY and busier than the data workers                  network-bound
@@ -45,6 +45,7 @@ from headrace.insight.thresholds import (
     LINK_BUSY,
     NEXT,
     NEXT_APART,
+    NEXT_MISSING,
     NEXT_UNUSED,
     NOT_BOUND,
     RESTING,
@@ -56,9 +57,11 @@ from headrace.insight.thresholds import (
     VerdictName,
     band_of,
 )
-from headrace.insight.witnesses import Beside, RankTimes, Silence, Supply, Usage, VerdictInputs
+from headrace.insight.witnesses import RankTimes, Silence, Usage, VerdictInputs
 
 _UNUSED = "; the data workers made no sample: the loader does not use them"
+_NOT_MEASURED = "what the data workers did was not measured"
+_NOT_TOLD = "TensorFlow does not tell how its workers spend their time, only what CPU they use was measured"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -101,7 +104,7 @@ def verdict(found: VerdictInputs) -> Verdict:
     ranks = [rank for rank in found.ranks if sum(rank.step) > 0]
     if sum(len(rank.step) for rank in ranks) < LEAST_RECORDS:
         return _inferred(found.usage, found.window)
-    facts = _Facts(ranks, found.supply, found.beside, found.window)
+    facts = _Facts(ranks, found)
     return _apart(facts) or _waiting(facts) or _straggler(facts) or _untold(facts) or _not_waiting(facts)
 
 
@@ -116,18 +119,16 @@ class _Facts:
 
     Args:
         ranks: at least one, each with a step time.
-        supply: what the data workers did.
-        beside: batches are made beside the ranks, nobody knows at what cost.
-        window: where.
+        found: what they and all else come from.
     """
 
-    def __init__(
-        self, ranks: list[RankTimes], supply: Supply | None, beside: Beside | None, window: Window | None
-    ) -> None:
-        self.ranks, self.supply, self.beside, self.window = ranks, supply, beside, window
-        self.unused = supply is not None and beside is not None  # there are data workers, and they made no batch
+    def __init__(self, ranks: list[RankTimes], found: VerdictInputs) -> None:
+        self.unmeasured = _NOT_TOLD if found.servers else _NOT_MEASURED
+        self.ranks, self.supply, self.beside, self.window = ranks, found.supply, found.beside, found.window
+        self.unused = found.supply is not None and found.beside is not None  # data workers, and they made no batch
         self.wait_share = _share(ranks, "wait")
-        self.wait = Figure("data_wait", "%", self.wait_share, window, confidence=_confidence(ranks, self.wait_share))
+        known = _confidence(ranks, self.wait_share)
+        self.wait = Figure("data_wait", "%", self.wait_share, found.window, confidence=known)
         self.h2d = self._measured("h2d")
         self.compute = self._measured("compute")
 
@@ -209,15 +210,17 @@ def _stalled(silence: Silence, window: Window | None) -> Verdict | None:
         evidence = Figure("silence", "s", silence.seconds, window)
         seen = f"no step has ended for {silence.seconds:.0f} s; the longest so far took {silence.longest_step:.2f} s"
     where = f"; the quietest rank is {silence.rank}" if silence.rank else ""
+    where += f"; the job waited for {silence.missing}" if silence.missing else ""
+    rule = "because it waited for a lost server of tf.data.service" if silence.missing else "by stall_after"
     return Verdict(
         VerdictName.STALLED,
         f"stalled: {seen}{where}",
-        NEXT[VerdictName.STALLED],
+        NEXT_MISSING if silence.missing else NEXT[VerdictName.STALLED],
         rank=silence.rank,
         evidence=(evidence,),
         window=window,
         formula=(
-            "the run was ended by stall_after"
+            f"the run was ended {rule}"
             if silence.cause
             else f"silence >= max({STALL_SECONDS:g} s, {STALL_STEPS:g} * longest step) = {limit:.0f} s"
         ),
@@ -270,7 +273,7 @@ def _waiting(facts: _Facts) -> Verdict | None:
         name = VerdictName.INPUT_BOUND
         sentence = waits
         if supply is None:
-            notes.append("what the data workers did was not measured: disk and network are not told from CPU")
+            notes.append(f"{facts.unmeasured}: disk and network are not told from CPU")
         else:
             sentence += (
                 _UNUSED if facts.unused else f"; the data workers make samples {supply.produce:.0f} % of the time"
@@ -346,7 +349,7 @@ def _not_waiting(facts: _Facts) -> Verdict:
     more: tuple[Figure, ...] = ()
     name = VerdictName.COMPUTE_BOUND
     if supply is None:
-        notes.append("what the data workers did was not measured: how much they have to spare is unknown")
+        notes.append(f"{facts.unmeasured}: how much they have to spare is unknown")
     else:
         sentence += _UNUSED if facts.unused else f"; the data workers have {supply.spare:.0f} % of their time to spare"
         if supply.spare < SPARE:

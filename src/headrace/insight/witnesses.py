@@ -18,6 +18,8 @@ from headrace.runs import Cause, LoaderSecond, Program, ServiceSecond, Status, S
 
 STALL_CAUSE = "stalled:"
 """How the reason of a run begins that `stall_after` has ended."""
+STALL_WAITS = f"; {STALL_CAUSE}"
+"""What is in the reason of a run that was ended because it waited for a server of tf.data.service: first its death."""
 
 
 class RankTimes(msgspec.Struct, frozen=True):
@@ -108,12 +110,13 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """How long no step has ended, of a run that goes on or that `stall_after` has ended.
+    """How long no step has ended, of a run that goes on or that was ended because it stood still.
 
     Attributes:
         seconds: since the last step; None if no step was ever seen.
         longest_step: seconds.
         cause: why the run was ended as stalled, empty if it was not.
+        missing: ``group/host[stream]`` of the server of tf.data.service that it waited for; empty without one.
         rank: the quietest rank.
     """
 
@@ -121,6 +124,7 @@ class Silence(msgspec.Struct, frozen=True):
     longest_step: float = 0.0
     cause: str = ""
     rank: str = ""
+    missing: str = ""
 
 
 class VerdictInputs(msgspec.Struct, frozen=True):
@@ -133,6 +137,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
         silence: None for a run that has ended by itself.
         window: where all this was measured.
         beside: batches are made beside the ranks, nobody knows at what cost; None if they are not.
+        servers: tf.data.service had servers, whose CPU time was measured.
     """
 
     ranks: tuple[RankTimes, ...] = ()
@@ -141,6 +146,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
     silence: Silence | None = None
     window: Window | None = None
     beside: Beside | None = None
+    servers: bool = False
 
 
 def rank_times(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[RankTimes, ...]:
@@ -282,9 +288,11 @@ def silence_of(
     last = {stream: found[-1].t for stream, found in records.items()}
     longest = max((second.step_max for found in records.values() for second in found), default=0.0)
     seconds = max(0.0, now - max(last.values())) if last else None
-    if cause is not None and cause.reason.startswith(STALL_CAUSE):
+    if cause is not None and (cause.reason.startswith(STALL_CAUSE) or STALL_WAITS in cause.reason):
         place = str(Stream(cause.group, cause.host, str(cause.stream))) if cause.host else ""
-        return Silence(seconds, longest, cause.reason, place)
+        waits = STALL_WAITS in cause.reason
+        rank, server = ("", place) if waits else (place, "")
+        return Silence(seconds, longest, cause.reason, rank, server)
     if status is not Status.IN_PROGRESS or not any(program.ended is None for program in programs):
         return None
     return Silence(seconds, longest, rank=str(min(last, key=lambda stream: last[stream])) if last else "")

@@ -114,8 +114,10 @@ class Environment(Mapping[str, object]):
         self._environ = dict(os.environ if environ is None else environ)
         self._paths = TreePaths(base_directory(self._environ) if base_dir is None else base_dir)
         self._resource_config = dict(resource_config or _read(self._paths.resource_config))
-        self._input_data_config = dict(input_data_config or _read(self._paths.input_data_config))
-        every = dict(hyperparameters or decode(_read(self._paths.hyperparameters)))
+        self._input_data_config = dict(
+            _read(self._paths.input_data_config) if input_data_config is None else input_data_config
+        )
+        every = dict(decode(_read(self._paths.hyperparameters)) if hyperparameters is None else hyperparameters)
         reserved = {name: value for name, value in every.items() if name in _RESERVED or name.startswith(PREFIX)}
         self._hyperparameters = {name: value for name, value in every.items() if name not in reserved}
         self._reserved = {name: value for name, value in reserved.items() if name in _RESERVED}

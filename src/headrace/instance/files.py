@@ -228,6 +228,19 @@ def made(path: Path) -> Iterator[int]:
         raise
 
 
+@contextlib.contextmanager
+def folders_of(path: Path) -> Iterator[None]:
+    """Takes the folders away again that the block made for a file, when it ends with an error. For one writer alone."""
+    new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
+    try:
+        yield
+    except BaseException:
+        for folder in new:
+            with contextlib.suppress(OSError):  # not made, or somebody else has put something there
+                folder.rmdir()
+        raise
+
+
 def _hidden(folder: Path) -> Path:
     return folder / f"{TEMPORARY}{os.getpid()}-{next(_numbers)}"
 
@@ -260,7 +273,9 @@ def hint(error: OSError) -> str:
     """Returns what one can do about an error of the file system; empty if nothing is known."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return "the disk is full: make room, or choose another folder"
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+    if error.errno == errno.EROFS:
+        return "it is on a file system that is mounted read-only: mount it writable, or choose another folder"
+    if error.errno in {errno.EACCES, errno.EPERM}:
         return "you may not do that there: change the permissions, or choose another folder"
     if error.errno in {errno.ENOTDIR, errno.EISDIR}:
         return "one name is a file here and a folder there: rename one of them"

@@ -258,6 +258,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         isolation: how hosts on one machine are kept apart.
         tf_data: the job's tf.data.service; None without one.
         metric_definitions: figures that the agents find in the lines of their programs.
+        job_arn: TrainingJobArn, which programs get; empty for none.
     """
 
     job_name: str
@@ -282,6 +283,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     isolation: Isolation = Isolation()
     tf_data: TfDataPlan | None = None
     metric_definitions: tuple[MetricDefinition, ...] = ()
+    job_arn: str = ""
     version: int = 1
 
     def host(self, name: str) -> HostPlan:

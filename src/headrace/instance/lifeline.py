@@ -12,6 +12,7 @@ OPTION = "--lifeline"  # argument of the agent: its standard input is such a pip
 SCRATCH = "HEADRACE_SCRATCH"  # variable: directory for the temporary files of the job's programs
 SPENT = "HEADRACE_SPENT"  # variable of an agent: seconds of max_run that were used up before this attempt
 COST = "HEADRACE_COST"  # variable of an agent: USD of the budget that were used up, a blank, until when (epoch)
+COORDINATOR_LOST = 3  # exit code of an agent that gave up because it heard nothing from the coordinator
 RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
 
 
@@ -30,10 +31,17 @@ class StopJob(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class AgentGone(msgspec.Struct, frozen=True, tag="gone"):
-    """The agent of a host ended. For the leader's agent."""
+    """The agent of a host ended. For the leader's agent.
+
+    Attributes:
+        host: its name.
+        reason: how it ended, in words.
+        deaf: it gave up, because it heard nothing from the coordinator any more.
+    """
 
     host: str
     reason: str
+    deaf: bool = False
 
 
 Command = StopJob | AgentGone

@@ -1,5 +1,7 @@
 """The reserved hyperparameters: what the SageMaker SDK writes beside the user's own. Pure.
 
+A job that was made of a CreateTrainingJob request gets none of them: what its hyperparameters are, the request says.
+
 Those that mean something outside AWS, for every host of the job:
 
     sagemaker_program                                  the entry point of the host's group, if it has one

@@ -24,6 +24,7 @@ from headrace.instance.files import (
     Object,
     check_same,
     copy,
+    folders_of,
     is_temporary,
     list_files,
     look,
@@ -194,7 +195,8 @@ class Store:
             if not path.is_dir():
                 raise StorageError(f"{uri} cannot be written: {path} is no folder", "name another place")
             if not os.access(path, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+                code = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+                raise OSError(code, os.strerror(code), str(path))
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -292,6 +294,7 @@ class Store:
         """
         if not is_s3(uri):
             with (
+                folders_of(local_path(uri)),
                 made(local_path(uri)) as descriptor,
                 told(uri, "written"),
                 open(descriptor, "wb", closefd=False) as file,

@@ -95,6 +95,7 @@ def build_tree(
     distributions: Sequence[launch.DistributionPlan] = (),
     network_interface_name: str = "eth0",
     region: str = "",
+    verbatim: bool = False,
 ) -> TreePaths:
     """Writes the tree of one host; the directory may exist, and may hold headrace's own channel already.
 
@@ -111,6 +112,7 @@ def build_tree(
         distributions: the job's worlds of ranks.
         network_interface_name: interface that carries the hosts' addresses (``lo`` for 127.0.0.0/8).
         region: AWS region, empty when the job runs in none.
+        verbatim: the texts are all that there is, as on the service: what the SDK adds is not added.
 
     Returns:
         The paths of the tree.
@@ -124,13 +126,16 @@ def build_tree(
     unknown = {name for world in distributions for name in world.groups} - {group.name for group in groups}
     if unknown:
         raise ValueError(f"distribution groups {sorted(unknown)} are not groups of the job")
-    processes = {group.name: group.processes_per_host for group in groups}
-    encoded = arguments.encode(
-        reserved.default_parameters()
-        | dict(hyperparameters or {})
-        | reserved.job_parameters(job_name, entry_point, region)
-        | reserved.distribution_parameters(distributions, own, processes)
-    ) | dict(texts or {})
+    encoded = dict(texts or {})
+    if not verbatim:
+        processes = {group.name: group.processes_per_host for group in groups}
+        added = arguments.encode(
+            reserved.default_parameters()
+            | dict(hyperparameters or {})
+            | reserved.job_parameters(job_name, entry_point, region)
+            | reserved.distribution_parameters(distributions, own, processes)
+        )
+        encoded = added | encoded
     resources = resource_config(current_host, groups, network_interface_name)
     channels = channels or {}
     for name, channel in channels.items():

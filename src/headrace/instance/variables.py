@@ -4,8 +4,9 @@
 case (hyphens stay), a string as it is, None as the empty string, all else as compact JSON with sorted keys.
 
 `program_variables` adds what the toolkit knows but does not tell (the distribution's hosts, the master's address, the
-host's rank), what SDK version 3 sets under other names, and what a Python program on this instance needs. headrace's
-variables win over the user's, as on SageMaker; a program therefore cannot be told a wrong host or directory.
+host's rank), what SDK version 3 sets under other names, what the platform sets (TRAINING_JOB_NAME, TRAINING_JOB_ARN,
+and AWS_REGION where a region is known), and what a Python program on this instance needs. headrace's variables win
+over the user's, as on SageMaker; a program therefore cannot be told a wrong host or directory.
 
 A variable that no process can be given (longer than the kernel allows, or with ``=`` in its name) is left out, and
 its name stands in HEADRACE_LEFT_OUT; its content is in the files of input/config in any case.
@@ -131,6 +132,10 @@ def program_variables(
         "PYTHONPATH": _search_path(env.paths().code, user, inherited),
         "PYTHONUNBUFFERED": user.get("PYTHONUNBUFFERED", "1"),
     }
+    if plan and plan.job_arn:
+        variables["TRAINING_JOB_ARN"] = plan.job_arn
+    if env.region() and "AWS_REGION" not in user:  # an empty one is no region, and AWS's libraries would refuse it
+        variables["AWS_REGION"] = env.region()
     if plan and plan.tf_data:
         variables[TF_DATA_SERVICE] = service_address(plan)
     gpus = plan.host(env.current_host).gpus if plan else None

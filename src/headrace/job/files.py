@@ -37,14 +37,15 @@ def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -
             yield Finding(path, f"must be a file or folder; {base / text} does not exist", repr(text))
     if not isinstance(source_dir, str) or ("source_dir",) in broken or places.is_remote(source_dir):
         return
+    code = base / places.local_form(source_dir)
     if places.is_archive(source_dir):
-        yield from _file(("source_dir",), source_dir, base / source_dir)
+        yield from _file(("source_dir",), source_dir, code)
         return
-    problems = list(_folder(("source_dir",), source_dir, base / source_dir))
+    problems = list(_folder(("source_dir",), source_dir, code))
     yield from problems
     for path, text in () if problems else _programs(data):
         if path not in broken:
-            yield from _program(path, text, base / source_dir)
+            yield from _program(path, text, code)
 
 
 def _programs(data: Mapping[str, object]) -> Iterator[tuple[Path, str]]:

@@ -22,6 +22,7 @@ from headrace.job.fields import InstanceGroup, JobFields, TrainingInput
 from headrace.job.handle import RunHandle, wait_for_success
 from headrace.job.plain import dump, plain
 from headrace.job.request_check import check_request
+from headrace.job.request_names import HYPERPARAMETERS
 from headrace.job.request_read import read_request
 from headrace.job.request_write import beyond_request, unfit, write_request
 from headrace.job.rules_engine import rules_of_engine
@@ -122,14 +123,16 @@ class Job(Structure):
             JobInvalid: with all problems: those given, those of the data, and files that are not there.
         """
         places = {finding.path for finding in wrong} if source.names else set()
-        found = (
-            finding
-            for finding in find_problems(data)
-            if finding.code or not _within(source.named(finding.path), places)
-        )
+
+        def told(finding: findings.Finding) -> bool:
+            path = source.named(finding.path)
+            return (*path, "ChannelName") in places or _within(path, places)
+
+        found = (finding for finding in find_problems(data) if finding.code or not told(finding))
         problems = [*wrong, *found]
         if look:
-            problems += files.missing(data, base_path, frozenset(finding.path for finding in problems))
+            missing = files.missing(data, base_path, frozenset(finding.path for finding in problems))
+            problems += [finding for finding in missing if not told(finding)]
         if problems:
             raise JobInvalid(source.problems(problems))
         job = cls(base_path=base_path, **data)  # type: ignore[arg-type]
@@ -176,6 +179,13 @@ class Job(Structure):
     def request_form(self) -> dict[str, object]:
         """Returns the job in the words of a request, unchecked: what a description of it shows."""
         return write_request(self, "")
+
+    def request_texts_of(self, group_name: str) -> dict[str, str] | None:
+        """Returns a group's hyperparameters as the request has them that this job was made of; None for another job."""
+        if not self._source.names:
+            return None
+        texts = self.request_form().get(HYPERPARAMETERS, {})
+        return {**cast("dict[str, str]", texts), **self.hyperparameter_texts_of(group_name)}
 
     def beyond_request(self) -> dict[str, str]:
         """Returns the keys of this job that a request has no member for, each with what becomes of it."""

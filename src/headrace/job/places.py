@@ -98,9 +98,7 @@ _code = place("the path of a folder")
 
 
 def _source_dir(value: object) -> str:
-    text = _code(value)
-    if text.startswith("file://"):
-        raise broken("must be the path of a folder, without file://")
+    text = local_form(_code(value))
     if text.startswith("s3://") and not is_archive(text):
         raise broken("must be an archive when it is in S3: s3://bucket/path/sourcedir.tar.gz")
     return text

@@ -15,6 +15,7 @@ from typing import get_args
 from headrace.job import values
 from headrace.job.findings import Path
 from headrace.job.hyperparameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, decode, is_reserved
+from headrace.job.places import local_form
 from headrace.job.reading import enabled
 from headrace.job.request_names import (
     ARGUMENTS,
@@ -48,6 +49,9 @@ def read_request(request: Mapping[str, object]) -> Translated:
     rest = copy.deepcopy(dict(request))
     result = Translated()
     _values(rest, result)
+    variables = result.data.get("environment")
+    for name in variables if isinstance(variables, dict) else ():
+        result.names[("environment", name)] = ("Environment", name)
     _lists(rest, result)
     _preferences(rest, result)
     _command(rest, result)
@@ -172,8 +176,8 @@ def _hyperparameters(rest: dict[str, object], result: Translated) -> None:
             result.names[place] = where
         else:
             continue
-        if json.dumps(value) == text:
-            _take(rest, where)
+        if json.dumps(value) == text and not (name == SUBMIT_DIRECTORY and local_form(str(value)) != value):
+            _take(rest, where)  # a job has it in another form: how the request wrote it is kept
     if values_found:
         result.data["hyperparameters"] = values_found
     _distribution(world, result)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from headrace.job import places
 from headrace.job.findings import Finding, Path
-from headrace.job.hyperparameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, encode
+from headrace.job.hyperparameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, decode, encode
 from headrace.job.reading import each_group_alone
 from headrace.job.request_names import (
     ALGORITHM,
@@ -153,6 +153,9 @@ def _texts(job: Job, submit_directory: str, raw: Mapping[str, object]) -> dict[s
     code = submit_directory or job.source_dir
     if code and job.environment.get("SAGEMAKER_SUBMIT_DIRECTORY") != code:
         reserved[SUBMIT_DIRECTORY] = code
+    written = decode(str(raw.get(SUBMIT_DIRECTORY, "")))
+    if isinstance(written, str) and code and places.local_form(written) == code:
+        reserved[SUBMIT_DIRECTORY] = written
     reserved |= _strategies(job)
     texts |= {name: encode(value, raw.get(name)) for name, value in reserved.items()}
     return texts | job.reserved_texts

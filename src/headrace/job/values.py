@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, JsonValue
 
 from headrace.catalog import instance_types, prices
+from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.job.cpus import parse_cpu_set
 from headrace.job.findings import broken, nearest, show
 
@@ -30,7 +31,6 @@ _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-_BANDWIDTH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([kmg])bit")
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
 _PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
 
@@ -221,22 +221,6 @@ def _command(value: object) -> object:
     if not items[0]:
         raise broken("must begin with a program")
     return items
-
-
-def parse_bandwidth(text: str) -> int:
-    """Returns bits per second.
-
-    >>> parse_bandwidth("200mbit"), parse_bandwidth("1.5gbit")
-    (200000000, 1500000000)
-
-    Raises:
-        ValueError: not a number and ``kbit``, ``mbit`` or ``gbit``, or below 8 kbit.
-    """
-    match = _BANDWIDTH.fullmatch(text)
-    bits = round(float(match[1]) * {"k": 10**3, "m": 10**6, "g": 10**9}[match[2]]) if match else 0
-    if not 8000 <= bits <= 10**13:
-        raise ValueError(f"no bandwidth: {text!r}")
-    return bits
 
 
 def _bandwidth(value: object) -> str:

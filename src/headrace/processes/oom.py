@@ -67,6 +67,9 @@ class RecentKills:
         self._counter.close()
 
 
+KILLED = "killed by the kernel for memory (OOM)"
+
+
 def oom_words(limit: int) -> str:
     """Returns how a process ended that the kernel killed for memory.
 
@@ -76,8 +79,9 @@ def oom_words(limit: int) -> str:
     Args:
         limit: bytes that the instance may use; 0 when it has no limit of its own.
     """
-    words = "killed by the kernel for memory (OOM)"
-    return f"{words}: the instance's limit is {format_bytes(limit)}" if limit else f"{words}: the machine has none left"
+    return (
+        f"{KILLED}: the instance's limit is {format_bytes(limit)}" if limit else f"{KILLED}: the machine has none left"
+    )
 
 
 def format_bytes(size: int) -> str:

@@ -11,6 +11,10 @@ from typing import IO
 
 from headrace.processes import bootstrap
 
+UTF8 = ("-X", "utf8")
+"""Options of the interpreter for headrace's own processes: names and variables are UTF-8 whatever the locale says.
+The programs that they start do not inherit them."""
+
 _BOOTSTRAP = str(Path(bootstrap.__file__).resolve())
 
 

@@ -35,7 +35,7 @@ def describe(run: Run) -> dict[str, object]:
     seconds = billed(state, now)
     found: dict[str, object] = {
         "TrainingJobName": header.job_name,
-        "TrainingJobArn": f"arn:aws:sagemaker:local:000000000000:training-job/{header.job_name}",
+        "TrainingJobArn": job_arn(header.job_name),
         "TrainingJobStatus": state.status.value,
         "SecondaryStatus": state.secondary_status.value,
         "SecondaryStatusTransitions": [
@@ -59,6 +59,11 @@ def describe(run: Run) -> dict[str, object]:
     if model:
         found["ModelArtifacts"] = {"S3ModelArtifacts": model}
     return {**found, "headrace": _ours(run, header, state, now)}
+
+
+def job_arn(job_name: str) -> str:
+    """Returns TrainingJobArn of a job that no AWS account knows: its programs have it as TRAINING_JOB_ARN."""
+    return f"arn:aws:sagemaker:local:000000000000:training-job/{job_name}"
 
 
 def billed(state: RunState, now: float) -> int | None:

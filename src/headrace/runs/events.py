@@ -170,9 +170,14 @@ class ServerReady(_Event, frozen=True, tag="server_ready"):
 
 
 class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
-    """Who serves data (executor, feed server, server of tf.data.service) is gone while the job goes on, degraded.
+    """Who serves data (executor, feed server, server of tf.data.service) is gone.
 
-    `recovered` says that it was replaced. `stream` is its name when it is a server of tf.data.service, else empty.
+    Attributes:
+        group, host: where.
+        reason: how.
+        recovered: it was replaced.
+        stream: its name when it is a server of tf.data.service, else empty.
+        fatal: the job cannot go on, for nobody can serve any more or none could for long; else it goes on, degraded.
     """
 
     group: str
@@ -180,6 +185,7 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
     reason: str
     recovered: bool = False
     stream: str = ""
+    fatal: bool = False
 
 
 class ChannelProgress(_Event, frozen=True, tag="channel_progress"):
@@ -245,7 +251,8 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
     Attributes:
         name: ``model``, ``output``, ``checkpoints`` or ``intermediate``.
         uri: where it is: an object, a file or a folder.
-        files: files of all hosts together, after the merge.
+        files: files of all hosts together, after the merge; of ``checkpoints`` and ``intermediate`` those that this
+            job has brought there, in all its attempts.
         bytes: their bytes.
         stored: bytes at the place, after compression.
         clashes: files of several hosts with one name and different content; at most 100 are listed.

@@ -1,7 +1,8 @@
 """The parts of a run's life and what its instances cost in time, as SageMaker tells them: a fold over events.
 
     Starting ─ Downloading ─ Training ─ Uploading ─ Completed
-                                 └─ Restarting ─ Training ...         another attempt
+                                 └─ Restarting ─ Training ...         another attempt; Downloading between them,
+                                                                      when there are checkpoints at a place
              Stopping (on somebody's wish, or by max_run) ─ ...       then Stopped or MaxRuntimeExceeded
              at any point: Failed
 

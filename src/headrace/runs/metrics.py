@@ -184,6 +184,8 @@ class ServiceSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric
         restarts: how often it was started again; with each, `cpu` begins at 0.
         tasks: of a worker: pipelines that it runs; None where TensorFlow does not tell.
         workers: of a dispatcher: workers that have registered; None where TensorFlow does not tell.
+        sent: of a worker: bytes that its port has sent to trainers since the start of its process, without those of
+            the last second before a connection was closed; with each start it begins at 0.
     """
 
     t: float
@@ -194,6 +196,7 @@ class ServiceSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric
     restarts: int = 0
     tasks: int | None = None
     workers: int | None = None
+    sent: int | None = None
 
 
 Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond | ServiceSecond

@@ -38,6 +38,15 @@ TOLD_ONCE = " (told once, counted at the end)"
 """How they end when the same is told again, with its number, at the end of the host."""
 
 
+def counted(number: int, what: str) -> str:
+    """Returns a number of things in words.
+
+    >>> counted(1, "file"), counted(0, "file")
+    ('1 file', '0 files')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def ended(exit_code: int | None, number: int | None) -> str:
     """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
     if number is None:
@@ -80,14 +89,16 @@ def sentence(event: Event) -> str:
         return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
     if isinstance(event, DataWorkerLost):
         who = "dispatcher" if event.stream == _DISPATCHER else "data worker"
-        return f"{who} lost: {event.reason}; {'replaced' if event.recovered else 'the job goes on without it'}"
+        without = "the job cannot go on" if event.fatal else "the job goes on without it"
+        return f"{who} lost: {event.reason}; {'replaced' if event.recovered else without}"
     if isinstance(event, JobFinished | RunFinished):
         who = "job" if isinstance(event, JobFinished) else "run"
         return f"{who} finished: {event.status.value}" + (f": {event.cause}" if event.cause else "")
     if isinstance(event, ChannelProgress):
-        return f"channel {event.channel}: {event.files} of {event.files_total} files, {event.bytes / 1e6:.1f} MB"
+        files = f"{event.files} of {counted(event.files_total, 'file')}"
+        return f"channel {event.channel}: {files}, {event.bytes / 1e6:.1f} MB"
     if isinstance(event, ArtefactsStored):
-        return f"{event.name} stored: {event.files} files, {event.bytes / 1e6:.1f} MB, in {event.uri}"
+        return f"{event.name} stored: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB, in {event.uri}"
     return _short(event)
 
 
@@ -125,7 +136,7 @@ def _short(
     if isinstance(event, ServerReady):
         return f"{event.stream} ready with TensorFlow {event.version}"
     if isinstance(event, CheckpointsRestored):
-        return f"{event.files} checkpoint files restored from {event.uri}"
+        return f"{counted(event.files, 'checkpoint file')} restored from {event.uri}"
     if isinstance(event, RequirementsInstalled):
         return f"requirements {'reused' if event.reused else 'installed'} ({event.seconds:.1f} s)"
     if isinstance(event, JobStarted):

@@ -113,8 +113,14 @@ def job_keys(given: Mapping[str, object]) -> dict[str, object]:
     if "max_retry_attempts" in arguments:
         data["retry"] = {"attempts": arguments["max_retry_attempts"]}
     extras = {member: _as_request(name, arguments[name]) for name, member in _MEMBERS.items() if arguments.get(name)}
+    texts = {}
     if "container_log_level" in arguments:
-        extras["HyperParameters"] = {"sagemaker_container_log_level": json.dumps(arguments["container_log_level"])}
+        texts["sagemaker_container_log_level"] = json.dumps(arguments["container_log_level"])
+    region = getattr(arguments.get("sagemaker_session"), "boto_region_name", None)
+    if isinstance(region, str) and region:
+        texts["sagemaker_region"] = json.dumps(region)
+    if texts:
+        extras["HyperParameters"] = texts
     if arguments.get("disable_output_compression"):
         extras["OutputDataConfig"] = {"CompressionType": "NONE"}
     if extras:

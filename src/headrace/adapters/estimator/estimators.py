@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from headrace.adapters.estimator import arguments, inputs
 from headrace.adapters.estimator.training import Session, TrainingJob
-from headrace.errors import RunFailed, UsageError
+from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
 
 _NAME_LENGTH = 63
@@ -42,7 +42,7 @@ class Estimator:
         **others: every other argument of the SDK's estimators, of version 1 or 2. See `arguments`.
 
     Raises:
-        UsageError: an argument that is not known or cannot be honoured.
+        UsageError: an argument that is not known or cannot be honoured, or hyperparameters that are no mapping.
     """
 
     _FAMILY: ClassVar[str] = "training"
@@ -76,7 +76,7 @@ class Estimator:
             "entry_point": entry_point,
             "source_dir": source_dir,
             "environment": environment,
-            "instance_groups": None if instance_groups is None else [_group(each) for each in instance_groups],
+            "instance_groups": _groups(instance_groups),
             "distribution": _with_names(distribution),
             "data_service": data_service,
             "completion": completion,
@@ -86,6 +86,9 @@ class Estimator:
         if "distributions" in given:
             given["distributions"] = _with_names(given["distributions"])
         self._keys = arguments.job_keys(given)
+        if hyperparameters is not None and not isinstance(hyperparameters, Mapping):
+            problem = Problem("hyperparameters", "must be a mapping of names to values", repr(hyperparameters))
+            raise JobInvalid((problem,))
         self._hyperparameters = dict(hyperparameters or {}) | self._own_hyperparameters(others)
         self._base_job_name = base_job_name
         self._job_name = job_name
@@ -180,7 +183,7 @@ class Estimator:
 
     def _generated_name(self) -> str:
         base = self._base_job_name or self._FAMILY
-        if not re.fullmatch(r"[a-zA-Z0-9-]+", base):
+        if not isinstance(base, str) or not re.fullmatch(r"[a-zA-Z0-9-]+", base):
             raise UsageError(f"base_job_name {base!r} must be letters, digits and hyphens")
         now = time.time()
         stamp = f"{time.strftime(_STAMP, time.gmtime(now))}-{int(now * 1000) % 1000:03d}"
@@ -252,6 +255,11 @@ class TensorFlow(Estimator):
         if model_dir is True:
             raise UsageError("model_dir must be a path, or False")
         return {} if model_dir is False else {"model_dir": model_dir or MODEL_DIR}
+
+
+def _groups(groups: object) -> object:
+    """Each group as `_group` has it; what is no list is left to the job's own check."""
+    return [_group(each) for each in groups] if isinstance(groups, (list, tuple)) else groups
 
 
 def _group(group: object) -> object:

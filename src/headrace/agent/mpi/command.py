@@ -23,6 +23,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.instance.launch import DistributionPlan, LaunchPlan
+
 KNOWN = (4, 5)
 LOOPBACK = "lo"
 NCCL_DEBUG = "--NCCL_DEBUG"
@@ -45,6 +47,34 @@ class Slots:
 
     def __str__(self) -> str:
         return self.host if self.count == 1 else f"{self.host}:{self.count}"
+
+
+def slots_of(plan: LaunchPlan, world: DistributionPlan, named: bool) -> list[Slots]:
+    """Returns the hosts of a world as mpirun shall know them.
+
+    Args:
+        plan: the launch plan.
+        world: an MPI world.
+        named: by name, where the hosts' names are those of their machines; else by address.
+    """
+    hosts = [plan.host(name) for name in plan.hosts_of(world)]
+    return [
+        Slots(host.name if named else host.address, plan.group(host.group).processes_per_host or 1) for host in hosts
+    ]
+
+
+def plain_command(hosts: Sequence[Slots], program: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Returns the command line of `mpirun_command` without what follows from the machine and the version of Open MPI.
+
+    Raises:
+        ValueError: an option without its value.
+    """
+    custom, nccl_debug = split_options(options)
+    return ["mpirun", *_where(hosts), "-x", f"NCCL_DEBUG={nccl_debug}", *custom, *program]
+
+
+def _where(hosts: Sequence[Slots]) -> list[str]:
+    return ["--host", ",".join(map(str, hosts)), "-np", str(sum(each.count for each in hosts))]
 
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
@@ -125,8 +155,7 @@ def mpirun_command(
     taken = _parameters_in(custom)
     return [
         "mpirun",
-        *("--host", ",".join(map(str, hosts))),
-        *("-np", str(sum(each.count for each in hosts))),
+        *_where(hosts),
         "--allow-run-as-root",
         "--leave-session-attached",
         *("--bind-to", "none", "--map-by", "slot"),

@@ -5,6 +5,9 @@ mpirun and its daemons stand at a rank through a proxy only, so a rank is ended 
 
 * When the job stops, ranks get SIGTERM and the job's grace. mpirun and its daemons are ended after the ranks, by
   themselves as a rule.
+* A proxy that is gone without a word was killed by somebody else, and is named: mpirun itself would speak of a network
+  that does not work. For a rank that word is the SIGTERM with which mpirun begins; an mpirun that is at its end itself
+  owes its daemons none.
 * When mpirun wants a rank to end because another one failed, the rank is given a moment first: the one that called
   MPI_Abort is among them, and tells its own exit code. After that it counts as told to stop, and is no first cause.
 
@@ -18,15 +21,16 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 import psutil
 
 from headrace.agent.hostprograms import HostPrograms
 from headrace.agent.hostranks import HostRanks
-from headrace.agent.messages import DaemonEnd, DaemonEnded, DaemonOrder, DaemonWanted, Message, Orders
+from headrace.agent.messages import DaemonEnd, DaemonEnded, DaemonOrder, DaemonWanted, Exited, Message, Orders
 from headrace.agent.mpi import variables as names
 from headrace.agent.mpi.remote import check_daemon, daemon_name, expand, parse_daemon
 from headrace.agent.port import Caller
@@ -34,8 +38,11 @@ from headrace.agent.programs import MPIRUN, ProgramSpec, is_in_mpi_world
 from headrace.agent.running import Running
 from headrace.instance.launch import DistributionPlan, LaunchPlan
 from headrace.instance.ranks import world_size
+from headrace.processes.spawn import UTF8
+from headrace.processes.table import name_of_exit
 
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
+ENDING_SECONDS = 0.2  # an mpirun that has killed the proxies of its daemons is gone after that
 CULPRIT_SECONDS = 2.0  # after start_timeout, for a daemon that is to blame to be found before mpirun is blamed
 END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -89,7 +96,7 @@ class MpiHost:
 
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
-        argv = [sys.executable, "-m", "headrace.agent.mpi.launch", self._me.name]
+        argv = [sys.executable, *UTF8, "-m", "headrace.agent.mpi.launch", self._me.name]
         mpirun = self._programs.launch(MPIRUN, argv, self._launcher_variables())
         self._check_later(mpirun, CULPRIT_SECONDS)
 
@@ -133,8 +140,14 @@ class MpiHost:
         running = self.ranks.launch(
             stream, argv, env, lambda it: self._rank_ended(it, caller), cpus=cpus if bound else ()
         )
-        caller.on_signal = lambda number: self._rank_signalled(running, number)
-        caller.on_gone = lambda: self._proxy_gone(running)
+        asked: list[int] = []
+
+        def signalled(number: int) -> None:
+            asked.append(number)
+            self._rank_signalled(running, number)
+
+        caller.on_signal = signalled
+        caller.on_gone = lambda: self._proxy_gone(running, bool(set(asked) & set(END_REQUESTS)))
 
     def _rank_ended(self, running: Running, caller: Caller) -> None:
         caller.answer(running.exit_code, running.signal)
@@ -149,8 +162,10 @@ class MpiHost:
         if not self.ranks.stopping and not running.told:
             running.terminate()
 
-    def _proxy_gone(self, running: Running) -> None:
-        """mpirun has ended the proxy, so it counts the rank as ended."""
+    def _proxy_gone(self, running: Running, asked: bool) -> None:
+        """The proxy has ended, so mpirun counts the rank as ended. `asked`: mpirun had wanted that."""
+        if not (asked or running.told or self.ranks.stopping):
+            self._blame(running.stream, "the process that stands for it at mpirun", time.time())
         self._terminate(running)
         asyncio.get_running_loop().call_later(self._plan.stop_grace, running.kill)
 
@@ -159,7 +174,26 @@ class MpiHost:
         argv, variables = parse_daemon(command)
         self._number += 1
         self._wanted[self._number] = caller
+        caller.on_gone = lambda: self._daemon_proxy_gone(target, PurePath(argv[0]).name)
         self._report(DaemonWanted(self._number, target, tuple(argv), variables))
+
+    def _daemon_proxy_gone(self, host: str, daemon: str) -> None:
+        """What mpirun takes for a daemon has ended, and the daemon has not."""
+        at = time.time()
+
+        def tell() -> None:
+            mpirun = self._programs.running.get(MPIRUN)
+            if self.ranks.stopping or mpirun is None or mpirun.ended.is_set():
+                return
+            self._blame(daemon, f"the process that stands for {daemon} of {host} at mpirun", at)
+
+        asyncio.get_running_loop().call_later(ENDING_SECONDS, tell)
+
+    def _blame(self, stream: str, what: str, at: float) -> None:
+        """Tells the coordinator of a proxy that nothing but SIGKILL can have ended."""
+        reason = f"{what} was {name_of_exit(None, signal.SIGKILL)}"
+        self._programs.write_failure(f"{stream}: {reason}")
+        self._report(Exited(stream, at, signal=signal.SIGKILL, reason=reason))
 
     def _answer(self, caller: Caller, end: DaemonEnd) -> None:
         if end.reason:

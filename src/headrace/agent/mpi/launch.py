@@ -15,10 +15,10 @@ import subprocess
 import sys
 
 from headrace.agent import proxy
-from headrace.agent.mpi.command import Slots, mpirun_command, parse_version
+from headrace.agent.mpi.command import mpirun_command, parse_version, slots_of
 from headrace.agent.mpi.host import mpi_world
 from headrace.instance import Environment
-from headrace.instance.launch import DistributionPlan, LaunchPlan, read_plan
+from headrace.instance.launch import LaunchPlan, read_plan
 from headrace.instance.paths import base_directory
 
 VERSION_SECONDS = 20.0
@@ -66,21 +66,6 @@ def has_mpi4py(python: str) -> bool:
         return False
 
 
-def slots_of(plan: LaunchPlan, world: DistributionPlan, hostname: str) -> list[Slots]:
-    """Returns the hosts of a world as mpirun shall know them: by name where names are those of the machines.
-
-    Args:
-        plan: the launch plan.
-        world: an MPI world.
-        hostname: name of the machine on which mpirun runs.
-    """
-    hosts = [plan.host(name) for name in plan.hosts_of(world)]
-    named = hosts[0].name == hostname
-    return [
-        Slots(host.name if named else host.address, plan.group(host.group).processes_per_host or 1) for host in hosts
-    ]
-
-
 def command(plan: LaunchPlan, host: str) -> list[str]:
     """Returns mpirun's command line for the world of a host. Raises Refused."""
     world = mpi_world(plan, host)
@@ -90,7 +75,7 @@ def command(plan: LaunchPlan, host: str) -> list[str]:
     try:
         return mpirun_command(
             installed_version(),
-            slots_of(plan, world, socket.gethostname()),
+            slots_of(plan, world, named=plan.hosts_of(world)[0] == socket.gethostname()),
             interface=Environment(base_directory()).network_interface_name,
             daemon_agent=[*here, "daemon"],
             program=[*here, "rank", *runner],

@@ -25,10 +25,10 @@ from headrace.engines.local.limits_cgroup import RunGroups
 from headrace.engines.local.scratch import scratch_dir
 from headrace.errors import HeadraceError
 from headrace.instance.launch import HostPlan, LaunchPlan
-from headrace.instance.lifeline import OPTION, SCRATCH, AgentGone, Command, StopJob, encode
+from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, oom_words
-from headrace.processes.spawn import spawn
+from headrace.processes.spawn import UTF8, spawn
 from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
@@ -131,7 +131,7 @@ class Agents:
             env[FD_VARIABLE] = str(kills)
         try:
             with path.open("ab") as log:
-                start = self._starter.prepare(host.name, [sys.executable, "-m", "headrace.agent", OPTION])
+                start = self._starter.prepare(host.name, [sys.executable, *UTF8, "-m", "headrace.agent", OPTION])
                 process = spawn(
                     start.argv,
                     env={**env, **start.variables},
@@ -170,7 +170,8 @@ class Agents:
         os.close(agent.lifeline)
         how = f"agent {_how_it_ended(agent, status)}"
         if agent.host.name != self._plan.leader:
-            self._tell(self._plan.leader, AgentGone(agent.host.name, how))
+            deaf = agent.process.returncode == COORDINATOR_LOST
+            self._tell(self._plan.leader, AgentGone(agent.host.name, how, deaf))
             # The leader alone, and others have given up waiting for its word, or have its last word: it must come to an
             # end. When they were killed, or released, it goes on.
             alone = (

@@ -29,6 +29,10 @@ if TYPE_CHECKING:  # the processes of a run do without it
 RESTORE, SYNC, COLLECT = "restore", "sync", "collect"
 CHECKPOINT_CONFIG = "checkpointconfig.json"
 DEFAULT_CHECKPOINTS = PurePosixPath(DEFAULT_BASE, "checkpoints")
+TAKEN = (
+    *(PurePosixPath(DEFAULT_BASE, name) for name in ("input", "code", "model", "output")),
+    *(PurePosixPath("/", name) for name in ("proc", "sys", "dev")),
+)
 
 
 class HostArtefacts(msgspec.Struct, frozen=True):
@@ -101,32 +105,29 @@ def checkpoint_folder(job: Job, paths: RunPaths, host: str) -> Path:
     return TreePaths(paths.host(host)).checkpoints
 
 
-def check_artefacts(job: Job, isolated: bool) -> None:
-    """Checks what can be known before anything is started.
+def check_checkpoint_folder(job: Job, isolated: bool) -> None:
+    """Checks that hosts can have `checkpoint_local_path`. Asks nobody.
 
     Args:
         job: the job.
         isolated: whether every host has a file system of its own.
 
     Raises:
-        EngineRefused: a folder for checkpoints that hosts cannot have, or a place that cannot be written.
+        EngineRefused: they cannot.
     """
     local = PurePosixPath(job.checkpoint_local_path)
-    taken = [PurePosixPath(DEFAULT_BASE, name) for name in ("input", "code", "model", "output")]
     default = f"leave it out for {DEFAULT_CHECKPOINTS}, or name a folder below {DEFAULT_BASE}"
-    if local == PurePosixPath(DEFAULT_BASE) or any(local.is_relative_to(folder) for folder in taken):
+    if local in {PurePosixPath("/"), PurePosixPath(DEFAULT_BASE)} or any(map(local.is_relative_to, TAKEN)):
         raise EngineRefused(f"checkpoint_local_path: {str(local)!r} has another use in an instance", hint=default)
-    if not local.is_relative_to(DEFAULT_BASE):
-        if not isolated:
-            raise EngineRefused(
-                f"checkpoint_local_path: without isolation hosts share one file system, and cannot each have {local}",
-                hint=f"{default}, or use engines: {{local: {{isolation: namespace}}}}",
-            )
-        if not can_be_shown(local):
-            raise EngineRefused(
-                f"checkpoint_local_path: an instance cannot have {local}: this machine has no /{local.parts[1]}",
-                hint=f"{default} or /tmp",
-            )
+    if not isolated and not local.is_relative_to(DEFAULT_BASE):
+        raise EngineRefused(
+            f"checkpoint_local_path: without isolation hosts share one file system, and cannot each have {local}",
+            hint=f"{default}, or use engines: {{local: {{isolation: namespace}}}}",
+        )
+
+
+def check_places(job: Job) -> None:
+    """Checks that what the job keeps can be written where it shall be. Raises EngineRefused."""
     try:
         with storage.Store() as store:
             for place in (job.output_path, job.checkpoint_s3_uri):
@@ -134,11 +135,6 @@ def check_artefacts(job: Job, isolated: bool) -> None:
                     store.check_writable(_absolute(place, job.base_path))
     except (StorageError, UsageError) as error:
         raise EngineRefused(error.message, error.hint) from error
-
-
-def can_be_shown(path: PurePosixPath) -> bool:
-    """Tells whether isolation can show a folder at a path: some folder above it but / is there already."""
-    return path.is_relative_to("/tmp") or (len(path.parts) > 1 and Path("/", path.parts[1]).is_dir())
 
 
 def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:

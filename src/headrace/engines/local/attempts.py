@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from headrace.engines.local.channel_area import remove_views
 from headrace.errors import HeadraceError
 from headrace.instance import read_failure
 from headrace.instance.code import copy_code
@@ -38,6 +39,7 @@ def clear(plan: LaunchPlan, paths: RunPaths) -> None:
         HeadraceError: the code cannot be copied.
         OSError: something cannot be removed.
     """
+    remove_views(paths)
     for host in plan.hosts:
         tree = TreePaths(paths.host(host.name))
         for folder in (tree.model, tree.output_data, tree.output_intermediate):

@@ -5,6 +5,7 @@ Apart from `channels`, because the supervisor, which removes it, shall not load 
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from headrace.instance.channels.order import SERVE, STAGE, order_path, read_orde
 from headrace.runs import RunPaths
 
 FOLDER = "channels"  # of the run
+VIEWS = "views"  # in the area: what isolated hosts have written to their channels
+LINKS = "links"  # in the area: links of the user's folders, as views of them need them
 
 
 def channel_area(paths: RunPaths) -> Path:
@@ -35,4 +38,16 @@ def remove_channels(paths: RunPaths) -> None:
                 continue
             for channel in order.channels:
                 placing.unlink_pipes(order, channel)
+    remove_views(paths)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_views(paths: RunPaths) -> None:
+    """Takes away what the hosts of a run have written to their channels, when none of them runs."""
+    folder = channel_area(paths) / VIEWS
+    for here, names, _ in os.walk(folder):
+        for name in names:  # an overlay's own folders are closed to everybody but root
+            path = Path(here, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)

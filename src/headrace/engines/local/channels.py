@@ -6,15 +6,18 @@ Everything else is ordered of `stage` and `serve_channels`, see `headrace.instan
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
-from headrace.engines.local.channel_area import FOLDER
+from headrace.engines.local.channel_area import FOLDER, LINKS, VIEWS, channel_area
+from headrace.engines.local.isolation.layout import View
 from headrace.errors import EngineRefused, HeadraceError, UsageError
 from headrace.instance import Channel
-from headrace.instance.channels import listing, mounts
+from headrace.instance.channels import filling, linking, listing, mounts
 from headrace.instance.channels.filling import named
 from headrace.instance.channels.order import (
+    FAST_FILE,
     NONE,
     S3_PREFIX,
     ChannelOrder,
@@ -56,11 +59,17 @@ def orders(job: Job) -> tuple[ChannelOrder, ...]:
     return tuple(order_of(job, name) for name in job.inputs)
 
 
-def tree_channels(job: Job, host: str) -> dict[str, Channel]:
-    """Returns the channels of a host as its tree shows them; what is not only a link is filled in later."""
+def tree_channels(job: Job, host: str, isolated: bool = False) -> dict[str, Channel]:
+    """Returns the channels of a host as its tree shows them; what is not only a link is filled in, or shown, later.
+
+    Args:
+        job: the job.
+        host: name of the host.
+        isolated: whether it has views of its own of them.
+    """
     return {
         order.name: Channel(
-            source=Path(order.uri) if order.is_link else None,
+            source=Path(order.uri) if order.is_link and not isolated else None,
             content_type=job.inputs[order.name].content_type,
             input_mode=order.input_mode,
             distribution=order.distribution,
@@ -72,15 +81,51 @@ def tree_channels(job: Job, host: str) -> dict[str, Channel]:
     }
 
 
-def prepare_channels(job: Job, paths: RunPaths) -> None:
-    """Writes the orders of a run; nothing when every channel is only a link. Raises OSError."""
+def views_of(job: Job, paths: RunPaths, host: str) -> tuple[View, ...]:
+    """Returns what an isolated host sees of its channels."""
+    area = channel_area(paths)
+    found = []
+    for order in orders(job):
+        if host not in order.hosts or order.is_piped or order.is_mounted:
+            continue
+        own = "" if order.input_mode == FAST_FILE else str(area / VIEWS / host / order.name)
+        if order.is_link:
+            links = area / LINKS / order.name
+            found.append(View(order.name, order.uri, own, str(links) if links.is_dir() else ""))
+            continue
+        staged = _stage_order(job, paths).area(order.name)
+        share = staged / filling.DATA / str(order.place(host))
+        found.append(View(order.name, str(share), own, root_file=str(staged / linking.ROOT)))
+    return tuple(found)
+
+
+def redirect_links(job: Job, paths: RunPaths) -> None:
+    """Mends the links in channels that are folders of this machine, for views of them. Raises OSError."""
+    for order in orders(job):
+        if order.is_link:
+            linking.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
+
+
+def _stage_order(job: Job, paths: RunPaths, isolated: bool = False) -> StageOrder:
+    root = paths.root.resolve()
+    bases = {
+        host: str(root / paths.host(host).relative_to(paths.root)) for names in job.hosts.values() for host in names
+    }
     staged = tuple(order for order in orders(job) if not order.is_link)
-    if staged:
-        root = paths.root.resolve()
-        bases = {
-            host: str(root / paths.host(host).relative_to(paths.root)) for names in job.hosts.values() for host in names
-        }
-        write_orders(StageOrder(paths.id, str(root / FOLDER), bases, staged), paths.root)
+    return StageOrder(paths.id, str(root / FOLDER), bases, staged, isolated)
+
+
+def prepare_channels(job: Job, paths: RunPaths, isolated: bool = False) -> None:
+    """Writes the orders of a run; nothing when every channel is only a link. Raises OSError.
+
+    Args:
+        job: the job.
+        paths: the run's directory.
+        isolated: whether hosts have views of their own of their channels.
+    """
+    order = _stage_order(job, paths, isolated)
+    if order.channels:
+        write_orders(order, paths.root)
 
 
 def check_mounts(job: Job) -> None:

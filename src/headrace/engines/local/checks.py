@@ -18,6 +18,8 @@ from headrace.instance.tfdata import tf_data_servers
 from headrace.job import Job
 from headrace.runs import list_runs
 
+_ANY = "0.0.0.0"
+
 
 def check_ports(plan: LaunchPlan) -> None:
     """Checks that every port that the job needs is free.
@@ -28,15 +30,19 @@ def check_ports(plan: LaunchPlan) -> None:
     if plan.isolation.level == NAMESPACE:  # every host has all ports for itself
         return
     wrong = [
-        f"{name} port {address}:{port}: {why}"
+        (address, f"{name} port {address}:{port}: {why}")
         for name, address, port in needed_ports(plan)
         if (why := _taken(address, port))
     ]
     if wrong:
+        addresses = {address for address, _ in wrong}
+        own = "other addresses: --set engines.local.address_prefix=127.0.2 (or other ports: engines.local.ports)"
+        if _ANY in addresses:  # other addresses do not help there
+            other = plan.ports.tf_data + (1000 if plan.ports.tf_data < 60000 else -1000)
+            own = f"another port for tf.data.service: --set engines.local.ports.tf_data={other}"
+            own += "" if addresses == {_ANY} else "; for the others, other addresses: engines.local.address_prefix"
         raise EngineRefused(
-            "; ".join(wrong),
-            hint="another job on this machine? end it, or give this one other addresses: "
-            "--set engines.local.address_prefix=127.0.2 (or other ports: engines.local.ports)",
+            "; ".join(text for _, text in wrong), hint=f"another job on this machine? end it, or give this one {own}"
         )
 
 
@@ -51,7 +57,7 @@ def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
             yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.master_port_of(world)
     for server in tf_data_servers(plan):
         # TensorFlow takes it on all addresses, whatever host it plays.
-        yield f"tf.data.service ({server.stream} of {server.host})", "0.0.0.0", server.port
+        yield f"tf.data.service ({server.stream} of {server.host})", _ANY, server.port
     for name, port in worker_ports(plan).items():
         yield "TensorFlow worker", plan.host(name).address, port
 

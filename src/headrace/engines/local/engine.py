@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from headrace.engines.local.artefacts import check_artefacts
+from headrace.engines.local.artefacts import check_checkpoint_folder, check_places
 from headrace.engines.local.certifying import check_certificates
 from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
@@ -23,6 +23,7 @@ from headrace.engines.local.limits_words import explain_limits
 from headrace.engines.local.planning import make_plan
 from headrace.engines.local.preparing import prepare
 from headrace.errors import EngineRefused, StorageError
+from headrace.instance.files import hint
 from headrace.instance.launch import NAMESPACE, LaunchPlan
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, runs_dir
@@ -33,11 +34,14 @@ def plan(job: Job) -> LaunchPlan:
 
     Raises:
         JobInvalid: what this engine or this machine does not have, such as a CPU.
-        EngineRefused: FastFile channels where nothing can be mounted.
+        EngineRefused: FastFile channels where nothing can be mounted, or a folder for checkpoints that hosts cannot
+            have.
     """
     job.check_engine("local")
     check_mounts(job)
-    return _plan(job, RunPaths(runs_dir() / job.job_name))
+    planned = _plan(job, RunPaths(runs_dir() / job.job_name))
+    check_checkpoint_folder(job, planned.isolation.level == NAMESPACE)
+    return planned
 
 
 def limits(job: Job) -> tuple[str, ...]:
@@ -54,7 +58,7 @@ def check(job: Job) -> None:
     check_certificates(planned)
     check_ports(planned)
     check_tensorflow(job)
-    check_artefacts(job, planned.isolation.level == NAMESPACE)
+    check_places(job)
     check_channels(job)
 
 
@@ -69,17 +73,17 @@ def start(job: Job, detach: bool = False) -> Handle:
     sweep(find_places(), runs_dir().glob(f"*/{RECORD}"), REMOVE_SECONDS)
     sweep_leftovers()
     with _name_taken(job.job_name):
-        paths = create_run(job.job_name, "local", base_path=str(job.base_path))
+        try:
+            paths = create_run(job.job_name, "local", base_path=str(job.base_path))
+        except OSError as error:
+            raise _refused(f"no run can be made in {runs_dir()}", error) from error
     try:
         prepare(job, _plan(job, paths), paths)
         return start_keeper(paths) if detach else start_supervisor(paths)
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):
-            raise EngineRefused(
-                f"the run cannot be prepared in {paths.root}: {error}",
-                hint="is the disk full, or $HEADRACE_HOME wrong?",
-            ) from error
+            raise _refused(f"the run cannot be prepared in {paths.root}", error) from error
         if isinstance(error, StorageError):
             raise EngineRefused(error.message, error.hint) from error
         raise
@@ -96,6 +100,15 @@ def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
     return make_plan(job, paths, machine, sys.executable, isolation, network)
 
 
+def _refused(what: str, error: OSError) -> EngineRefused:
+    """The error of a runs directory that cannot be written."""
+    advice = hint(error)
+    elsewhere = "HEADRACE_HOME says where runs lie" if advice else "set HEADRACE_HOME to a folder that you may write to"
+    file = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
+    words = "; ".join(filter(None, [advice, elsewhere]))
+    return EngineRefused(f"{what}: {error.strerror or error}{file}", hint=words)
+
+
 @contextlib.contextmanager
 def _name_taken(job_name: str) -> Iterator[None]:
     """Checks the name once more, with no other start on this machine between the check and the new run."""
@@ -103,9 +116,7 @@ def _name_taken(job_name: str) -> Iterator[None]:
         runs_dir().mkdir(parents=True, exist_ok=True)
         directory = os.open(runs_dir(), os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise EngineRefused(
-            f"no runs can be kept in {runs_dir()}: {error.strerror}", hint="set HEADRACE_HOME"
-        ) from error
+        raise _refused(f"no runs can be kept in {runs_dir()}", error) from error
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         check_name(job_name)

@@ -25,7 +25,7 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from headrace.processes.spawn import spawn
+from headrace.processes.spawn import UTF8, spawn
 from headrace.processes.stillness import LIMIT, Stillness, stood_still
 from headrace.processes.table import describe_exit, name_of_exit
 from headrace.runs import Cause, RunPaths
@@ -90,7 +90,7 @@ class HelperProcess:
             with self._log.open("ab") as log:
                 self._log_begins = log.tell()
                 self._process = spawn(
-                    [sys.executable, "-m", f"headrace.engines.local.{name}", str(run.root)],
+                    [sys.executable, *UTF8, "-m", f"headrace.engines.local.{name}", str(run.root)],
                     env={**os.environ, **(more or {})},
                     cwd=run.root,
                     tied=True,

@@ -16,6 +16,8 @@ from pathlib import Path
 from headrace.engines.local.handle import DetachedHandle, Handle
 from headrace.errors import EngineRefused
 from headrace.instance.lifeline import RUN_ID
+from headrace.processes.spawn import UTF8
+from headrace.processes.table import name_of_exit
 from headrace.runs import RunPaths, read_header
 
 SUPERVISOR = "headrace.engines.local.supervisor"
@@ -32,7 +34,7 @@ def start_supervisor(paths: RunPaths) -> Handle:
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                [sys.executable, *UTF8, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
                 stdin=reading,
                 stdout=log,
                 stderr=log,
@@ -61,7 +63,14 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
     while read_header(paths).supervisor_pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
             words = (paths.engine / "supervisor.log").read_text(errors="replace").strip()
-            raise EngineRefused(f"the engine's supervisor did not start: {words or 'it is silent'}")
+            code = process.returncode
+            hint = ""
+            if code is None:
+                words = words or f"it said nothing for {SUPERVISOR_SECONDS:g} s"
+            elif code < 0:
+                words = f"it was {name_of_exit(None, -code)}"
+                hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"
+            raise EngineRefused(f"the engine's supervisor did not start: {words or name_of_exit(code, None)}", hint)
         time.sleep(0.005)
 
 
@@ -71,7 +80,7 @@ def start_keeper(paths: RunPaths) -> DetachedHandle:
     logs.mkdir(exist_ok=True)
     with (logs / "keeper.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", KEEPER, str(paths.root)],
+            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -65,7 +65,7 @@ class Mirror:
         folders: what is kept up to date.
 
     Attributes:
-        files: place to bytes, of all files that were brought there.
+        files: place to bytes, of all files that were brought there; those of earlier attempts may be put in.
         clashes: place to the hosts that wrote it with different content, the one whose file is there last.
     """
 
@@ -144,7 +144,7 @@ class Mirror:
             for folder in self._folders
             if folder is not change.folder and folder.uri == change.folder.uri
         ]
-        return all(_same_content(other, Path(change.file.uri)) for other in others if other.is_file())
+        return all(same_content(other, Path(change.file.uri)) for other in others if other.is_file())
 
 
 def _changed_at(file: Object) -> int:
@@ -162,7 +162,8 @@ def _is_other(change: Change) -> bool:
         return True
 
 
-def _same_content(one: Path, other: Path) -> bool:
+def same_content(one: Path, other: Path) -> bool:
+    """Tells whether two files hold the same; not if one cannot be read."""
     try:
         with one.open("rb") as a, other.open("rb") as b:
             if os.fstat(a.fileno()).st_size != os.fstat(b.fileno()).st_size:

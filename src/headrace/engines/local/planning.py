@@ -28,6 +28,7 @@ from headrace.instance.paths import DEFAULT_BASE
 from headrace.instance.tfdata import tf_data_servers
 from headrace.job import Job
 from headrace.runs import RunPaths
+from headrace.runs.describe import job_arn
 
 LAST_PORT = 65535
 START_TIMEOUT = 60.0
@@ -76,6 +77,7 @@ def make_plan(
     )
     plan = LaunchPlan(
         job_name=job.job_name,
+        job_arn=job_arn(job.job_name),
         run_id=paths.id,
         entry_point=job.entry_point,
         command=job.command,

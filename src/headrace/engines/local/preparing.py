@@ -35,9 +35,9 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         UsageError, StorageError: code or requirements that cannot be used.
         OSError: something cannot be read or written.
     """
-    (paths.root / "job.yaml").write_text(job.to_yaml())
-    paths.job.write_text(job.to_json())
-    paths.request.write_text(json.dumps(job.request_form(), indent=1))
+    (paths.root / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    paths.job.write_text(job.to_json(), encoding="utf-8")
+    paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
     bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
     environments = plan_environments(job, paths)
     plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
@@ -52,6 +52,8 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         tree = paths.host(host.name)  # host.base_dir is what the host itself sees
         hyperparameters = job.hyperparameters_of(host.group)
         moved = {name: json.dumps(path) for name, path in moved_paths(hyperparameters, host.base_dir).items()}
+        verbatim = job.request_texts_of(host.group)
+        texts = job.hyperparameter_texts_of(host.group) | job.reserved_texts if verbatim is None else verbatim
         build_tree(
             tree,
             current_host=host.name,
@@ -60,8 +62,9 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             job_name=plan.job_name,
             entry_point=plan.entry_point_of(host.group),
             hyperparameters=hyperparameters,
-            texts=job.hyperparameter_texts_of(host.group) | job.reserved_texts | moved,
-            channels=tree_channels(job, host.name),
+            texts=texts | moved,
+            verbatim=verbatim is not None,
+            channels=tree_channels(job, host.name, apart),
             distributions=plan.distributions,
             network_interface_name=INTERFACE if apart else "lo",
         )
@@ -69,7 +72,7 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         if plan.encrypt:
             write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
-    prepare_channels(job, paths)
+    prepare_channels(job, paths, apart)
 
 
 def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:

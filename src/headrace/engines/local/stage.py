@@ -65,9 +65,10 @@ def stage(order: StageOrder, store: Store, events: EventWriter) -> None:
         area.mkdir(parents=True, exist_ok=True)
         if not channel.is_piped and not channel.is_mounted:
             reporter = _Reporter(events)
-            tally = filling.fill(channel, area, store, reporter.changed)
+            tally = filling.fill(channel, area, store, reporter.changed, order.sources(channel.name))
             reporter.say(tally)
-            placing.place(order, channel, area / filling.DATA)
+            if not order.isolated:
+                placing.place(order, channel, area / filling.DATA)
         else:
             _look(channel, area, store)
 

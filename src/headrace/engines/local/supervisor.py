@@ -5,7 +5,7 @@ It leads a run through its parts, each only when there is something to do (see `
     Starting      installs the requirements
     Downloading   fills the channels, brings earlier checkpoints
     Training      one agent a host; beside them what serves channels and keeps checkpoints; again after a failure
-                  (Restarting) when the job wants that
+                  (Restarting) when the job wants that, with all checkpoints on every host
     Uploading     collects model and output
 
 and only watches meanwhile:
@@ -13,7 +13,7 @@ and only watches meanwhile:
 * the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. The
   caller of a detached run is its keeper;
 * SIGTERM or SIGINT: the job is stopped in order; the second one: at once. That holds in every part;
-* a process that works beside the agents ends unasked: the job fails;
+* a process that works beside the agents, or keeps the way out of their network open, ends unasked: the job fails;
 * what an agent or another process leaves running is adopted (child subreaper) and ended.
 
 At the end it removes the temporary files and says the last word, `run_finished`. It never says Completed unless the
@@ -61,10 +61,11 @@ ORPHANED_SECONDS = 10.0  # in place of both, when the caller is gone
 END_SECONDS = 10.0  # for what is killed at the very end
 POLL = 0.5
 POLL_END = 0.02
+RESTORE = ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints")
 BEFORE = (
     ("install", SecondaryStatus.STARTING, "Installing the requirements"),
     ("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data"),
-    ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints"),
+    RESTORE,
 )
 
 Outcome = tuple[Status, Cause | None]
@@ -177,11 +178,17 @@ class Supervisor:
             if self._spent.cause("the job") is not None:
                 return status, cause
             attempt += 1
+            if self._starter.broken:
+                self._starter.close()
+                self._starter = open_starter(self._paths)
             of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
             self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
             remove_scratch(self._plan.run_id)
             clear(self._plan, self._paths)
             self._events.write(AttemptStarted(t=time.time(), number=attempt))
+            outcome = self._before(*RESTORE)
+            if outcome is not None:
+                return outcome
 
     def _attempt(self) -> Outcome:
         """Runs the programs once."""
@@ -193,6 +200,8 @@ class Supervisor:
             used = self._spent.variables()
             agents = self._agents = Agents(self._paths, self._plan, self._events, used, self._starter, self._groups)
             agents.start()
+            if self._broken is not None:
+                self._break(self._broken)
             while agents.pids or self._orphans():
                 self._step()
             outcome = agents.verdict()
@@ -274,10 +283,14 @@ class Supervisor:
         helper.finish(status)
         self._adopting = True
         if helper in self._beside and not helper.told and self._agents is not None:
-            self._broken = self._broken or helper.failure()
-            self._agents.stop(
-                StopJob(self._broken.reason, failed=True, grace=min(FAILURE_GRACE, self._plan.stop_grace))
-            )
+            self._break(helper.failure())
+
+    def _break(self, cause: Cause) -> None:
+        """Something that the agents need has ended."""
+        self._broken = self._broken or cause
+        if self._agents is not None:
+            grace = min(FAILURE_GRACE, self._plan.stop_grace)
+            self._agents.stop(StopJob(self._broken.reason, failed=True, grace=grace))
 
     # --- what happens --------------------------------------------------------------------------------------------
 
@@ -296,10 +309,13 @@ class Supervisor:
                 self._adopting = True
             elif pid in self._helpers:
                 self._helper_ended(self._helpers.pop(pid), status)
+            elif words := self._starter.ended(pid, status):
+                self._break(Cause(words, infrastructure=True))
         if self._adopting:
             self._end_orphans()
         for helper in self._helpers.values():
             helper.look_after()
+        self._starter.look_after()
         if self._agents is not None:
             self._agents.look_after()
 

@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ from headrace.instance.storage import Store
 from headrace.runs import ArtefactsStored, Clash, EventWriter, RunPaths
 
 KNOWN = "kept.json"  # in the run's folder `engine`: what is at the places already, from restore or an earlier attempt
+STORED = "stored.json"  # beside it: what the attempts so far have brought to the places
 LOOK_SECONDS = 0.5
 MOST_OF_A_CPU = 0.05  # a look that takes long makes the next one come later
 PATIENCE_SECONDS = 5.0  # between two tries at a place that cannot be written
@@ -74,6 +76,39 @@ def write_known(run: RunPaths, folders: list[Folder]) -> None:
         store.write(msgspec.json.encode(known), str(run.engine / KNOWN))
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """What a job has brought to one place.
+
+    Attributes:
+        files: place of a file to its bytes.
+        clashes: place of a file to the hosts that wrote it with different content, the last one last.
+    """
+
+    files: dict[str, int] = {}
+    clashes: dict[str, list[str]] = {}
+
+
+def read_stored(run: RunPaths) -> dict[str, Stored]:
+    """Returns what earlier attempts have brought to ``checkpoints`` and ``intermediate``."""
+    try:
+        return msgspec.json.decode((run.engine / STORED).read_bytes(), type=dict[str, Stored])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return {}
+
+
+def write_stored(run: RunPaths, mirrors: Mapping[str, Mirror]) -> None:
+    """Writes what all attempts so far have brought there, for the next one."""
+    stored = {
+        name: Stored(
+            {uri: size for uri, size in mirror.files.items() if uri.isprintable()},
+            {uri: hosts for uri, hosts in mirror.clashes.items() if uri.isprintable()},
+        )
+        for name, mirror in mirrors.items()
+    }
+    with Store() as store:
+        store.write(msgspec.json.encode(stored), str(run.engine / STORED))
+
+
 class Sync:
     """The work of the process.
 
@@ -87,6 +122,10 @@ class Sync:
         self._plan = read_plan(paths, SYNC)
         self._kept = folders_of(self._plan, read_known(paths))
         self._mirrors = {name: Mirror(store, folders) for name, folders in self._kept.items()}
+        for name, stored in read_stored(paths).items():
+            if name in self._mirrors:
+                self._mirrors[name].files.update(stored.files)
+                self._mirrors[name].clashes.update(stored.clashes)
         self._told = ""
 
     def watch(self, stop: int) -> None:
@@ -114,6 +153,7 @@ class Sync:
             if not left:
                 raise trouble
         write_known(self._paths, [folder for folders in self._kept.values() for folder in folders])
+        write_stored(self._paths, self._mirrors)
         with EventWriter(self._paths.events(SYNC)) as events:
             for name, mirror in self._mirrors.items():
                 if mirror.files:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
+from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape
 from headrace.catalog.prices import CURRENCY, Price, price_of
@@ -26,10 +27,12 @@ from headrace.insight.advise.clusters import (
 from headrace.insight.advise.measured import Measured, PlannedHosts, not_enough
 from headrace.insight.advise.measuring import measure
 from headrace.insight.advise.model import Range, predict
+from headrace.insight.advise.trust import MISSED, explains, first_of_all
 from headrace.insight.advise.wording import Current, assumed, decide, notes_of
 from headrace.insight.costs import PricedJob, cost_of, priced_job
 from headrace.insight.figures import Figure, Window
-from headrace.insight.reporting import PlannedGroup, PlannedJob, time_to_train
+from headrace.insight.reporting import PlannedGroup, PlannedJob, report, time_to_train
+from headrace.insight.verdict import Verdict
 from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind, read_plan
 from headrace.runs.events import FeedReady
 
@@ -56,6 +59,15 @@ ADVISE_FORMULAS: dict[str, str] = {
         "what the model misses on the run's own cluster"
     ),
     "residual": "measured step / predicted step of the run's own cluster - 1",
+    "bandwidth": (
+        "of a data host: bytes sent / seconds in which its busiest connection was sending, training window, where that "
+        "is at least 50 % of the time; another type in proportion to both published bandwidths; else the job's limit, "
+        "else as published"
+    ),
+    "trusted": (
+        f"|residual| < {MISSED:g}, or the predicted step of the run's own cluster lies between the 10th and the 90th "
+        "percentile of its measured seconds; and the verdict is neither skewed nor stalled"
+    ),
     "cost_per_1000_samples": "price_per_hour * step / 3600 * 1000 / samples of a step",
     "time_to_train": "predicted: steps * predicted step + (measured time to train - steps * measured step)",
     "cost": (
@@ -79,6 +91,7 @@ class Verified(msgspec.Struct, frozen=True):
         predicted_wait, measured_wait: shares of the step, 0 to 1.
         error: measured / predicted - 1.
         inside: the measured step lies in the predicted range.
+        unverified: what was advised and not run, in a sentence; empty when the advised candidate was run.
     """
 
     run_id: str
@@ -89,6 +102,7 @@ class Verified(msgspec.Struct, frozen=True):
     measured_wait: float
     error: float
     inside: bool
+    unverified: str = ""
 
 
 class Advised(msgspec.Struct, frozen=True):
@@ -98,6 +112,8 @@ class Advised(msgspec.Struct, frozen=True):
         run_id: which run.
         advice: one sentence, or two.
         add: whether hosts should be added or the number of them changed.
+        trusted: the model explains the run's own cluster, and its verdict does not speak against it. Else nothing is
+            advised or marked, and the candidates are only what the model says.
         now: the run as it was.
         best: the advised cluster; None when nothing should be added.
         fastest, cheapest, knee: those candidates; None where prices do not tell.
@@ -115,6 +131,7 @@ class Advised(msgspec.Struct, frozen=True):
     run_id: str
     advice: str
     add: bool
+    trusted: bool
     now: Current
     best: Candidate | None
     fastest: Candidate | None
@@ -140,10 +157,28 @@ class _DataService(msgspec.Struct, frozen=True):
     feed: _Feed | None = None
 
 
+class _Network(msgspec.Struct, frozen=True):
+    bandwidth: str
+
+
+class _Local(msgspec.Struct, frozen=True):
+    network: dict[str, _Network] = {}
+
+
+class _Engines(msgspec.Struct, frozen=True):
+    local: _Local = _Local()
+
+
 class _Job(msgspec.Struct, frozen=True):
     """The part of job.json that advice needs."""
 
     data_service: _DataService = _DataService()
+    engines: _Engines = _Engines()
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Bytes a second to which the hosts of a group are limited."""
+        return {name: parse_bandwidth(one.bandwidth) / 8 for name, one in self.engines.local.network.items()}
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -178,7 +213,7 @@ def advised(
             hint="name types as SageMaker does, e.g. --types ml.c5.4xlarge,ml.c5.9xlarge",
         )
     plan, job = _plan(run), _job(run)
-    measured = measured_of(run, plan=plan)
+    measured = measured_of(run, plan=plan, job=job)
     priced, unread = priced_job(run)
     where, unnamed = (priced or PricedJob()).priced_in(region)
     names = dict.fromkeys([*measured.instance_types, *types])
@@ -200,17 +235,18 @@ def advised(
         cost_of_run=None
         if trained is None or priced is None
         else cost_of(state, priced, None, now=time.time(), region=where, on=on).total,
+        verdict=report(run).verdict,
     )
     return msgspec.structs.replace(found, notes=(*(note for note in (unread, unnamed) if note), *found.notes))
 
 
-def measured_of(run: Run, loader: str | None = None, plan: _Plan | None = None) -> Measured:
+def measured_of(run: Run, loader: str | None = None, plan: _Plan | None = None, job: _Job | None = None) -> Measured:
     """Reads from a run what the model needs.
 
     Args:
         run: the run.
         loader: name of the loader; by default the training's main one.
-        plan: the run's, when it was read before.
+        plan, job: the run's, when they were read before.
 
     Raises:
         UsageError: the run does not tell it.
@@ -225,6 +261,7 @@ def measured_of(run: Run, loader: str | None = None, plan: _Plan | None = None) 
         of_kind(metrics, HostSecond),
         loader,
         servers=of_kind(metrics, ServiceSecond),
+        limits=(job or _job(run)).limits if run.header.engine == "local" else {},
     )
 
 
@@ -261,9 +298,11 @@ def _plan(run: Run) -> _Plan:
 
 def _job(run: Run) -> _Job:
     try:
-        return msgspec.json.decode(run.paths.job.read_bytes(), type=_Job)
-    except (OSError, msgspec.DecodeError) as error:
+        found = msgspec.json.decode(run.paths.job.read_bytes(), type=_Job)
+        found.limits  # noqa: B018 (a bandwidth that is none)
+    except (OSError, msgspec.DecodeError, ValueError) as error:
         raise not_enough(f"its job cannot be read: {error}") from error
+    return found
 
 
 def judge_clusters(
@@ -277,6 +316,7 @@ def judge_clusters(
     workers: int | None = None,
     time_to_train: float | None = None,
     cost_of_run: Figure | None = None,
+    verdict: Verdict | None = None,
 ) -> Advised:
     """Advises on a cluster, from values alone.
 
@@ -290,6 +330,7 @@ def judge_clusters(
         workers: data workers on a data host; None for one a core.
         time_to_train: of the run, seconds; None when it has not completed.
         cost_of_run: the `cost` of its report, whose window is that of the bill; None when it has not completed.
+        verdict: that of its report; None when it is not known.
     """
     types = tuple(dict.fromkeys(types))
     by_type = {price.instance_type: price.price for price in prices}
@@ -316,9 +357,13 @@ def judge_clusters(
         time_to_train=time_to_train,
         cost=None if cost_of_run is None else cost_of_run.value,
     )
-    best, advice = decide(now, measured, found)
+    first = first_of_all(verdict)
+    trusted = explains(measured.step, own.value) and not first
+    best, advice = (None, first) if first else decide(now, measured, found, trusted=trusted)
     extremes = {"fastest": fastest(found), "cheapest": cheapest(found), "knee": knee(found), "advised": best}
     edge = frontier(found)
+    if not trusted:
+        extremes, edge = dict.fromkeys(extremes), []
     marked = {
         _key(one): tuple(
             (["frontier"] if one in edge else []) + [name for name, chosen in extremes.items() if chosen is one]
@@ -330,7 +375,8 @@ def judge_clusters(
     return Advised(
         run_id=run_id,
         advice=advice,
-        add=best is not None,
+        add=best is not None and bool(best.data_hosts or measured.helpers),
+        trusted=trusted,
         now=now,
         best=picked["advised"],
         fastest=picked["fastest"],
@@ -343,7 +389,7 @@ def judge_clusters(
         prices=tuple(prices),
         window=measured.window,
         assumptions=(*measured.assumptions, *assumed(measured, types)),
-        notes=notes_of(measured, by_type, types, region, residual),
+        notes=notes_of(measured, by_type, types, region, own.value),
         formulas=ADVISE_FORMULAS,
     )
 

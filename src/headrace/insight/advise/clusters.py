@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape, speed
+from headrace.insight.advise.links import published_bandwidth
 from headrace.insight.advise.measured import GroupFacts, Measured
 from headrace.insight.advise.model import COMPUTE, NETWORK, Pool, Prediction, Range, predict
 from headrace.insight.thresholds import NOT_BOUND
@@ -22,8 +23,6 @@ BALANCED = NOT_BOUND / 100
 
 SAME = 0.01
 """Steps that differ by less count as equally fast."""
-
-GIGABIT = 1e9 / 8
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -112,7 +111,7 @@ def pools_of(scenario: Scenario, instance_type: str, data_hosts: int) -> list[Po
     cores = known.vcpus * cores_per_vcpu(measured, instance_type)
     cpu, pause = sample_cost(measured, instance_type)
     executors = max(1.0, cores) if scenario.workers is None else float(scenario.workers)
-    return [own, Pool(data_hosts, cores, executors, cpu, pause, bandwidth_of(instance_type))]
+    return [own, Pool(data_hosts, cores, executors, cpu, pause, bandwidth_of(measured, instance_type))]
 
 
 def sample_cost(measured: Measured, instance_type: str) -> tuple[Range, Range]:
@@ -133,17 +132,27 @@ def sample_cost(measured: Measured, instance_type: str) -> tuple[Range, Range]:
     return Range(group.cpu.low * min(1.0, ratio), group.cpu.value, group.cpu.high * max(1.0, ratio)), group.pause
 
 
-def bandwidth_of(instance_type: str) -> float | None:
-    """Returns the bytes a second of a type's network, as published (baseline); None when unknown."""
-    gigabits = speed(instance_type).network_gbps
-    return None if gigabits is None else gigabits * GIGABIT
+def bandwidth_of(measured: Measured, instance_type: str) -> float | None:
+    """Returns the bytes a second that the network of a data host carries; None when nothing tells.
+
+    That of the run's own data hosts, for another type in proportion to both published bandwidths; else the published
+    one.
+    """
+    there = published_bandwidth(instance_type)
+    known = [group for group in measured.helpers if group.bandwidth is not None]
+    if not known:
+        return there
+    group = next((one for one in known if one.instance_type == instance_type), known[0])
+    here = published_bandwidth(group.instance_type)
+    assert group.bandwidth is not None
+    return group.bandwidth * (there / here if here and there else 1.0)
 
 
 def _pool(measured: Measured, group: GroupFacts, hosts: int) -> Pool:
     cpu, pause = group.cpu, group.pause
     if cpu is None or pause is None:
         cpu, pause = sample_cost(measured, group.instance_type)
-    bandwidth = bandwidth_of(group.instance_type)
+    bandwidth = published_bandwidth(group.instance_type) if group.bandwidth is None else group.bandwidth
     return Pool(hosts, group.cores, group.executors, cpu, pause, bandwidth, group.trains)
 
 

@@ -33,6 +33,8 @@ class GroupFacts(msgspec.Struct, frozen=True):
         busy: share of them that was busy, 0 to 1; None if it was not measured.
         cpu: CPU seconds of a sample in its workers; None when they made nothing.
         pause: seconds that a worker spends on a sample without needing a core.
+        bandwidth: bytes a second that the network of each host carries, each way: as measured where it was busy, else
+            as the job limits it; None for that of the type, as published.
     """
 
     name: str
@@ -44,6 +46,7 @@ class GroupFacts(msgspec.Struct, frozen=True):
     busy: float | None = None
     cpu: Range | None = None
     pause: Range | None = None
+    bandwidth: float | None = None
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -61,6 +64,7 @@ class Measured(msgspec.Struct, frozen=True):
         workers_told: whether data workers have told what they did; else `assumptions` say what was assumed of them.
         blurred: the ranks' hosts are busy with computing and with making samples, and nobody tells which: what is no
             wait need not be computing.
+        link_unsure: a link was full, and nothing tells whether it was the data hosts' or the trainer's.
         assumptions: sentences.
     """
 
@@ -75,6 +79,7 @@ class Measured(msgspec.Struct, frozen=True):
     ranks_per_host: float = 1.0
     others: tuple[PlannedHosts, ...] = ()
     blurred: bool = False
+    link_unsure: bool = False
     assumptions: tuple[str, ...] = ()
 
     @property

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace.insight.advise.links import with_links
 from headrace.insight.advise.measured import GroupFacts, Measured, PlannedHosts, not_enough
 from headrace.insight.advise.model import Range, Workload, around, exactly, pause_of
 from headrace.insight.figures import WARM_UP_RECORDS, Window, percentile
@@ -37,6 +38,7 @@ def measure(
     loader: str | None = None,
     *,
     servers: Mapping[Stream, Sequence[ServiceSecond]] | None = None,
+    limits: Mapping[str, float] | None = None,
 ) -> Measured:
     """Reads what the model needs from a run's metrics.
 
@@ -47,6 +49,7 @@ def measure(
         hosts: metrics of the hosts.
         loader: name of the loader to read; by default the training's main one.
         servers: metrics of the servers of tf.data.service.
+        limits: bytes a second to which the job limits the hosts of a group.
 
     Raises:
         UsageError: something that cannot be assumed was not measured.
@@ -93,6 +96,8 @@ def measure(
         cpu, trainer = _foreign(steps, costs, per_host, beside, assumptions)
         # Nobody told how many workers there are: one a core is taken to be there.
         found = {group.name: (_cores(group, hosts), cpu, exactly(0.0)) for group in makers}
+    facts = [_facts(group, hosts, spent, group.name == own.name, *found[group.name]) for group in makers]
+    groups, unsure = with_links(facts, told, limits or {}, assumptions)
     return Measured(
         workload=Workload(steps.rows, compute, trainer, steps.bytes / steps.kept_samples or None),
         step=steps.step,
@@ -100,13 +105,14 @@ def measure(
         steps=steps.total,
         samples=steps.samples,
         window=window,
-        groups=tuple(_facts(group, hosts, spent, group.name == own.name, *found[group.name]) for group in makers),
+        groups=groups,
         others=tuple(group for group in plan if group not in makers),
         ranks_per_host=per_host,
         workers_told=costs.told,
         blurred=made_beside(main, ranks, workers, servers or {}, window)
         and not steps.device
         and costs.crowded(len(trainer_hosts), gpus=any(o.gpus for s in lone for o in hosts[s])),
+        link_unsure=unsure,
         assumptions=tuple(assumptions),
     )
 

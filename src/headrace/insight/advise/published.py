@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.catalog.instance_types import shape, speed
-from headrace.insight.advise.clusters import bandwidth_of
+from headrace.insight.advise.links import published_bandwidth
 from headrace.insight.advise.model import Pool, Prediction, Range, Workload, predict
 
 
@@ -70,7 +70,7 @@ def predict_published(run: Published, added: Added, *, trainer_helps: bool) -> t
     found = predict(
         Workload(1.0, compute, Range(trainer, trainer, trainer)),
         [
-            Pool(added.hosts, other.vcpus, workers, beside, bandwidth=bandwidth_of(added.instance_type)),
+            Pool(added.hosts, other.vcpus, workers, beside, bandwidth=published_bandwidth(added.instance_type)),
             Pool(1, own.vcpus, own.vcpus - run.ranks if trainer_helps else 0, work, trains=True),
         ],
     )

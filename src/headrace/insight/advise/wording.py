@@ -11,6 +11,8 @@ from headrace.insight.advise.clusters import BALANCED, SAME, Candidate, by_cost,
 from headrace.insight.advise.measured import Measured
 from headrace.insight.advise.measuring import SATURATED
 from headrace.insight.advise.model import Range
+from headrace.insight.advise.trust import MISSED, explains, likely
+from headrace.insight.render.words import quantity
 from headrace.insight.thresholds import NEXT_APART
 
 WORTH = 1.10
@@ -21,6 +23,8 @@ _BLURRED = (
     "but batches are made on the hosts of the ranks, which have no cores to spare or were not measured: making them "
     f"may be what makes the step long. To find out, {NEXT_APART}."
 )
+
+_LINK = " That holds if the link that was full is the data hosts', not the trainer's: which one was not measured."
 
 
 class Current(msgspec.Struct, frozen=True):
@@ -48,20 +52,23 @@ class Current(msgspec.Struct, frozen=True):
     cost: float | None
 
 
-def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tuple[Candidate | None, str]:
+def decide(
+    now: Current, measured: Measured, found: Sequence[Candidate], *, trusted: bool = True
+) -> tuple[Candidate | None, str]:
     """Returns the advised candidate and the sentence.
 
     Args:
         now: the run's own cluster.
         measured: what the run told.
         found: all candidates.
+        trusted: the model explains the run's own cluster; else nothing is advised that rests on it.
     """
     helpers = sum(group.hosts for group in measured.helpers)
     waits = f"ranks wait {100 * now.wait:.1f} % of a step of {_ms(now.step.value)} (measured)"
     if now.wait < BALANCED and measured.blurred:
         return None, f"It cannot be told whether CPU hosts would help: {waits}, {_BLURRED}"
     if now.wait < BALANCED:
-        fewer = _fewer(now, helpers, found)
+        fewer = _fewer(now, helpers, found) if trusted else None
         if fewer is None:
             return (
                 None,
@@ -71,7 +78,19 @@ def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tupl
         return fewer, (
             f"Do not add CPU hosts: {waits}. {enough}: a predicted step of {_ms(fewer.step.value)}{_money(now, fewer)}."
         )
-    useful = [one for one in found if one.data_hosts and now.step.value / one.step.value >= WORTH]
+    if not trusted:
+        own, step = now.predicted.value, now.step.value
+        return None, (
+            f"It cannot be told whether CPU hosts would help: {waits}, and the model explains only {_ms(own)} of it. "
+            if own < step
+            else f"It cannot be told whether CPU hosts would help: {waits}, where the model says {_ms(own)}. "
+        ) + f"{likely(measured, step, own)}."
+    # Without data hosts a cluster can only be faster than the run when its script changes to headrace's loader.
+    useful = [
+        one
+        for one in found
+        if (one.data_hosts or not measured.workers_told) and now.step.value / one.step.value >= WORTH
+    ]
     full = any(one.limit == "network" for one in found)
     if not useful and measured.blurred and not full:
         return None, f"It cannot be told whether CPU hosts would help: {waits}, {_BLURRED}"
@@ -87,9 +106,12 @@ def decide(now: Current, measured: Measured, found: Sequence[Candidate]) -> tupl
     end = f"remove{'' if many else 's'} the wait"
     if not removing:
         end = f"shorten{'' if many else 's'} the wait to {100 * best.wait:.0f} % (no candidate removes it)"
+    if not best.data_hosts:
+        many, end = False, f"without data hosts {end}"
     return best, (
-        f"{_hosts(best)} {end}: a predicted step of {_ms(best.step.value)} ({_ms(best.step.low)} to "
-        f"{_ms(best.step.high)}) instead of {_ms(now.step.value)} measured{_money(now, best)}."
+        f"{_hosts(best) if best.data_hosts else 'headrace.feed.DataLoader'} {end}: a predicted step of "
+        f"{_ms(best.step.value)} ({_ms(best.step.low)} to {_ms(best.step.high)}) instead of {_ms(now.step.value)} "
+        f"measured{_money(now, best)}.{_LINK if measured.link_unsure and best.data_hosts else ''}"
     )
 
 
@@ -113,7 +135,7 @@ def _hosts(one: Candidate) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds >= 0.0995 else f"{1000 * seconds:.3g} ms"
+    return quantity(1000 * seconds, "ms")
 
 
 def _money(now: Current, one: Candidate) -> str:
@@ -152,19 +174,40 @@ def assumed(measured: Measured, types: Sequence[str]) -> tuple[str, ...]:
         found.append("sending and receiving batches costs no CPU time beside making them: this run sent none")
     if not measured.workers_told:
         found.append("the script changes to headrace.feed.DataLoader, so that other hosts can make its samples")
-    found.append("a network carries its published baseline bandwidth; without one it does not limit")
+    found += _networks(measured, foreign)
     return tuple(found)
 
 
+def _networks(measured: Measured, foreign: Sequence[str]) -> list[str]:
+    """Returns what is taken of the networks that were not measured, in sentences."""
+    known = [group for group in measured.helpers if group.bandwidth is not None]
+    if not known:
+        return ["a network carries its published baseline bandwidth; without one it does not limit"]
+    others = [name for name in foreign if name not in {group.instance_type for group in known}]
+    found = []
+    if others:
+        found.append(
+            f"a network of {', '.join(others)} carries what one of {known[0].instance_type} does here, in proportion "
+            "to their published baseline bandwidths"
+        )
+    return [*found, "a trainer's network that was not full carries its published baseline bandwidth"]
+
+
 def notes_of(
-    measured: Measured, prices: Mapping[str, float], types: Sequence[str], region: str, residual: float
+    measured: Measured, prices: Mapping[str, float], types: Sequence[str], region: str, predicted: float
 ) -> tuple[str, ...]:
     """Returns what a reader must know before he believes the table, in sentences."""
     notes = []
     lacking = [name for name in dict.fromkeys([*measured.instance_types, *types]) if name not in prices]
     if lacking:
         notes.append(f"no price of {', '.join(lacking)} in {region}: no cost of clusters with it")
-    if abs(residual) > WORTH - 1:
+    residual = measured.step.value / predicted - 1
+    if not explains(measured.step, predicted):
+        notes.append(
+            f"the model misses this run's own step by {100 * residual:+.0f} % (measured against predicted), more than "
+            f"{100 * MISSED:.0f} % and than its seconds differ: what it says of other clusters is not to be trusted"
+        )
+    elif abs(residual) > WORTH - 1:
         notes.append(
             f"the model misses this run's own step by {100 * residual:+.0f} % (measured against predicted): the ranges "
             "are widened by that"

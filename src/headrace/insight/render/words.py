@@ -31,6 +31,7 @@ TITLES = {
     "disk_written": "disk written",
     "server_cpu": "CPU of one core",
     "server_rss": "max RSS",
+    "server_sent": "sent to trainers",
     "value_count": "found",
     "value_last": "last",
     "value_min": "least",

@@ -46,7 +46,7 @@ def _notes(columns: Columns, found: set[str]) -> tuple[str, ...]:
     missing = tuple(
         f"{note.partition(':')[0]}: no record in this stretch" if there.get(name) else note
         for name, note in _MISSING.items()
-        if name not in found
+        if name not in found and not (name == "workers" and "services" in found)  # workers of another kind
     )
     uncounted = "step_time" in found and "samples_per_second" not in found
     return (*missing, _NOT_COUNTED) if uncounted else missing

@@ -6,6 +6,7 @@
     shares     which host gets what, and in which order an epoch delivers it
     listing    the objects of a channel
     filling    File: downloads, all of a channel or nothing
+    linking    where the links of an isolated instance lead
     placing    what a host finds under the channel's name: links
     recordio   the framing of RecordIO
     pieces     Pipe: the bytes of an epoch, in pieces

@@ -53,6 +53,10 @@ class _Reader:
     next: int = 0
 
 
+THREADS = 10
+"""Threads of libfuse that answer at once: its own default."""
+
+
 class FileSystem(mfusepy.Operations):  # type: ignore[misc]
     """The operations of the file system.
 
@@ -184,6 +188,9 @@ def mount(system: FileSystem, path: Path, name: str) -> None:
         RuntimeError: it cannot be mounted.
     """
     options: dict[str, object] = {"allow_other": True} if os.getuid() == 0 else {}
+    if (mfusepy.fuse_version_major, mfusepy.fuse_version_minor) >= (3, 2):
+        # libfuse 3.12 to 3.14 complains on standard error of its own default, the greatest number.
+        options["max_idle_threads"] = THREADS
     mfusepy.FUSE(
         system,
         str(path),

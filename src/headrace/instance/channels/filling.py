@@ -1,6 +1,7 @@
 """File: a channel's objects become files of this machine, all of them or none.
 
     <area>/listing.json   the files in order: name, place, size and etag of each; number i is of share i modulo shares
+    <area>/root           the directory of this machine into which the links of the shares lead, see `linking`
     <area>/incoming/<n>/  share n, as long as files are missing
     <area>/data/<n>/      share n, complete
 
@@ -22,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.errors import HeadraceError, StorageError
-from headrace.instance.channels import listing
+from headrace.instance.channels import linking, listing
 from headrace.instance.channels.listing import Item, list_items
 from headrace.instance.channels.order import ChannelOrder
 from headrace.instance.storage import Object, is_s3, is_temporary
@@ -64,7 +65,11 @@ class Tally:
 
 
 def fill(
-    channel: ChannelOrder, area: Path, store: Store, on_change: Callable[[Tally], object] = lambda _: None
+    channel: ChannelOrder,
+    area: Path,
+    store: Store,
+    on_change: Callable[[Tally], object] = lambda _: None,
+    sources: str = "",
 ) -> Tally:
     """Makes `<area>/data` complete; what is complete already is left as it is.
 
@@ -73,6 +78,8 @@ def fill(
         area: the channel's own folder.
         store: where the objects are.
         on_change: told of every file that has come.
+        sources: directory at which hosts see `<area>/root`, the one that holds all data of this machine; empty when
+            they see the data where they are.
 
     Returns:
         What there is.
@@ -93,6 +100,9 @@ def fill(
         for place in range(channel.shares):
             (incoming / str(place)).mkdir(parents=True, exist_ok=True)
         listing.save(items, area)
+        places = linking.places(item.source.uri for item in items if not is_s3(item.source.uri)) if sources else None
+        if places is not None and places.root:
+            (area / linking.ROOT).write_text(places.root)
         missing: list[tuple[Object, Path]] = []
         for item in items:
             path = paths[item.name]
@@ -101,7 +111,7 @@ def fill(
                 continue
             if item.name not in kept:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.symlink_to(item.source.uri)
+                path.symlink_to(item.source.uri if places is None else places.below(sources, item.source.uri))
             tally.add(item.source)
         if missing:
             _check_room(area, sum(source.size for source, _ in missing))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.instance.paths import DEFAULT_BASE
+
 S3_PREFIX = "S3Prefix"
 MANIFEST = "ManifestFile"
 AUGMENTED = "AugmentedManifestFile"
@@ -25,6 +27,8 @@ NONE = "None"
 
 STAGE = "stage"
 SERVE = "serve_channels"
+SOURCES = f"{DEFAULT_BASE}/input/sources"
+"""Where the links of a shard lead in an isolated instance: to a view of the data of this machine."""
 
 
 class ChannelOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,6 +97,7 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         folder: the run's stage area: ``data/<channel>``, and the mount of FastFile channels.
         bases: host name to its /opt/ml.
         channels: the channels.
+        isolated: hosts have views of their own of what is in the stage area, so that links are made for none.
         version: of this record.
     """
 
@@ -100,11 +105,16 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str
     bases: dict[str, str]
     channels: tuple[ChannelOrder, ...]
+    isolated: bool = False
     version: int = 1
 
     def area(self, channel: str) -> Path:
         """Where the data of a channel are kept."""
         return Path(self.folder) / "data" / channel
+
+    def sources(self, channel: str) -> str:
+        """Where hosts see the data of this machine that a shard's links lead to; empty: where they are."""
+        return f"{SOURCES}/{channel}" if self.isolated else ""
 
     @property
     def mount(self) -> Path:

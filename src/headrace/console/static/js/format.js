@@ -5,7 +5,7 @@ const TITLES = {
   cpu: "CPU of its own cores", max_rss: "Max RSS", h2d: "Host to device", compute: "Compute", queue: "Queue depth",
   supply: "Supply an executor", produce: "Produce", blocked: "Blocked", idle: "Idle", bytes_per_sample: "Bytes a sample",
   link: "Link busy", gpu_use: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power",
-  worker_cpu: "CPU of 1,000 samples", server_cpu: "CPU of one core", server_rss: "Max RSS",
+  worker_cpu: "CPU of 1,000 samples", server_cpu: "CPU of one core", server_rss: "Max RSS", server_sent: "Sent to trainers",
   value_count: "Found", value_last: "Last", value_min: "Least", value_max: "Greatest", value_mean: "Mean",
   billable_seconds: "Billable", cost: "Cost", cost_per_hour: "Cost an hour", cost_per_step: "Cost a step",
   cost_per_epoch: "Cost an epoch", cost_per_1000_samples: "Cost of 1,000 samples", cost_platform: "Platform's bill",

@@ -9,6 +9,7 @@
     network     program: the job's network, a bridge in a network namespace that no file names
     uplink      the way out of it: pasta, and one nft rule inside the namespace
     filesystem  mounts of an instance: /opt/ml, /tmp, /dev/shm, /etc/hosts, /proc
+    views       what an instance sees of its channels, and where its writes to them go
     enter       program: becomes the first process of an instance
     starting    the supervisor's side: the network, then the agents
     probing     which level works here, and why not

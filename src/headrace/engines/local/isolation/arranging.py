@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.catalog.bandwidth import parse_bandwidth
+from headrace.engines.local.channels import redirect_links, views_of
 from headrace.engines.local.isolation import layout, syscalls
+from headrace.engines.local.isolation.probing import examine
 from headrace.engines.local.scratch import scratch_dir
 from headrace.instance.launch import LaunchPlan
 from headrace.job import Job
-from headrace.job.values import parse_bandwidth
 from headrace.runs import RunPaths
 
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
@@ -21,18 +23,26 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     """Writes what the supervisor needs to isolate the instances of a run. Raises OSError."""
     folder = paths.engine
     folder.mkdir(exist_ok=True)
+    redirect_links(job, paths)
     network = job.local.network
     rates = {group: parse_bandwidth(options.bandwidth) for group, options in network.items()}
     checkpoints = "" if job.checkpoint_local_path.startswith("/opt/ml/") else job.checkpoint_local_path
     instances = tuple(
-        layout.Instance(host.name, host.address, str(paths.host(host.name)), rates.get(host.group, 0), checkpoints)
+        layout.Instance(
+            name=host.name,
+            address=host.address,
+            tree=str(paths.host(host.name)),
+            bandwidth=rates.get(host.group, 0),
+            checkpoints=checkpoints,
+            views=views_of(job, paths, host.name),
+        )
         for host in plan.hosts
     )
     outward = plan.isolation.outward
     gateway = layout.gateway_of(".".join(plan.hosts[0].address.split(".")[:2]))
     visible = layout.shown_below_tmp(list(_named(job, plan, paths)))
     machine = Path(layout.RESOLVER)
-    resolver = machine.read_text(errors="replace") if machine.exists() else ""
+    resolver = machine.read_text(encoding="utf-8", errors="replace") if machine.exists() else ""
     made = layout.Layout(
         user_namespace=not syscalls.may_separate(),
         outward=outward,
@@ -42,10 +52,11 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
         visible=visible,
         files=str(folder),
         instances=instances,
+        overlays=not examine().overlay,
     )
     made.write(folder / layout.FILE)
-    (folder / "hosts").write_text(layout.hosts_text(instances, outward))
-    (folder / "resolv.conf").write_text(layout.resolver_text(resolver, outward))
+    (folder / "hosts").write_text(layout.hosts_text(instances, outward), encoding="utf-8")
+    (folder / "resolv.conf").write_text(layout.resolver_text(resolver, outward), encoding="utf-8")
 
 
 def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The mounts of one instance, made in its own mount namespace: nothing of them is seen or left outside.
 
     /opt/ml           the host's tree; the rest of /opt stays as it is
+    /opt/ml/input     its views of its channels, see `views`
     (anywhere)        its checkpoints once more, at the job's checkpoint_local_path
     /tmp              a directory of the run's temporary files; what the job names below /tmp is shown in it
     /dev/shm          empty, in memory; gone with the instance
@@ -18,8 +19,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from headrace.engines.local.isolation import views
 from headrace.engines.local.isolation.layout import RESOLVER, Layout
 from headrace.engines.local.isolation.syscalls import (
+    MS_MOVE,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
@@ -43,6 +46,8 @@ def arrange(layout: Layout, host: str) -> None:
     keep_mounts_inside()
     instance = layout.instance(host)
     _show_tree(instance.tree)
+    for view in instance.views:
+        views.show(view, TREE, layout.overlays, layout.user_namespace)
     scratch = Path(layout.scratch)
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = scratch / f"{host}.name"
@@ -73,22 +78,41 @@ def _show_tree(tree: str) -> None:
 
 
 def _show(source: str, target: Path) -> None:
-    """Shows a directory at a path that the machine need not have; some directory above it is there, and not /."""
+    """Shows a directory at a path that the machine need not have."""
     if not target.is_dir():
         above = next(parent for parent in target.parents if parent.is_dir())
-        if not above.is_relative_to("/tmp"):  # that one is the instance's own
+        if above == Path("/"):
+            _new_root(but=target.parts[1])
+        elif not above.is_relative_to("/tmp"):  # that one is the instance's own
             _cover(above, target.relative_to(above).parts[0])
         target.mkdir(parents=True)
     bind(source, str(target))
 
 
+def _new_root(but: str) -> None:
+    """Gives this process a root directory of its own, which shows all that is in the machine's but one name."""
+    made = Path("/dev/shm")  # is covered by the instance's own later
+    mount("tmpfs", str(made), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    _show_entries(Path("/"), made, but)
+    os.chdir(made)
+    mount(".", "/", flags=MS_MOVE)
+    os.chroot(".")
+    os.chdir("/")
+
+
 def _cover(folder: Path, but: str) -> None:
     """Puts an empty directory over one that shows all that was in it but one: there a mount point can be made."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    before = Path(f"/proc/self/fd/{descriptor}")
-    entries = [entry for entry in sorted(before.iterdir()) if entry.name != but]
     mount("tmpfs", str(folder), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
-    for entry in entries:
+    _show_entries(Path(f"/proc/self/fd/{descriptor}"), folder, but)
+    os.close(descriptor)
+
+
+def _show_entries(before: Path, folder: Path, but: str) -> None:
+    """Shows what is in one directory, all but one name, in another one, which is empty."""
+    for entry in sorted(before.iterdir()):
+        if entry.name == but:
+            continue
         place = folder / entry.name
         if entry.is_symlink():
             place.symlink_to(entry.readlink())
@@ -98,7 +122,6 @@ def _cover(folder: Path, but: str) -> None:
         else:
             place.touch()
         bind(str(entry), str(place))
-    os.close(descriptor)
 
 
 def _private_tmp(directory: Path, visible: tuple[str, ...]) -> None:

@@ -19,10 +19,29 @@ BITS = 16
 CANDIDATES = ("10.77", "10.177", "172.29", "192.168", "198.18")
 ROUTES = "/proc/net/route"
 RESOLVER = "/etc/resolv.conf"
+CLOSED = "closed"  # in the last message of the network's keeper: how pasta ended, a wait status
 HOSTS_SECONDS = 30.0  # for the first process of an instance to be there
 MACHINE_ADDRESS = "169.254.77.1"  # where instances with a way out find what listens on the machine's 127.0.0.1
 MACHINE_NAME = "machine.headrace.internal"
 DNS_ADDRESS = "169.254.77.53"  # forwarded to the machine's first name server
+
+
+class View(NamedTuple):
+    """What a host sees of one channel, see `views`.
+
+    Attributes:
+        channel: its name.
+        source: directory of the machine that holds what the host gets.
+        own: directory for what the host writes to it; empty when the view is read-only.
+        links: directory with links in place of those of `source` that would lead elsewhere; empty for none.
+        root_file: file that names the directory into which the links of `source` lead, if it is there; empty for none.
+    """
+
+    channel: str
+    source: str
+    own: str = ""
+    links: str = ""
+    root_file: str = ""
 
 
 class Instance(NamedTuple):
@@ -34,6 +53,7 @@ class Instance(NamedTuple):
         tree: directory of the machine that it sees as /opt/ml.
         bandwidth: bits per second that it sends, and receives, at most; 0 means no limit.
         checkpoints: path at which it sees `tree`/checkpoints besides; empty for none.
+        views: its channels, but for those that are read from FIFOs and FUSE mounts.
     """
 
     name: str
@@ -41,6 +61,7 @@ class Instance(NamedTuple):
     tree: str
     bandwidth: int = 0
     checkpoints: str = ""
+    views: tuple[View, ...] = ()
 
 
 class Layout(NamedTuple):
@@ -55,6 +76,7 @@ class Layout(NamedTuple):
         visible: paths below /tmp that instances see all the same.
         files: directory with hosts and resolv.conf.
         instances: the hosts.
+        overlays: whether this machine allows overlays.
     """
 
     user_namespace: bool
@@ -65,6 +87,7 @@ class Layout(NamedTuple):
     visible: tuple[str, ...]
     files: str
     instances: tuple[Instance, ...]
+    overlays: bool = False
 
     def instance(self, name: str) -> Instance:
         """Returns the host of that name. Raises KeyError."""
@@ -75,14 +98,18 @@ class Layout(NamedTuple):
 
     def write(self, path: Path) -> None:
         """Writes it as JSON."""
-        data = self._asdict() | {"instances": [each._asdict() for each in self.instances]}
+        instances = [each._asdict() | {"views": [view._asdict() for view in each.views]} for each in self.instances]
+        data = self._asdict() | {"instances": instances}
         path.write_text(json.dumps(data, indent=1))
 
     @classmethod
     def read(cls, path: Path) -> Layout:
         """Reads what `write` wrote. Raises OSError or ValueError."""
         data = json.loads(path.read_text())
-        instances = tuple(Instance(**each) for each in data.pop("instances"))
+        instances = tuple(
+            Instance(**{**each, "views": tuple(View(**view) for view in each["views"])})
+            for each in data.pop("instances")
+        )
         return cls(**{**data, "visible": tuple(data["visible"])}, instances=instances)
 
 

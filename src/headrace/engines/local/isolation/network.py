@@ -8,7 +8,7 @@ lasts as long as somebody has the descriptor; the way out of it as long as the c
                           └─ pasta, started from the machine's network
 
 When the keeper goes the kernel ends pasta, so both go with the caller, whatever killed it. Without a way out the
-keeper goes at once. Standard library only.
+keeper goes at once; when pasta ends it says ``{"closed": wait status}``, and goes. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 from headrace.engines.local.isolation import filesystem, syscalls, uplink
-from headrace.engines.local.isolation.layout import BITS, BRIDGE, Layout
+from headrace.engines.local.isolation.layout import BITS, BRIDGE, CLOSED, Layout
 from headrace.engines.local.isolation.netlink import Netlink
 
 PLACE = Path("/tmp/net")  # file of the network namespace, in the keeper's own mount namespace
@@ -109,7 +109,7 @@ class Opener:
 
 
 def wait(caller: socket.socket) -> None:
-    """Returns when the caller has closed its end, or died. Says on standard error that the way out has closed."""
+    """Returns when the caller has closed its end, or died, or when pasta has ended; the caller is told so."""
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -121,18 +121,21 @@ def wait(caller: socket.socket) -> None:
             return
         if woken in ready:
             woken.recv(4096)
-            for pid, status in _ended():
-                print(f"the way out has closed: pasta (process {pid}) ended with status {status}", file=sys.stderr)
+            status = _status_of_last()
+            if status is not None:
+                caller.send(json.dumps({CLOSED: status}).encode())
+                return
 
 
-def _ended() -> list[tuple[int, int]]:
-    ended = []
+def _status_of_last() -> int | None:
+    """Returns how the last child ended; None while there is one. pasta is the last, and as a rule the only one."""
+    status = None
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            ended.append(found)
+            status = found[1]
     except ChildProcessError:
-        pass
-    return ended
+        return status
+    return None
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Tries the real thing, small: `python -S -m headrace.engines.local.isolation.probe FOLDER`.
+"""Tries the real thing, small: `python -S -m headrace.engines.local.isolation.probe FOLDER OVERLAY`.
 
 FOLDER holds a `Layout` with one instance. The job's network is made with its way out, and one instance on it, by the
-code that a run uses. Exit code 0 if that works; else the last line of standard output says why not. Nothing is left
-when this process has ended. Standard library only.
+code that a run uses. Exit code 0 if that works; else the last line of standard output says why not. Then an overlay is
+tried in OVERLAY, an empty directory, or "" for none: ``overlay: ...`` on standard output says why it does not work.
+Nothing but files in these directories is left when this process has ended. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import socket
 import sys
 from pathlib import Path
 
-from headrace.engines.local.isolation import enter, filesystem, network, syscalls
+from headrace.engines.local.isolation import enter, filesystem, network, syscalls, views
 from headrace.engines.local.isolation.layout import FILE, Layout
 
 SECONDS = 20.0
@@ -44,16 +45,21 @@ def main(arguments: list[str]) -> int:
         enter.enter(layout, layout.instances[0].name, net, user if layout.user_namespace else -1, int(told["bridge"]))
         pid = os.fork()
         if pid == 0:
-            _first_process()
+            _first_process(Path(arguments[1]) if arguments[1] else None, layout.user_namespace)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except OSError as error:
         print(error)
         return 1
 
 
-def _first_process() -> None:
+def _first_process(overlay: Path | None, user_namespace: bool) -> None:
     try:
         filesystem.mount_proc()
+        if overlay is not None:
+            try:
+                views.try_overlay(overlay, user_namespace)
+            except OSError as error:
+                print(f"overlay: {error}", flush=True)
         os._exit(0)
     except OSError as error:
         print(error, flush=True)

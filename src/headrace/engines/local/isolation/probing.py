@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -14,7 +15,9 @@ import msgspec
 from headrace.engines.local.isolation import filesystem, layout, syscalls, uplink
 from headrace.errors import EngineRefused
 from headrace.instance.launch import NAMESPACE, NO_ISOLATION, Isolation
+from headrace.runs import runs_dir
 
+OVERLAY = "overlay: "  # what the probe says before why there can be none
 PROBE = "headrace.engines.local.isolation.probe"
 SECONDS = 60.0
 
@@ -27,12 +30,14 @@ class Findings(msgspec.Struct, frozen=True):
         outward: why instances in namespaces would have no way out of the job's network; empty when they have one.
         connected: whether the machine itself has a default route.
         user_namespace: whether instances are in a user namespace, because this process is not root.
+        overlay: why instances could not write to views of their channels; empty when they can.
     """
 
     namespace: str
     outward: str
     connected: bool
     user_namespace: bool
+    overlay: str = ""
 
 
 @functools.cache
@@ -41,11 +46,13 @@ def examine() -> Findings:
     user_namespace = not syscalls.may_separate()
     connected = layout.has_default_route(_routes())
     lacking = "; ".join(uplink.missing()) if connected else "this machine has no default route"
-    outward = lacking or _try(user_namespace, outward=True)
-    namespace = _try(user_namespace, outward=False) if outward else ""
+    outward, overlay = (lacking, "") if lacking else _try(user_namespace, outward=True)
+    namespace = ""
+    if outward:
+        namespace, overlay = _try(user_namespace, outward=False)
     if namespace:
         namespace = f"{namespace} ({_reason(user_namespace)})"
-    return Findings(namespace, outward, connected, user_namespace)
+    return Findings(namespace, outward, connected, user_namespace, overlay)
 
 
 def choose(wanted: str, *, bandwidth: bool = False) -> Isolation:
@@ -97,10 +104,17 @@ def _routes() -> str:
         return ""
 
 
-def _try(user_namespace: bool, outward: bool) -> str:
-    """Makes one instance. Returns why it did not work; empty when it did."""
-    with tempfile.TemporaryDirectory(prefix="headrace-probe-") as name:
-        folder = Path(name)
+def _try(user_namespace: bool, outward: bool) -> tuple[str, str]:
+    """Makes one instance. Returns why it did not work, and why an overlay in it did not; empty when they did."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-probe-")))
+        try:  # where overlays will be; it may be another file system
+            place = next(parent for parent in (runs_dir(), *runs_dir().parents) if parent.is_dir())
+            overlay = stack.enter_context(tempfile.TemporaryDirectory(prefix=".headrace-probe-", dir=place))
+        except OSError as error:
+            overlay, why_not = "", f"{place} cannot be written: {error.strerror}"
+        else:
+            why_not = ""
         for part in ("tree", "files"):
             (folder / part).mkdir()
         for file in ("hosts", "resolv.conf"):
@@ -108,22 +122,26 @@ def _try(user_namespace: bool, outward: bool) -> str:
         prefix = network_here()
         instance = layout.Instance("algo-1", layout.address_of(prefix, 1), str(folder / "tree"))
         gateway, scratch = layout.gateway_of(prefix), str(folder / "scratch")
-        files = str(folder / "files")
-        plan = layout.Layout(user_namespace, outward, False, gateway, scratch, (), files, (instance,))
+        files, shown = str(folder / "files"), layout.shown_below_tmp([overlay])
+        plan = layout.Layout(user_namespace, outward, False, gateway, scratch, shown, files, (instance,))
         plan.write(folder / layout.FILE)
         package = str(Path(__file__).resolve().parents[4])
         try:
             done = subprocess.run(
-                [sys.executable, "-S", "-m", PROBE, name],
+                [sys.executable, "-S", "-m", PROBE, str(folder), overlay],
                 env={**os.environ, "PYTHONPATH": package},
                 cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return f"trying it took longer than {SECONDS:g} s"
+            return f"trying it took longer than {SECONDS:g} s", why_not
+        for path in Path(overlay).glob("own/work/*") if overlay else ():
+            path.chmod(0o700)  # the kernel's own, closed to everybody but root
     if done.returncode == 0:
-        return ""
+        told = done.stdout.strip().removeprefix(OVERLAY)
+        other = f"{told} (an old Linux, or $HEADRACE_HOME on a file system that can hold none: name a folder of a disk)"
+        return "", why_not or (other if told else "")
     words = (done.stdout.strip() or done.stderr.strip()).splitlines()
-    return words[-1] if words else f"trying it ended with code {done.returncode}"
+    return words[-1] if words else f"trying it ended with code {done.returncode}", why_not
 
 
 def _reason(user_namespace: bool) -> str:

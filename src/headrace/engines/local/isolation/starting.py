@@ -24,14 +24,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.engines.local.isolation.layout import FILE, HOSTS_SECONDS, LINKS, Layout
+from headrace.engines.local.isolation.wayout import WayOut
 from headrace.errors import HeadraceError
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.spawn import spawn
+from headrace.processes.table import name_of_exit
 from headrace.runs import RunPaths
 
 ENTER = "headrace.engines.local.isolation.enter"
 NETWORK = "headrace.engines.local.isolation.network"
 NETWORK_SECONDS = 30.0
+END_SECONDS = 1.0  # between the last word of a process and its end
 LOG = "network.log"
 
 
@@ -68,7 +71,13 @@ class Start:
 
 
 class Starter:
-    """Starts agents as plain processes."""
+    """Starts agents as plain processes.
+
+    Attributes:
+        broken: why what belongs to it is of no use any more, in words; empty while it is.
+    """
+
+    broken = ""
 
     def prepare(self, host: str, argv: Sequence[str]) -> Start:
         """Returns what to start. It must be started, with the caller as its parent, and given to `agent`.
@@ -95,6 +104,13 @@ class Starter:
     def own(self) -> list[int]:
         """Returns the processes that belong to the starter, which end when it is closed."""
         return []
+
+    def ended(self, pid: int, status: int) -> str:
+        """Takes the wait status of any process that has ended. Returns what that breaks, in words; empty if nothing."""
+        return ""
+
+    def look_after(self) -> None:
+        """Ends what belongs to the starter and has stood still for too long."""
 
     def close(self) -> None:
         """Ends what belongs to the starter."""
@@ -126,6 +142,7 @@ class NamespaceStarter(Starter):
             self._keeper = int(str(self._answer()["keeper"]))
             self._process.wait(NETWORK_SECONDS)
             self._bridge = int(str(self._answer()["bridge"]))
+            self._way = WayOut(self._keeper, self._caller) if layout.outward else None
             places = {"supervisor": os.getpid(), "net": self._net, "user": self._user}
             (paths.engine / LINKS).write_text(json.dumps(places))
         except BaseException:
@@ -167,7 +184,7 @@ class NamespaceStarter(Starter):
         if not words.isdigit():
             silent = f"no word of its first process within {HOSTS_SECONDS:g} s"
             if time.monotonic() < deadline:
-                silent = "its first process ended"
+                silent = f"its first process {_how_it_ended(process)}"
             why = words.removeprefix("error: ") or silent
             process.kill()
             process.wait()
@@ -177,7 +194,20 @@ class NamespaceStarter(Starter):
 
     def own(self) -> list[int]:
         """See `Starter.own`."""
-        return [self._keeper]
+        return [self._keeper] if self._keeper >= 0 else []
+
+    def ended(self, pid: int, status: int) -> str:
+        """See `Starter.ended`."""
+        if pid != self._keeper:
+            return ""
+        self._keeper = -1
+        self.broken = self._way.ended(status) if self._way is not None else ""
+        return self.broken
+
+    def look_after(self) -> None:
+        """See `Starter.look_after`."""
+        if self._way is not None:
+            self._way.look_after()
 
     def close(self) -> None:
         """See `Starter.close`."""
@@ -198,6 +228,15 @@ def _read(descriptor: int, deadline: float) -> str:
                 break
             told += data
     return told.decode(errors="replace")
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    """Returns how a process ended that has closed its report, in words."""
+    try:
+        code = process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "ended"
+    return f"was {name_of_exit(None, -code)}" if code < 0 else name_of_exit(code, None)
 
 
 def open_starter(paths: RunPaths) -> Starter:

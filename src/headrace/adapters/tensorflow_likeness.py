@@ -1,0 +1,237 @@
+"""What two ranks' pipelines have to have in common when they share one job of tf.data.service.
+
+The service makes the elements of one pipeline only: that of the rank which came first. A rank that brings another one
+gets elements of the first all the same, without a word, and what only its own pipeline would have made is never read:
+half of the data where ranks call ``shard(world, rank)``.
+
+A serialised graph cannot be compared byte for byte: names of functions count what a process has traced before, names of
+resources are new in every process, and what is random (the state of a Keras layer without a seed) or without an order
+(the rows of a lookup table) may differ between equal pipelines. So a pipeline becomes a few facts:
+
+* *elements, structure, shards, sources*: what cannot differ between equal pipelines. A source is a number, a list of
+  integers, or a list of texts (names of files, without their directories) from which a data set is made, in any order.
+* *seeds* and *rest* (operations, their attributes, all other constants; no names, no wiring beyond the operations that
+  are next to each other): equal for equal pipelines as a rule. No variables, tables and handles.
+
+Pure: graphs and values in, values out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+_SHARD = "ShardDataset"  # of (data set, number of shards, index)
+_SEEDS = {  # places of the two seeds among the inputs
+    "ShuffleDataset": (2, 3),
+    "ShuffleDatasetV3": (2, 3),
+    "ShuffleAndRepeatDataset": (2, 3),
+    "ShuffleAndRepeatDatasetV2": (2, 3),
+    "RandomDataset": (0, 1),
+    "RandomDatasetV2": (0, 1),
+}
+_SEED_ATTRIBUTES = ("seed", "seed2")
+# Names that are new in every process, and options of TensorFlow's own.
+_LEFT_OUT = {"shared_name", "container", "debug_name", "allowed_devices", "metadata", "config", "config_proto"}
+_STATE = re.compile(r"Assign.*VariableOp|.*TableImport(V2)?|InitializeTable.*")  # their inputs fill a resource
+_DATASET = re.compile(r".*Dataset(V\d+)?$")
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Facts about a pipeline, all of them short texts.
+
+    Attributes:
+        elements: how many it has; empty when it has no end, or nobody knows.
+        structure: of its elements.
+        shards: ``index of count`` of every `shard`.
+        sources: digest of what the data sets are made from.
+        seeds: digest of the seeds.
+        rest: digest of all the rest.
+    """
+
+    elements: str
+    structure: str
+    shards: str
+    sources: str
+    seeds: str
+    rest: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Returns the facts by name."""
+        return asdict(self)
+
+
+def likeness_of(graph: Any, elements: int, structure: str, base: str = "") -> Likeness:
+    """Returns the facts of a pipeline.
+
+    Args:
+        graph: its GraphDef.
+        elements: its cardinality; negative when it is infinite or nobody knows.
+        structure: of its elements.
+        base: directory of this host's tree, which hosts of one job may have at different places; "" for none.
+    """
+    bodies = [list(graph.node), *(list(function.node_def) for function in graph.library.function)]
+    shards, seeds, sources, rest = [], [], [], []
+    for number, body in enumerate(bodies):
+        found = _Body(body, base)
+        shards += found.shards
+        seeds += found.seeds
+        rest += found.rest
+        sources += found.sources if number == 0 else []
+    return Likeness(
+        elements=str(elements) if elements >= 0 else "",
+        structure=structure,
+        shards=", ".join(sorted(shards)),
+        sources=_digest(sources),
+        seeds=_digest(seeds),
+        rest=_digest(rest),
+    )
+
+
+def certain_differences(here: Likeness, there: Likeness) -> list[str]:
+    """Says what is different between two pipelines and makes their data different, in words; may be empty."""
+    words = []
+    if here.shards != there.shards:
+        words.append(f"shard {here.shards or 'none'}, there {there.shards or 'none'}")
+    if here.elements != there.elements:
+        words.append(f"{here.elements or 'no known number of'} elements, there {there.elements or 'no known number'}")
+    if here.structure != there.structure:
+        words.append(f"elements {here.structure[:200]}, there {there.structure[:200]}")
+    if here.sources != there.sources and not words:
+        words.append("made from other files or numbers")
+    return words
+
+
+def possible_differences(here: Likeness, there: Likeness) -> list[str]:
+    """Says what else is different, which need not make the data different; may be empty."""
+    words = []
+    if here.seeds != there.seeds:
+        words.append("random seeds")
+    if here.rest != there.rest:
+        words.append("operations or constants")
+    return words
+
+
+class _Body:
+    """The nodes of a graph or of a function, read."""
+
+    def __init__(self, nodes: Sequence[Any], base: str) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._base = base.rstrip("/").encode()
+        self.shards: list[str] = []
+        self.seeds: list[bytes] = []
+        self.sources: list[bytes] = []
+        self.rest: list[bytes] = []
+        apart: set[str] = set()  # constants that are not among the rest
+        self._unordered: set[str] = set()
+        for node in nodes:
+            inputs = [name for name in map(_producer, node.input) if name]
+            if _STATE.fullmatch(node.op):
+                apart.update(inputs[1:])
+            elif node.op == _SHARD:
+                apart.update(inputs[1:])
+                self.shards.append(f"{self._number(inputs[2])} of {self._number(inputs[1])}")
+            elif node.op in _SEEDS:
+                places = [inputs[place] for place in _SEEDS[node.op]]
+                apart.update(places)
+                self.seeds.append(f"{node.op} {[self._number(place) for place in places]}".encode())
+            elif _DATASET.fullmatch(node.op) and not any(map(self._is_dataset, inputs)):
+                self._read_source(node.op, inputs)
+        for node in nodes:
+            if node.name not in apart:
+                self._read(node)
+
+    def _is_dataset(self, name: str) -> bool:
+        return name in self._nodes and bool(_DATASET.fullmatch(self._nodes[name].op))
+
+    def _number(self, name: str) -> str:
+        value = self._constant(name)
+        return "?" if value is None or value.size != 1 else str(value.reshape(-1)[0])
+
+    def _constant(self, name: str) -> Any:
+        """Returns the value of a constant as an array; None if the node is none, or holds a handle."""
+        import tensorflow as tf
+
+        node = self._nodes.get(name)
+        if node is None or node.op != "Const" or node.attr["dtype"].type in (tf.resource, tf.variant):
+            return None
+        tensor = node.attr["value"].tensor
+        if tensor.dtype == tf.string:  # make_ndarray does not read all of their forms
+            return np.asarray(tf.io.parse_tensor(tensor.SerializeToString(), tf.string).numpy(), object)
+        try:
+            return tf.make_ndarray(tensor)
+        except TypeError:  # of a type that NumPy has not
+            return None
+
+    def _read_source(self, op: str, inputs: Iterable[str]) -> None:
+        for place, name in enumerate(inputs):
+            value = self._constant(name)
+            if value is None or value.ndim > 1 or value.dtype.kind not in "iuO":
+                continue
+            self._unordered.add(name)
+            content = _content(value, ordered=False, text=lambda name: name.rpartition(b"/")[2])
+            self.sources.append(repr((op, place, value.shape)).encode() + content)
+
+    def _read(self, node: Any) -> None:
+        """Describes a node without its name."""
+        words = [node.op.encode()]
+        for name in node.input:
+            producer = self._nodes.get(_producer(name))
+            words.append(producer.op.encode() if producer is not None else b"argument")
+        for name in sorted(node.attr):
+            if name in _SEED_ATTRIBUTES and node.op != "Const":
+                self.seeds.append(f"{node.op} {name} {node.attr[name].i}".encode())
+            elif name == "value" and node.op == "Const":
+                words.append(self._value(node))
+            elif name not in _LEFT_OUT and not name.startswith("_"):
+                words.append(name.encode() + _attribute(node.attr[name]))
+        self.rest.append(b"\0".join(words))
+
+    def _value(self, node: Any) -> bytes:
+        value = self._constant(node.name)
+        if value is None:
+            return b"handle"
+        content = _content(value, ordered=node.name not in self._unordered, text=self._without_base)
+        return repr((str(value.dtype), value.shape)).encode() + content
+
+    def _without_base(self, text: bytes) -> bytes:
+        return text.replace(self._base, b"") if self._base else text
+
+
+def _producer(name: str) -> str:
+    """Returns the node of an input: ``add:z:0`` and ``add:1`` are of ``add``; a control input has none."""
+    return "" if name.startswith("^") else name.partition(":")[0]
+
+
+def _content(value: Any, *, ordered: bool, text: Callable[[bytes], bytes]) -> bytes:
+    """Returns the digest of an array: of numbers, or of texts, each of which is changed first."""
+    if value.dtype.kind == "O":
+        items = [text(item) for item in value.reshape(-1).tolist()]
+        return hashlib.sha256(repr(items if ordered else sorted(items)).encode()).digest()
+    return hashlib.sha256((value if ordered else np.sort(value, axis=None)).tobytes()).digest()
+
+
+def _attribute(value: Any) -> bytes:
+    """Describes an attribute; the functions that it names are read by themselves."""
+    if value.WhichOneof("value") == "func":
+        return b"function"
+    functions = len(value.list.func)
+    return f"{functions} functions".encode() if functions else bytes(value.SerializeToString(deterministic=True))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    """Returns the digest of descriptions in any order: functions have none."""
+    found = hashlib.sha256()
+    for part in _sorted_digests(parts):
+        found.update(part)
+    return found.hexdigest()[:32]
+
+
+def _sorted_digests(parts: Iterable[bytes]) -> Iterator[bytes]:
+    yield from sorted(hashlib.sha256(part).digest() for part in parts)

@@ -1,0 +1,115 @@
+"""The ranks that share a data set: who this one is, how many there are, and whether they all bring the same pipeline.
+
+They meet at the dispatcher, which all of them reach wherever they run: a data set that is registered there under a
+given id is kept, in the dispatcher's journal too, and another one under that id is refused unless the structure of its
+elements is the same. So the first rank registers a data set of one element that is never read, whose structure is a
+dict with one key: the facts of its pipeline, as JSON. Whoever comes later finds them there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.adapters.tensorflow_likeness import Likeness, certain_differences, possible_differences
+from headrace.errors import UsageError
+
+_RANKS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))
+_GROUP, _HOST, _HOSTS = "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP_HOSTS"
+
+
+def ranks_of(environment: Mapping[str, str]) -> int:
+    """Returns how many training processes there are.
+
+    As torchrun, MPI, Horovod or TF_CONFIG say. In a job without a distribution the script runs once on each host, so
+    it is the number of this group's hosts; elsewhere 1.
+    """
+    for _, size in _RANKS:
+        if environment.get(size, "").isdecimal():
+            return int(environment[size])
+    try:
+        cluster = json.loads(environment.get("TF_CONFIG") or "{}")["cluster"]
+        found = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
+    except (ValueError, KeyError, TypeError, AttributeError):  # none, or TensorFlow's own business
+        found = 0
+    if found:
+        return found
+    try:
+        hosts = json.loads(environment.get(_HOSTS) or "[]")
+    except ValueError:  # not ours
+        return 1
+    return max(1, len(hosts)) if isinstance(hosts, list) else 1
+
+
+def rank_name(environment: Mapping[str, str]) -> str:
+    """Returns what to call this process in a message, e.g. ``rank 1 (dnn_group/algo-2)``."""
+    number = next((environment[rank] for rank, _ in _RANKS if environment.get(rank, "").isdecimal()), "")
+    if _HOST in environment:
+        place = "/".join(filter(None, (environment.get(_GROUP), environment[_HOST])))
+    else:
+        place = f"process {os.getpid()} on {socket.gethostname()}"
+    return f"rank {number} ({place})" if number else place
+
+
+def check_likeness(address: str, name: str, here: Likeness, who: str) -> None:
+    """Checks that this rank brings the pipeline which others bring under the name, or is the first to bring one.
+
+    A difference that need not mean other data is warned of.
+
+    Args:
+        address: of the dispatcher.
+        name: of the data set.
+        here: facts of this rank's pipeline.
+        who: this rank, for messages.
+
+    Raises:
+        UsageError: the data is another.
+        tensorflow.errors.OpError: the dispatcher cannot be asked.
+    """
+    there, other = _first_of(address, name, here, who)
+    found = certain_differences(here, there)
+    if found:
+        raise UsageError(
+            f"{who} distributes another data set under the name {name!r} than {other}: {'; '.join(found)}. "
+            "tf.data.service makes the elements of one of them only, and what the other has beside them is never read",
+            hint="do not shard by rank, with shard() or with files or numbers of a rank's own: let all ranks "
+            "distribute the same pipeline, and the service hands every element to one rank; other data "
+            f"sets need names of their own: distribute(dataset, {name + '-2'!r})",
+        )
+    maybe = possible_differences(here, there)
+    if maybe:
+        warnings.warn(
+            f"{who} and {other} distribute pipelines under the name {name!r} that differ in {' and '.join(maybe)}; "
+            "tf.data.service runs one of them only, for all ranks. That is no loss where they make the same data (a "
+            "seed, or a number that each process draws or measures); else give them names of their own, and do not "
+            "shard by rank",
+            stacklevel=3,
+        )
+
+
+def _first_of(address: str, name: str, here: Likeness, who: str) -> tuple[Likeness, str]:
+    """Returns the facts that the first rank left at the dispatcher, and who it was; it may be this one."""
+    import tensorflow as tf
+
+    service = tf.data.experimental.service
+    key = "headrace-" + hashlib.sha256(name.encode()).hexdigest()[:32]  # the dispatcher makes it a file's name
+    note = json.dumps({"who": who, **here.as_dict()}, sort_keys=True)
+    try:
+        service.register_dataset(address, _holding(note), compression=None, dataset_id=key)
+    except tf.errors.InvalidArgumentError:  # another structure is there: another rank's note
+        pass
+    (found,) = service.from_dataset_id("parallel_epochs", address, key).element_spec
+    known: dict[str, Any] = json.loads(found)
+    other = str(known.pop("who"))
+    return Likeness(**known), other
+
+
+def _holding(note: str) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors({note: 0})
