@@ -280,6 +280,7 @@ def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, ma
     machine.assert_unchanged()
 
 
+@pytest.mark.alone
 def test_another_attempt_has_a_way_out_again(stage, machine):
     if why := examine().outward:
         pytest.skip(f"no way out here: {why}")

@@ -90,19 +90,19 @@ def test_a_server_tells_what_its_executors_made_sent_and_waited_for(server: tupl
     assert sum(line.produce for line in lines) > 0.9  # more on a busy machine
     assert 0.9 < sum(line.cpu for line in lines) < 1.5
     # A receiver that does not read: results wait to be sent, and executors wait for them.
-    # Whether both executors still have something to do when it stops is chance: then it is stopped once more.
-    with DataLoader(feed_data.noise(4000, rows=250_000), batch_size=2, **options) as loader:
-        batches = iter(loader)
-        deadline = time.monotonic() + 60
-        stopped: list[WorkerSecond] = []
-        while not all_blocked(stopped) and time.monotonic() < deadline:
+    # Whether both executors still have something to do when it stops is chance: then another one is stopped.
+    deadline = time.monotonic() + 60
+    stopped: list[WorkerSecond] = []
+    while not all_blocked(stopped) and time.monotonic() < deadline:
+        with DataLoader(feed_data.noise(4000, rows=250_000), batch_size=2, **options) as loader:
+            batches = iter(loader)
             next(batches)
             [receiver] = [p for p in psutil.Process().children() if "headrace.feed.receiver" in " ".join(p.cmdline())]
             receiver.send_signal(signal.SIGSTOP)
             told.mark()
             stopped = told.mark()  # before the server takes the client for dead
             receiver.send_signal(signal.SIGCONT)
-        next(batches)
+            next(batches)
     check(stopped, 2)
     assert all_blocked(stopped)
     assert sum(line.sending for line in stopped) < 0.2, "it was the receiver, not the network"
