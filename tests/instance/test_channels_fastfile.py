@@ -135,6 +135,7 @@ def test_blocks_are_larger_than_what_the_kernel_asks_for() -> None:
     assert blocks.BLOCK >= 1 << 20
 
 
+@pytest.mark.s3
 @pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK) or os.getuid() != 0, reason="nothing can be mounted")
 def test_libfuse_says_nothing_of_its_own(tmp_path):
     """Its warnings would be the last lines of a job whose channel fails."""
