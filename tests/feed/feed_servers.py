@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from headrace.feed import messages
+from headrace.feed.inquiry import inquire
+from headrace.feed.places import Places
 from observer import processes_of
 
 HERE = Path(__file__).parent
@@ -183,3 +186,10 @@ class Pair(NamedTuple):
 
     def places(self) -> dict[str, str]:
         return {"unix": self.a.unix_address, "tcp": self.a.tcp, "two tcp": self.both, "unix and tcp": self.mixed}
+
+
+def ask(server: Server, address: str = "") -> messages.Status:
+    """Returns what a server tells of itself, asked at one of its addresses."""
+    [answer] = inquire(Places(address or server.tcp, str(server.secret)))
+    assert answer.status is not None, answer.reason
+    return answer.status

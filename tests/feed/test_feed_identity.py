@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import pytest
 from feed_data import flat
-from feed_servers import Pair, Server, free_port, open_descriptors, wait_until
+from feed_servers import Pair, Server, ask, free_port, open_descriptors, wait_until
 
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader, pulse, remotesupply
@@ -157,6 +157,7 @@ def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
     with remote(f"{address},{pair.a.tcp}", pair.a) as loader:
 
         def kill() -> None:
+            wait_until(lambda: ask(doomed).clients, "it serves the loader: who comes late is not missed")
             (doomed.zygote() if victim == "zygote" else doomed.process).send_signal(signal.SIGKILL)
 
         assert epoch_with(loader, 2, kill) == slow_truth

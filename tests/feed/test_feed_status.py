@@ -8,19 +8,11 @@ from pathlib import Path
 
 import feed_data
 import pytest
-from feed_servers import Pair, Server, wait_until
+from feed_servers import Pair, Server, ask, wait_until
 
-from headrace.feed import DataLoader, messages
+from headrace.feed import DataLoader
 from headrace.feed.cores import usable_cores
-from headrace.feed.inquiry import inquire
-from headrace.feed.places import Places
 from headrace.feed.tally import WINDOW, Tally
-
-
-def ask(server: Server, address: str = "") -> messages.Status:
-    [answer] = inquire(Places(address or server.tcp, str(server.secret)))
-    assert answer.status is not None, answer.reason
-    return answer.status
 
 
 @pytest.mark.parametrize("by", ["tcp", "unix_address"])
