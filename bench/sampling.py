@@ -26,10 +26,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from headrace.agent.activity import Activity
-from headrace.agent.measuring import Measuring
-from headrace.instance.launch import GroupPlan, HostPlan, LaunchPlan, MetricDefinition
-from headrace.processes.table import descendants
+from headrace.agent.metrics.activity import Activity
+from headrace.agent.metrics.sampler import Measuring
+from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, MetricDefinition
+from headrace.processes.process_table import descendants
 from headrace.runs import RunPaths
 
 CHILD = """

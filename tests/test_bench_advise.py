@@ -13,7 +13,7 @@ from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, pools, 
 
 from headrace.insight.advise import GroupFacts, Measured, Workload, predict
 from headrace.insight.advise.model import exactly
-from headrace.insight.figures import Window
+from headrace.insight.figures.figure import Window
 
 KNOWN = Measured(
     workload=Workload(8.0, exactly(0.02), exactly(0.02), 1000.0),

@@ -31,10 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
-    "agent/gpus.py": {"pynvml"},
+    "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
     "instance/s3.py": {"botocore", "s3transfer"},
-    "agent/tfdata.py": {"tensorflow"},
+    "agent/host/tf_data_server.py": {"tensorflow"},
 }
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]
 
@@ -86,7 +86,9 @@ def test_importing_headrace_loads_no_heavy_library() -> None:
     assert loaded_by("import headrace").isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("room", ["headrace.instance", "headrace.runs", "headrace.feed", "headrace.feed.receiver"])
+@pytest.mark.parametrize(
+    "room", ["headrace.instance", "headrace.runs", "headrace.feed", "headrace.feed.client.receiver"]
+)
 def test_what_training_processes_import_loads_no_grpc_and_no_torch(room: str) -> None:
     assert loaded_by(f"import {room}").isdisjoint({"torch", "grpc", "pydantic", "rich"})
 

@@ -16,7 +16,7 @@ import msgspec
 from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, summary, table
 from bench.advise.runs import WORKLOADS, outcomes_of, run_cluster
 
-from headrace.insight.advise.advising import measured_of
+from headrace.insight.advise.advisor import measured_of
 
 RESULTS = Path(__file__).parent.parent / "results"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "advise.md"

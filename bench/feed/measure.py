@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 from bench.feed.records import Record
 
-RECEIVER = "headrace.feed.receiver"
+RECEIVER = "headrace.feed.client.receiver"
 LEAST = 5  # batches in a window
 Consume = Callable[[Any], object]
 

@@ -22,9 +22,9 @@ from rich.table import Table
 
 import prepare
 from headrace import insight
-from headrace.cli.advicetables import show_advised
+from headrace.cli.views.advise_tables import show_advised
 from headrace.errors import HeadraceError, UsageError
-from headrace.insight.billing import amount
+from headrace.insight.cost.billing import amount
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths
 

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from headrace import estimator as ours
-from headrace.cli.planview import view
-from headrace.engines.local.limits import Machine
-from headrace.engines.local.planning import make_plan
+from headrace.cli.views.plan_document import view
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.plan_hosts import make_plan
 from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.runs import RunPaths

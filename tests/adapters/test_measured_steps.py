@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.runs.metrics import LoaderSecond, Metric
+from headrace.runs.metric_records import LoaderSecond, Metric
 
 HERE = Path(__file__).parent / "measured"
 ROOT = HERE.parent.parent.parent

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
 
 
 def make_plan(*groups: GroupPlan, base: Path = Path("/nowhere"), prefix: str = "127.78.1", **fields) -> LaunchPlan:

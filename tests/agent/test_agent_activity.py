@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from headrace.agent.activity import Activity
-from headrace.agent.bytessent import BytesSent
-from headrace.runs.metrics import GpuUse, HostSecond
+from headrace.agent.host.tcp_sent import BytesSent
+from headrace.agent.metrics.activity import Activity
+from headrace.runs.metric_records import GpuUse, HostSecond
 
 
 def second(t, cpu, gpu=None):

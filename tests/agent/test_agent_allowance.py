@@ -4,9 +4,9 @@ import pytest
 from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
-from headrace.agent.allowance import NOTHING, Allowance, Used, used_before
-from headrace.agent.coordinator import Coordinator, Phase
-from headrace.instance.launch import Budget
+from headrace.agent.coordinator.budget_limits import NOTHING, Allowance, Used, used_before
+from headrace.agent.coordinator.state_machine import Coordinator, Phase
+from headrace.instance.launch_plan import Budget
 from headrace.runs.events import HostReleased, JobStopping, Status
 
 # Together the three hosts cost 2 USD a second.

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from headrace.agent import client as client_module
-from headrace.agent.client import Client, CoordinatorLost
-from headrace.agent.control import ControlServer
-from headrace.agent.messages import ExecutorLost, Heartbeat, Hello, Orders
+from headrace.agent.control import control_client as client_module
+from headrace.agent.control.control_client import Client, CoordinatorLost
+from headrace.agent.control.control_messages import ExecutorLost, Heartbeat, Hello, Orders
+from headrace.agent.control.grpc_transport import ControlServer
 
 SECRET = b"s" * 32
 _numbers = itertools.count(1)

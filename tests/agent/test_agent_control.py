@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from headrace.agent.control import METHOD, ControlServer, connect
-from headrace.agent.messages import Direction, Heartbeat, Hello, Link, Orders, Refused, Report, encode
+from headrace.agent.control.control_messages import Direction, Heartbeat, Hello, Link, Orders, Refused, Report, encode
+from headrace.agent.control.grpc_transport import METHOD, ControlServer, connect
 
 SECRET = b"s" * 32
 _numbers = itertools.count(1)
@@ -135,7 +135,7 @@ def test_a_wrong_key_a_replay_and_noise_change_nothing():
 
 
 def test_a_stream_without_a_first_frame_is_closed(monkeypatch):
-    monkeypatch.setattr("headrace.agent.control.FIRST_FRAME_SECONDS", 0.1)
+    monkeypatch.setattr("headrace.agent.control.grpc_transport.FIRST_FRAME_SECONDS", 0.1)
 
     async def scene(server, desk, at):
         async with grpc.aio.insecure_channel(at) as channel:

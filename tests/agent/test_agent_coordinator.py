@@ -3,8 +3,7 @@
 import pytest
 from agent_plans import make_plan, ranks, scripts, workers
 
-from headrace.agent.coordinator import Coordinator, Phase
-from headrace.agent.messages import (
+from headrace.agent.control.control_messages import (
     ExecutorLost,
     Exited,
     FeedDown,
@@ -15,7 +14,8 @@ from headrace.agent.messages import (
     ProgramsEnded,
     Report,
 )
-from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, Elastic
+from headrace.agent.coordinator.state_machine import Coordinator, Phase
+from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, Elastic
 from headrace.runs.events import Cause, DataWorkerLost, HostLost, JobFinished, JobStarted, JobStopping, Status
 
 

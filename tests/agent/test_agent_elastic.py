@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.agent.elastic import ElasticHost
-from headrace.agent.messages import Exited
-from headrace.instance.launch import DistributionPlan, Elastic, GroupPlan, HostPlan, LaunchPlan
+from headrace.agent.control.control_messages import Exited
+from headrace.agent.launchers.elastic_torchrun import ElasticHost
+from headrace.instance.launch_plan import DistributionPlan, Elastic, GroupPlan, HostPlan, LaunchPlan
 
 
 class Programs:

@@ -1,6 +1,6 @@
 """The first of several failures is named."""
 
-from headrace.agent.firstcause import Kind, Suspect, exit_suspect, first_of, lost_peer
+from headrace.agent.coordinator.first_cause import Kind, Suspect, exit_suspect, first_of, lost_peer
 from headrace.runs.events import Cause
 
 

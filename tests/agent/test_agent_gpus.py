@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from agent_plans import make_plan, scripts
 
-from headrace.agent import gpus as gpus_module
-from headrace.agent.gpus import Gpus, gpus_of
-from headrace.instance.launch import LaunchPlan
+from headrace.agent.metrics import gpus as gpus_module
+from headrace.agent.metrics.gpus import Gpus, gpus_of
+from headrace.instance.launch_plan import LaunchPlan
 from nvml import build_nvml
 
 PROGRAM = """
 import json, sys, time
-from headrace.agent.gpus import Gpus
+from headrace.agent.metrics.gpus import Gpus
 names = json.loads(sys.argv[1])
 if sys.argv[2] == "hide":
     sys.modules["pynvml"] = None

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from agent_plans import make_plan, scripts
 
-from headrace.agent.host import HostAgent
-from headrace.agent.hostprograms import HostPrograms
-from headrace.agent.messages import Heartbeat, Orders, StopOrder
-from headrace.instance.launch import TfDataPlan
-from headrace.runs.metrics import HostSecond
+from headrace.agent.control.control_messages import Heartbeat, Orders, StopOrder
+from headrace.agent.host.programs import HostPrograms
+from headrace.agent.host_agent import HostAgent
+from headrace.instance.launch_plan import TfDataPlan
+from headrace.runs.metric_records import HostSecond
 
 
 @pytest.mark.parametrize("stopped", [False, True])

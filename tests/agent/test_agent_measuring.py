@@ -6,14 +6,14 @@ import asyncio
 
 from agent_plans import make_plan, scripts
 
-from headrace.agent import measuring
-from headrace.agent.activity import Activity
-from headrace.agent.measuring import Measuring
+from headrace.agent.metrics import sampler
+from headrace.agent.metrics.activity import Activity
+from headrace.agent.metrics.sampler import Measuring
 from headrace.runs import Run, RunPaths
 
 
 def test_nothing_is_written_after_the_last_time(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(measuring, "INTERVAL", 0.01)
+    monkeypatch.setattr(sampler, "INTERVAL", 0.01)
     plan = make_plan(scripts("dnn", "algo-1"), environment={"CUDA_VISIBLE_DEVICES": ""})
     run = Run(RunPaths(tmp_path))
 

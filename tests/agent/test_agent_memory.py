@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.agent.memory import RECENT, MemoryKills
-from headrace.agent.messages import ExecutorLost, FeedUp
+from headrace.agent.control.control_messages import ExecutorLost, FeedUp
+from headrace.agent.host.oom_kills import RECENT, MemoryKills
 from headrace.processes import oom
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills
 

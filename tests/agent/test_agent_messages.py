@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.agent.messages import (
+from headrace.agent.control.control_messages import (
     Direction,
     Exited,
     Heartbeat,
@@ -17,7 +17,7 @@ from headrace.agent.messages import (
     decode_report,
     encode,
 )
-from headrace.instance.launch import FeedHost
+from headrace.instance.launch_plan import FeedHost
 from headrace.runs import Status
 
 SECRET = b"s" * 32

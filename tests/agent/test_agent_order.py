@@ -10,12 +10,12 @@ import pytest
 from agent_plans import make_plan, ranks, scripts, workers
 from test_agent_coordinator import Play, started
 
-from headrace.agent.allowance import Used
-from headrace.agent.coordinator import Phase
-from headrace.agent.messages import FeedUp, Heartbeat, HostEnded, ProgramsEnded, Ready, Report
-from headrace.agent.readiness import is_waited_for
-from headrace.agent.signs import listens
-from headrace.instance.launch import Readiness
+from headrace.agent.control.control_messages import FeedUp, Heartbeat, HostEnded, ProgramsEnded, Ready, Report
+from headrace.agent.coordinator.budget_limits import Used
+from headrace.agent.coordinator.readiness import is_waited_for
+from headrace.agent.coordinator.state_machine import Phase
+from headrace.agent.host.liveness import listens
+from headrace.instance.launch_plan import Readiness
 from headrace.runs.events import HostLost, HostReleased, Status
 
 
@@ -262,7 +262,7 @@ def test_a_group_that_waits_to_start_is_not_stalled():
 
 
 def test_seconds_that_were_spent_before_count_for_max_run():
-    from headrace.agent.coordinator import Coordinator
+    from headrace.agent.coordinator.state_machine import Coordinator
 
     play = Play(make_plan(scripts("dnn", "algo-1"), max_run=10.0))
     play.core = Coordinator(play.core._plan, play.now, used=Used(seconds=8.0))

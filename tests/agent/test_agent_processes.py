@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from headrace.agent.running import Reaper, Running
-from headrace.agent.sweep import end_leftovers
-from headrace.processes import table
-from headrace.processes.asking import ask_to_end
+from headrace.agent.host.kill_leftovers import end_leftovers
+from headrace.agent.host.process import Reaper, Running
+from headrace.processes import process_table
+from headrace.processes.process_table import descendants, describe_exit, is_running, look, name_of_exit, reap, send
+from headrace.processes.sigterm_tree import ask_to_end
 from headrace.processes.spawn import spawn
-from headrace.processes.table import descendants, describe_exit, is_running, look, name_of_exit, reap, send
 from headrace.runs import LogWriter
 
 
@@ -95,7 +95,7 @@ def test_children_of_every_thread_are_found_and_the_lists_say_what_the_table_say
     found = descendants(tree.pid)
     assert len(found) == 9
     assert {(each.pid, each.start) for each in found} == {
-        (each.pid, each.start) for each in descendants(tree.pid, table.scan())
+        (each.pid, each.start) for each in descendants(tree.pid, process_table.scan())
     }
     left_out = found[0].pid
     assert len(descendants(tree.pid, without=[left_out])) == 6
@@ -103,13 +103,13 @@ def test_children_of_every_thread_are_found_and_the_lists_say_what_the_table_say
 
 def test_finding_descendants_costs_what_is_found_and_not_what_runs_on_the_machine(tree, monkeypatch):
     asked = []
-    monkeypatch.setattr(table, "look", lambda pid: asked.append(pid) or look(pid))
+    monkeypatch.setattr(process_table, "look", lambda pid: asked.append(pid) or look(pid))
     descendants(tree.pid)
     assert len(asked) == 9
 
 
 def test_a_kernel_without_lists_of_children_has_its_table_scanned(tree, monkeypatch):
-    monkeypatch.setattr(table, "_children", lambda pid: None)
+    monkeypatch.setattr(process_table, "_children", lambda pid: None)
     assert len(descendants(tree.pid)) == 9
 
 

@@ -3,10 +3,17 @@
 import msgspec
 from agent_plans import Ports, make_plan, ranks, scripts, workers
 
-from headrace.agent.feedfile import feed_hosts_for
-from headrace.agent.messages import Orders
-from headrace.agent.programs import ProgramSpec, expected_streams, feed_argv, feed_socket, goes_on_without, programs_of
-from headrace.instance.launch import MULTI_WORKER_MIRRORED, TORCH_DISTRIBUTED, DistributionPlan, Elastic, FeedHost
+from headrace.agent.control.control_messages import Orders
+from headrace.agent.host.feed_file import feed_hosts_for
+from headrace.agent.program_specs import (
+    ProgramSpec,
+    expected_streams,
+    feed_argv,
+    feed_socket,
+    goes_on_without,
+    programs_of,
+)
+from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, TORCH_DISTRIBUTED, DistributionPlan, Elastic, FeedHost
 
 
 def test_a_plain_group_has_one_script():

@@ -5,14 +5,14 @@ import pytest
 from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
-from headrace.agent.coordinator import Phase
-from headrace.agent.messages import FeedUp, Heartbeat, Ready, Report, ServerDown, ServerUp
-from headrace.agent.serving import MEMORY_WINDOW
-from headrace.agent.stall import GONE_LIMIT, SPIN_LIMIT
-from headrace.instance.launch import Readiness, TfDataPlan
+from headrace.agent.control.control_messages import FeedUp, Heartbeat, Ready, Report, ServerDown, ServerUp
+from headrace.agent.coordinator.data_services import MEMORY_WINDOW
+from headrace.agent.coordinator.stall import GONE_LIMIT, SPIN_LIMIT
+from headrace.agent.coordinator.state_machine import Phase
+from headrace.instance.launch_plan import Readiness, TfDataPlan
 from headrace.processes.oom import oom_words
+from headrace.runs.event_text import sentence
 from headrace.runs.events import DataWorkerLost, HostReleased, ServerReady, Status
-from headrace.runs.words import sentence
 
 
 def play(*, dnn=None, up=("algo-1", "algo-2"), **fields):

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from agent_plans import make_plan, scripts
 
-import headrace.processes.family as family_module
-from headrace.agent.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
-from headrace.agent.gpus import Gpus
-from headrace.agent.usage import UsageSampler
-from headrace.instance.launch import NAMESPACE, Isolation
-from headrace.processes.family import Family
+import headrace.processes.process_tree as family_module
+from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
+from headrace.agent.metrics.gpus import Gpus
+from headrace.agent.metrics.usage import UsageSampler
+from headrace.instance.launch_plan import NAMESPACE, Isolation
 from headrace.processes.oom import FD_VARIABLE
-from headrace.processes.table import Process, descendants, look
+from headrace.processes.process_table import Process, descendants, look
+from headrace.processes.process_tree import Family
 from headrace.runs import HostSecond, MetricWriter
 
 TREE = r"""
@@ -232,7 +232,7 @@ def test_a_process_that_may_not_be_looked_into_is_told_once(tmp_path: Path, monk
     def refuse(path: str) -> bytes:
         raise PermissionError(13, "no", path)
 
-    monkeypatch.setattr("headrace.agent.counters.read_proc", refuse)
+    monkeypatch.setattr("headrace.agent.metrics.counters.read_proc", refuse)
     assert disk.read([process(7)]) == disk.read([process(8)]) == (0, 0)
     assert len(notes) == 1
     assert "without process 7" in notes[0]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.agent.values import LINE_CHARACTERS, SECOND_SECONDS, STRIKES, LogValues
-from headrace.instance.launch import MetricDefinition
+from headrace.agent.metrics.log_metrics import LINE_CHARACTERS, SECOND_SECONDS, STRIKES, LogValues
+from headrace.instance.launch_plan import MetricDefinition
 from headrace.runs import MetricWriter, ValueSecond
 
 

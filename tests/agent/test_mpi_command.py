@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from headrace.agent.mpi.command import Slots, mpirun_command, parse_version, split_options
+from headrace.agent.launchers.mpi_command import Slots, mpirun_command, parse_version, split_options
 
 HOSTS = [Slots("algo-1", 2), Slots("algo-2", 2)]
 GOLDEN_4 = """

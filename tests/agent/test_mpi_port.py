@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from headrace.agent import proxy
-from headrace.agent.port import Port, socket_name
+from headrace.agent.host import launcher_proxy
+from headrace.agent.host.launcher_socket import Port, socket_name
 
 SECRET = b"\x01" * 32
 
@@ -38,9 +38,9 @@ def run(scenario, tmp_path):
     started = []
 
     def start(*arguments, **variables):
-        known = {proxy.AGENT_VARIABLE: name, proxy.SECRET_VARIABLE: str(secret), **variables}
+        known = {launcher_proxy.AGENT_VARIABLE: name, launcher_proxy.SECRET_VARIABLE: str(secret), **variables}
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", proxy.__file__, *arguments],
+            [sys.executable, "-I", "-S", launcher_proxy.__file__, *arguments],
             env=os.environ | known,
             stderr=subprocess.PIPE,
             text=True,
@@ -178,7 +178,7 @@ def test_noise_is_refused(tmp_path, data):
 
 
 def test_a_caller_that_says_nothing_is_sent_away(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.agent.port.FIRST_LINE_SECONDS", 0.2)
+    monkeypatch.setattr("headrace.agent.host.launcher_socket.FIRST_LINE_SECONDS", 0.2)
 
     async def scenario(agent, start):
         assert await asyncio.to_thread(talk, agent.name, b'{"kind"') == b""
@@ -189,7 +189,7 @@ def test_a_caller_that_says_nothing_is_sent_away(tmp_path, monkeypatch):
 
 def test_a_caller_of_another_user_is_refused(tmp_path, monkeypatch):
     async def scenario(agent, start):
-        monkeypatch.setattr("headrace.agent.port.uid_of_peer", lambda _: os.getuid() + 1)
+        monkeypatch.setattr("headrace.agent.host.launcher_socket.uid_of_peer", lambda _: os.getuid() + 1)
         request = {"kind": "rank", "secret": SECRET.hex()}
         assert await asyncio.to_thread(talk, agent.name, json.dumps(request).encode() + b"\n") == b""
         assert not agent.requests

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.cli.screen import CLASHES, artefact_lines
+from headrace.cli.views.run_screen import CLASHES, artefact_lines
 from headrace.runs import ArtefactsStored, Clash
 
 

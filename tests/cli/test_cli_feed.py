@@ -19,7 +19,7 @@ import pytest
 from command_line import Cli
 
 from headrace import __version__
-from headrace.cli.feed import size
+from headrace.cli.commands.feed import size
 
 Serve = Callable[..., tuple[str, "subprocess.Popen[str]"]]
 

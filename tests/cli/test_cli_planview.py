@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.cli import planview
-from headrace.engines.local.limits import Machine
-from headrace.engines.local.planning import make_plan
+from headrace.cli.views import plan_document
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.plan_hosts import make_plan
 from headrace.errors import UsageError
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -29,7 +29,7 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
         ],
     )
     plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
-    shown = {host.group: host.programs[0] for host in planview.view(job, plan).hosts}
+    shown = {host.group: host.programs[0] for host in plan_document.view(job, plan).hosts}
     assert shown["data"].argv == ("bash", "./data.sh", "--epochs", "3", "--note", "a b")
     assert shown["dnn"].stream == "torchrun"
     assert shown["dnn"].argv[:4] == ("py", "-m", "torch.distributed.run", "--nnodes=1:1")
@@ -61,19 +61,21 @@ def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
         output_path=str(tmp_path / "out"),
         checkpoint_s3_uri=str(tmp_path / "kept"),
     )
-    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
-    assert planview.worlds(shown) == ["mpi with Horovod over dnn: 4 ranks, started by mpirun on algo-3"]
+    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    assert plan_document.worlds(shown) == ["mpi with Horovod over dnn: 4 ranks, started by mpirun on algo-3"]
     assert [host.launched for host in shown.hosts] == [(), (), ("0", "1"), ("2", "3")]
-    assert planview.used_ports(shown) == "ports: control 7071"
-    ends = planview.promises(shown)
+    assert plan_document.used_ports(shown) == "ports: control 7071"
+    ends = plan_document.promises(shown)
     for words in ("stops after 86400 s", "60 s of silence", "tried again after the loss of a host, 2 times", "TLS"):
         assert words in ends
-    assert planview.work(shown.groups[1]) == "2 ranks, after data"
+    assert plan_document.work(shown.groups[1]) == "2 ranks, after data"
     assert shown.requirements == {"data": "data.txt"}
     (tmp_path / "requirements.txt").touch()
-    again = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    again = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
     assert again.requirements == {"data": "data.txt", "dnn": "requirements.txt"}
-    assert shown.storage == planview.StorageView(str(tmp_path / "out"), str(tmp_path / "kept"), "/opt/ml/checkpoints")
+    assert shown.storage == plan_document.StorageView(
+        str(tmp_path / "out"), str(tmp_path / "kept"), "/opt/ml/checkpoints"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,8 +99,8 @@ def test_every_port_of_tf_data_is_told(tmp_path, workers, ports, words):
         data_service={"tf_data": {"enabled": True, "workers_per_host": workers}, "instance_groups": ["data"]},
         engines={"local": {"ports": ports}},
     )
-    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
-    assert planview.used_ports(shown) == f"ports: control {ports.get('control', 7071)}, {words}"
+    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    assert plan_document.used_ports(shown) == f"ports: control {ports.get('control', 7071)}, {words}"
 
 
 def test_elastic_worlds_and_their_ports_are_told(tmp_path):
@@ -112,10 +114,10 @@ def test_elastic_worlds_and_their_ports_are_told(tmp_path):
         instance_count=2,
         distribution={"torch_distributed": elastic},
     )
-    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
-    (line,) = planview.worlds(shown)
+    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    (line,) = plan_document.worlds(shown)
     assert line.endswith(": 2 ranks, elastic from 1 host on, restarted 3 times at most")
-    assert planview.used_ports(shown) == "ports: control 7071, ranks 7777"
+    assert plan_document.used_ports(shown) == "ports: control 7071, ranks 7777"
 
 
 def test_an_option_of_mpirun_without_its_value_is_told(tmp_path):
@@ -130,7 +132,7 @@ def test_an_option_of_mpirun_without_its_value_is_told(tmp_path):
     )
     plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
     with pytest.raises(UsageError, match="custom_mpi_options: --NCCL_DEBUG needs a value"):
-        planview.view(job, plan)
+        plan_document.view(job, plan)
 
 
 @pytest.mark.parametrize("way", [None, "torch_distributed", "mpi", "multi_worker_mirrored_strategy"])
@@ -152,7 +154,7 @@ def test_variables_that_headrace_sets_over_the_users_are_told(tmp_path, way):
         instance_groups=groups,
         **({"distribution": {way: {"enabled": True}, "instance_groups": ["dnn"]}} if way else {}),
     )
-    shown = planview.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")).without_effect
+    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")).without_effect
     expected = ["environment.SM_HOSTS", "environment.TRAINING_JOB_NAME", "environment.CURRENT_HOST"]
     expected += ["environment.WORLD_SIZE"] * (way == "torch_distributed")
     expected += [f"instance_groups[1].environment.{name}" for name in ("SM_CHANNEL_TRAIN", "SM_HP_EPOCHS")]

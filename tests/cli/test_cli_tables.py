@@ -15,11 +15,11 @@ from command_line import Cli
 from rich.cells import cell_len
 from test_cli_runs import make
 
-from headrace.cli.columns import Columns, columns
 from headrace.cli.main import invoke
-from headrace.cli.tables import console
-from headrace.cli.timetables import show_metrics
-from headrace.insight.timeseries.model import Chart, Line, Metrics
+from headrace.cli.views.plan_tables import console
+from headrace.cli.views.table import Columns, columns
+from headrace.cli.views.timeseries_tables import show_metrics
+from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
 from headrace.runs import Damage, LogWriter, Stream
 
 Show = Callable[..., str]

@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 import leaks
 from headrace.cli.main import invoke
 from headrace.insight import Figure
-from headrace.insight.billing import amount
-from headrace.insight.render.words import number, quantity
+from headrace.insight.cost.billing import amount
+from headrace.insight.render.plain_text import number, quantity
 from headrace.runs import (
     EventWriter,
     LoaderSecond,

@@ -8,14 +8,15 @@ import json
 import sys
 
 from headrace.cli.main import main
-from headrace.engines.local import limits, limits_machine, planning
+from headrace.engines.local import plan_hosts
+from headrace.engines.local.limits import assign, machine_capacity
 
 settings = json.loads(sys.argv.pop(1))
 if "start_timeout" in settings:
-    planning.START_TIMEOUT = settings["start_timeout"]
+    plan_hosts.START_TIMEOUT = settings["start_timeout"]
 if "memory_mib" in settings:
-    both = int(2 * settings["memory_mib"] * limits.MIB / (1 - limits.SYSTEM_PART)) + 9
-    limits.LEAST_MEMORY = 64 * limits.MIB
-    limits_machine.available_memory = lambda places: both
+    both = int(2 * settings["memory_mib"] * assign.MIB / (1 - assign.SYSTEM_PART)) + 9
+    assign.LEAST_MEMORY = 64 * assign.MIB
+    machine_capacity.available_memory = lambda places: both
 if __name__ == "__main__":
     main()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import fault_machine
 
-from headrace.agent.control import connect
-from headrace.agent.messages import Direction, Exited, Link, Report
-from headrace.feed import messages
-from headrace.feed.frames import write_header
-from headrace.instance.launch import read_plan
+from headrace.agent.control.control_messages import Direction, Exited, Link, Report
+from headrace.agent.control.grpc_transport import connect
+from headrace.feed.wire import messages
+from headrace.feed.wire.frames import write_header
+from headrace.instance.launch_plan import read_plan
 
 if TYPE_CHECKING:
     from fault_play import Play

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from headrace.processes.table import scan
+from headrace.processes.process_table import scan
 
 KINDS = ("net", "pid", "mnt", "uts", "ipc", "user")
 TICKS = os.sysconf("SC_CLK_TCK")

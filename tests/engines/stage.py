@@ -14,7 +14,7 @@ import pytest
 
 from headrace import engines
 from headrace.engines.local.isolation.probing import examine
-from headrace.instance.launch import read_plan
+from headrace.instance.launch_plan import read_plan
 from headrace.job import Job
 from headrace.runs import Status
 from headrace.runs.events import HostStarted, ProgramStarted

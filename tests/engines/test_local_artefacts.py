@@ -16,9 +16,9 @@ import pytest
 from artefact_runs import HandMade
 from stage import until
 
-from headrace.engines.local.artefacts import has_artefacts
-from headrace.engines.local.collect import write_archive
-from headrace.engines.local.merging import merge
+from headrace.engines.local.helpers.collect import write_archive
+from headrace.engines.local.helpers.merge_hosts import merge
+from headrace.engines.local.inputs.artefacts import has_artefacts
 from headrace.errors import StorageError
 from headrace.runs import Clash
 from objectstore import ObjectStore, free_port

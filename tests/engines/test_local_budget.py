@@ -8,11 +8,11 @@ import time
 import pytest
 from play_helpers import play
 
-from headrace.engines.local.limits import Machine
-from headrace.engines.local.planning import make_plan
-from headrace.engines.local.spent import Spent
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.plan_hosts import make_plan
+from headrace.engines.local.supervision.used_budget import Spent
 from headrace.insight import cost_report
-from headrace.instance.launch import Budget, GroupPlan, LaunchPlan
+from headrace.instance.launch_plan import Budget, GroupPlan, LaunchPlan
 from headrace.job import Job
 from headrace.runs import EventWriter, RunPaths, Status, create_run
 from headrace.runs.events import AttemptStarted, HostReleased, InstancesStarted, SecondaryStatus

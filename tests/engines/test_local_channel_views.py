@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from stage import assert_failed, groups, kill, said, text, until
 
-from headrace.engines.local.isolation import arranging
+from headrace.engines.local import isolation_plan
 from headrace.engines.local.isolation.probing import examine
-from headrace.engines.local.scratch import remove_scratch
+from headrace.engines.local.supervision.scratch_dir import remove_scratch
 from headrace.instance.channels import linking
-from headrace.processes.table import scan
+from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs
 from objectstore import s3, s3_endpoint
 
@@ -173,7 +173,7 @@ def test_where_no_overlay_can_be_had_a_write_is_refused(stage, monkeypatch) -> N
     first = stage.start(VANDAL, inputs={"all": inputs["all"]})
     assert first.wait(60) is Status.COMPLETED, text(first)
     assert "is shown read-only: the run's own folder lies in it" in (first.paths.engine / "algo-1.log").read_text()
-    monkeypatch.setattr(arranging, "examine", lambda: msgspec.structs.replace(examine(), overlay="not here"))
+    monkeypatch.setattr(isolation_plan, "examine", lambda: msgspec.structs.replace(examine(), overlay="not here"))
     inputs["all"] = str(data)
     second = stage.start(VANDAL, inputs=inputs)
     assert second.wait(60) is Status.COMPLETED, text(second)

@@ -20,12 +20,12 @@ import pytest
 from stage import assert_failed, flag, groups, kill, said, text, until
 
 from headrace import engines
-from headrace.engines.local.channels import order_of
-from headrace.engines.local.scratch import remove_scratch
+from headrace.engines.local.inputs.local_channels import order_of
+from headrace.engines.local.supervision.scratch_dir import remove_scratch
 from headrace.errors import EngineRefused, JobInvalid, UsageError
 from headrace.instance.channels import mounts
 from headrace.instance.channels.order import ChannelOrder, StageOrder, write_orders
-from headrace.processes.table import scan
+from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs
 from headrace.runs.events import ChannelProgress
 from objectstore import s3, s3_endpoint
@@ -524,7 +524,7 @@ def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:
     proxy = Proxy(s3.endpoint)
     try:
         proxy.hold = 2_000_000
-        command = [sys.executable, "-m", "headrace.engines.local.stage", str(run)]
+        command = [sys.executable, "-m", "headrace.engines.local.helpers.stage", str(run)]
         with subprocess.Popen(command, env={**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint}) as first:
             try:
                 assert proxy.held.wait(20)

@@ -16,10 +16,10 @@ import pytest
 from artefact_runs import HandMade
 from stage import until
 
-from headrace.engines.local.sync import read_known
+from headrace.engines.local.helpers.sync import read_known
 from headrace.runs import Clash
 from headrace.runs.events import CheckpointsRestored
-from headrace.runs.reading import Run
+from headrace.runs.reader import Run
 from objectstore import ObjectStore, free_port
 
 SECONDS = 10.0

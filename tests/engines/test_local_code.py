@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.archive import unpack
-from headrace.engines.local.code import bring_code
+from headrace.engines.local.inputs.archive import unpack
+from headrace.engines.local.inputs.source_code import bring_code
 from headrace.errors import ObjectMissing, UsageError
 from objectstore import ObjectStore
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from stage import agent_pid, groups, kill, program_pid, text, until
 
-from headrace.engines.local import planning
+from headrace.engines.local import plan_hosts
 from headrace.runs import Status
 from headrace.runs.events import HostLost, ProgramExited, ProgramStarted
 
@@ -122,7 +122,7 @@ def test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without(stage, what
 
 
 def test_a_torchrun_that_does_not_come_to_the_rendezvous_is_named(stage, monkeypatch):
-    monkeypatch.setattr(planning, "START_TIMEOUT", 15.0)
+    monkeypatch.setattr(plan_hosts, "START_TIMEOUT", 15.0)
     handle = start(stage, "import time; time.sleep(600)", ranks=1, minimum=2)
     pid = until(lambda: next(iter(started(handle, "algo-2", "torchrun")), None), what="torchrun of algo-2")
     os.kill(pid, signal.SIGSTOP)

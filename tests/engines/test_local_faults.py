@@ -354,8 +354,8 @@ def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     import asyncio
     import socket
 
-    from headrace.agent.control import connect
-    from headrace.agent.messages import Direction, Exited, Link, Report
+    from headrace.agent.control.control_messages import Direction, Exited, Link, Report
+    from headrace.agent.control.grpc_transport import connect
 
     script = """
     import os, time

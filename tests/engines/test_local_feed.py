@@ -5,7 +5,7 @@ import time
 import msgspec
 from stage import agent_pid, assert_failed, both_isolations, flag, groups, kill, pid_here, said, text, until
 
-from headrace.instance.launch import FeedHosts
+from headrace.instance.launch_plan import FeedHosts
 from headrace.runs import Status, Stream, WorkerSecond
 from headrace.runs.events import DataWorkerLost, FeedReady, ProgramExited, ProgramStarted
 

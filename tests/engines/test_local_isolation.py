@@ -16,11 +16,11 @@ import pytest
 from machine import Machine
 from stage import agent_pid, assert_failed, flag, groups, kill, said, text, until
 
-from headrace.engines.local.isolation.layout import MACHINE_NAME
-from headrace.engines.local.isolation.links import cut, heal
+from headrace.engines.local.isolation.cut_links import cut, heal
+from headrace.engines.local.isolation.network_layout import MACHINE_NAME
 from headrace.engines.local.isolation.probing import examine
 from headrace.errors import UsageError
-from headrace.processes.table import descendants
+from headrace.processes.process_table import descendants
 from headrace.runs import Run, RunPaths, Status, read_header
 from headrace.runs.events import StatusChanged
 
@@ -370,7 +370,7 @@ assert sorted(os.listdir(plain)) == sorted({"algo-1", "algo-2", "new"} - {me})
 STRANGERS_JOB = """
 import os, signal, sys, time
 from headrace import engines
-from headrace.engines.local.isolation.links import cut
+from headrace.engines.local.isolation.cut_links import cut
 from headrace.job import Job
 from headrace.runs import read_header
 from headrace.runs.events import HostStarted

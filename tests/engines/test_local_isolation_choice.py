@@ -9,13 +9,19 @@ import pytest
 from stage import groups
 
 from headrace import engines
-from headrace.cli import doctormachine
-from headrace.engines.local.isolation import layout, probing, uplink
+from headrace.cli.views import isolation_table
+from headrace.engines.local.isolation import network_layout, probing, uplink
 from headrace.engines.local.isolation.clashes import clashes
-from headrace.engines.local.isolation.layout import Instance, choose_network, hosts_text, resolver_text, shown_below_tmp
+from headrace.engines.local.isolation.network_layout import (
+    Instance,
+    choose_network,
+    hosts_text,
+    resolver_text,
+    shown_below_tmp,
+)
 from headrace.engines.local.isolation.probing import Findings, choose
 from headrace.errors import EngineRefused
-from headrace.instance.launch import NAMESPACE, NO_ISOLATION, Isolation
+from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, Isolation
 from headrace.runs import runs_dir
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -94,8 +100,8 @@ def test_the_next_attempt_of_a_host_gets_a_cable_while_that_of_the_last_is_still
     script = """
 import os, socket
 from headrace.engines.local.isolation import syscalls
-from headrace.engines.local.isolation.enter import lay_cable
-from headrace.engines.local.isolation.layout import Instance, Layout
+from headrace.engines.local.isolation.enter_namespaces import lay_cable
+from headrace.engines.local.isolation.network_layout import Instance, Layout
 from headrace.engines.local.isolation.netlink import Netlink
 syscalls.become_root()
 syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -123,8 +129,8 @@ def test_a_host_reaches_one_that_comes_a_moment_later_as_soon_as_it_is_there():
     script = """
 import os, socket, time
 from headrace.engines.local.isolation import syscalls
-from headrace.engines.local.isolation.enter import lay_cable
-from headrace.engines.local.isolation.layout import Instance, Layout
+from headrace.engines.local.isolation.enter_namespaces import lay_cable
+from headrace.engines.local.isolation.network_layout import Instance, Layout
 from headrace.engines.local.isolation.netlink import Netlink
 syscalls.become_root()
 syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -177,13 +183,13 @@ def test_the_jobs_network_is_one_that_the_machine_has_no_route_into():
     assert choose_network(ROUTES + DEFAULT + route("000200C0", "00FFFFFF")) == "10.77"
     assert choose_network(ROUTES + route("00004D0A", "0000FFFF")) == "10.177"
     assert choose_network(ROUTES + route("0000000A", "000000FF")) == "172.29", "10.0.0.0/8 holds both"
-    assert layout.has_default_route(ROUTES + DEFAULT)
-    assert not layout.has_default_route(ROUTES + route("000200C0", "00FFFFFF"))
+    assert network_layout.has_default_route(ROUTES + DEFAULT)
+    assert not network_layout.has_default_route(ROUTES + route("000200C0", "00FFFFFF"))
 
 
 def test_addresses_of_many_hosts_are_all_different():
-    addresses = {layout.address_of("10.77", number) for number in range(1, 1000)}
-    assert len(addresses | {layout.gateway_of("10.77")}) == 1000
+    addresses = {network_layout.address_of("10.77", number) for number in range(1, 1000)}
+    assert len(addresses | {network_layout.gateway_of("10.77")}) == 1000
 
 
 def test_hosts_find_each_other_and_name_servers_they_can_reach():
@@ -234,9 +240,9 @@ def test_doctor_says_what_becomes_of_writes_to_channels(monkeypatch, capsys):
     ):
         found = Findings("", "", True, False, why)
         monkeypatch.setattr(probing, "examine", lambda found=found: found)
-        doctormachine.show(doctormachine.report("", ()))
+        isolation_table.show(isolation_table.report("", ()))
         assert words in capsys.readouterr().out
-    doctormachine.show(doctormachine.MachineReport(Isolation(), True))
+    isolation_table.show(isolation_table.MachineReport(Isolation(), True))
     assert "changes your own folder" in capsys.readouterr().out
 
 

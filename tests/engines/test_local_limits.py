@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from stage import agent_pid, assert_failed, both_isolations, code, flag, groups, kill, program_pid, said, text, until
 
-from headrace.engines.local import engine, limits, limits_machine
-from headrace.engines.local.limits_cgroup import CPU, MEMORY, RECORD, Places, available_memory, find_places
-from headrace.engines.local.scratch import scratch_dir
+from headrace.engines.local import engine
+from headrace.engines.local.limits import assign, machine_capacity
+from headrace.engines.local.limits.cgroups import CPU, MEMORY, RECORD, Places, available_memory, find_places
+from headrace.engines.local.supervision.scratch_dir import scratch_dir
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
 from headrace.runs import Run, RunPaths, Status, runs_dir
@@ -47,9 +48,9 @@ time.sleep(600)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
     """Every instance of a job with two gets 200 MiB: the machine is said to be that small."""
-    monkeypatch.setattr(limits, "LEAST_MEMORY", 64 * MIB)
+    monkeypatch.setattr(assign, "LEAST_MEMORY", 64 * MIB)
     monkeypatch.setattr(
-        limits_machine, "available_memory", lambda places: int(400 * MIB / (1 - limits.SYSTEM_PART)) + 9
+        machine_capacity, "available_memory", lambda places: int(400 * MIB / (1 - assign.SYSTEM_PART)) + 9
     )
     return 200 * MIB
 
@@ -171,8 +172,8 @@ def test_an_agent_that_the_kernel_kills_for_memory_is_named_as_that(stage, small
 @needs_groups
 @pytest.mark.torch
 def test_a_data_worker_that_the_kernel_kills_for_memory_is_named_in_its_event(stage, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "LEAST_MEMORY", 900 * MIB)
-    monkeypatch.setattr(limits_machine, "available_memory", lambda places: 1000 * MIB)
+    monkeypatch.setattr(assign, "LEAST_MEMORY", 900 * MIB)
+    monkeypatch.setattr(machine_capacity, "available_memory", lambda places: 1000 * MIB)
     data = """
     import pathlib, os
     import torch

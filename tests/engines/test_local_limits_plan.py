@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.catalog.instance_types import InstanceShape
-from headrace.engines.local import limits_machine
-from headrace.engines.local.limits import (
+from headrace.engines.local.limits import machine_capacity
+from headrace.engines.local.limits.assign import (
     GIB,
     LEAST_MEMORY,
     SYSTEM_PART,
@@ -21,8 +21,8 @@ from headrace.engines.local.limits import (
     share_cpus,
     share_memory,
 )
-from headrace.engines.local.limits_cgroup import CPU, MEMORY, Place, Places, RunGroups, available_memory, find_places
-from headrace.engines.local.limits_words import describe_host, explain_limits
+from headrace.engines.local.limits.cgroups import CPU, MEMORY, Place, Places, RunGroups, available_memory, find_places
+from headrace.engines.local.limits.explain import describe_host, explain_limits
 from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.processes.oom import OomCounter
@@ -171,12 +171,12 @@ def test_the_machines_gpus_are_those_of_nvidia_smi_that_are_visible(tmp_path, mo
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert limits_machine.gpu_ids() == expected
+    assert machine_capacity.gpu_ids() == expected
 
 
 def test_without_nvidia_smi_there_are_no_gpus(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert limits_machine.gpu_ids() == ()
+    assert machine_capacity.gpu_ids() == ()
 
 
 # --- control groups ------------------------------------------------------------------------------------------------

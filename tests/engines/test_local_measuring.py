@@ -13,7 +13,7 @@ from stage import Stage, text
 
 from headrace import insight
 from headrace.engines.local.isolation.probing import examine
-from headrace.engines.local.limits_cgroup import MEMORY, find_places
+from headrace.engines.local.limits.cgroups import MEMORY, find_places
 from headrace.runs import Run, Status, Stream
 from headrace.runs.describe import describe
 from nvml import build_nvml, write_smi

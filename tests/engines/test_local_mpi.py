@@ -299,7 +299,7 @@ def test_a_launcher_that_is_stopped_at_the_start_is_found_and_named(stage, monke
     )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("headrace.engines.local.planning.START_TIMEOUT", 5.0)
+    monkeypatch.setattr("headrace.engines.local.plan_hosts.START_TIMEOUT", 5.0)
     handle = start(stage, START)
     assert_failed(handle, time.monotonic(), within=20)
     stage.assert_nothing_left(handle)

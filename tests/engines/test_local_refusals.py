@@ -138,14 +138,14 @@ def test_code_that_cannot_be_copied_leaves_no_run(stage, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("headrace.engines.local.code.shutil.copy2", fail)
+    monkeypatch.setattr("headrace.engines.local.inputs.source_code.shutil.copy2", fail)
     with pytest.raises(EngineRefused, match="No space left"):
         engines.start(stage.job(SLEEP))
     assert_nothing_was_created()
 
 
 def test_a_supervisor_that_cannot_start_leaves_no_run(stage, monkeypatch):
-    monkeypatch.setattr("headrace.engines.local.launching.SUPERVISOR", "headrace.no_such_module")
+    monkeypatch.setattr("headrace.engines.local.supervision.start.SUPERVISOR", "headrace.no_such_module")
     with pytest.raises(EngineRefused, match="No module named"):
         engines.start(stage.job(SLEEP))
     assert_nothing_was_created()

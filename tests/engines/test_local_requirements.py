@@ -13,13 +13,13 @@ import pytest
 from stage import groups, text, until
 from wheels import wheel
 
-from headrace.engines.local import environments
-from headrace.engines.local.requirements import Environment, environment_of, plan_environments, prepare_install
+from headrace.engines.local.inputs import virtual_environments
+from headrace.engines.local.inputs.requirements import Environment, environment_of, plan_environments, prepare_install
 from headrace.errors import UsageError
 from headrace.job import Job
 from headrace.runs import RunPaths, Status
 from headrace.runs.events import RequirementsInstalled
-from headrace.runs.reading import Run
+from headrace.runs.reader import Run
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ class Case:
     def start(self, *names: str) -> subprocess.Popen[str]:
         prepare_install({name: self.environment(name) for name in names or ["requirements.txt"]}, self.paths)
         return subprocess.Popen(
-            [sys.executable, "-m", "headrace.engines.local.install", str(self.paths.root)],
+            [sys.executable, "-m", "headrace.engines.local.helpers.install", str(self.paths.root)],
             cwd=self.paths.root,
             stderr=subprocess.PIPE,
             text=True,
@@ -224,7 +224,7 @@ def test_an_installation_that_is_killed_is_never_seen_and_the_next_one_makes_it(
     (slow / "pyproject.toml").write_text(backend)
     process = case.start()
     until((slow / "begun").exists, 60, "the build")
-    assert not environments.is_made(Path(case.environment().path))
+    assert not virtual_environments.is_made(Path(case.environment().path))
     process.send_signal(number)
     said = process.communicate(timeout=20)[1]
     assert process.returncode != 0

@@ -9,8 +9,8 @@ import pytest
 from play_helpers import play, played
 from stage import agent_pid, both_isolations, code, flag, groups, kill, program_pid, said, text, until
 
-from headrace.engines.local.attempts import is_tried_again
-from headrace.instance.launch import Retry
+from headrace.engines.local.supervision.attempts import is_tried_again
+from headrace.instance.launch_plan import Retry
 from headrace.runs import Cause, Status
 from headrace.runs.events import AttemptStarted, SecondaryStatus
 

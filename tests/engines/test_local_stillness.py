@@ -7,8 +7,8 @@ import subprocess
 import pytest
 from stage import until
 
-from headrace.processes.stillness import PAUSE, Stillness
-from headrace.processes.table import look
+from headrace.processes.process_table import look
+from headrace.processes.stopped_time import PAUSE, Stillness
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import time
 import pytest
 from stage import agent_pid, flag, groups, kill, pid_here, text, until
 
-from headrace.engines.local import limits, limits_machine
-from headrace.engines.local.limits_cgroup import MEMORY, find_places
+from headrace.engines.local.limits import assign, machine_capacity
+from headrace.engines.local.limits.cgroups import MEMORY, find_places
 from headrace.errors import EngineRefused
 from headrace.insight import report
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost, ProgramExited, ProgramStarted, ServerReady
-from headrace.runs.metrics import ServiceSecond
+from headrace.runs.metric_records import ServiceSecond
 
 TENSORFLOW_SECONDS = 180  # importing it takes 4 s on an idle machine and a minute on a very busy one
 
@@ -229,9 +229,9 @@ def test_a_group_without_tensorflow_ends_the_job_with_what_to_install(stage):
 
 @pytest.mark.skipif(MEMORY not in find_places().found, reason="no memory control groups here")
 def test_workers_that_need_more_memory_than_their_host_has_end_the_job_which_says_so(stage, monkeypatch):
-    monkeypatch.setattr(limits, "LEAST_MEMORY", 64 * limits.MIB)
+    monkeypatch.setattr(assign, "LEAST_MEMORY", 64 * assign.MIB)
     monkeypatch.setattr(
-        limits_machine, "available_memory", lambda places: int(400 * limits.MIB / (1 - limits.SYSTEM_PART)) + 9
+        machine_capacity, "available_memory", lambda places: int(400 * assign.MIB / (1 - assign.SYSTEM_PART)) + 9
     )
     handle = pretending(stage, {"FAKE_TENSORFLOW": "2.21.0", "DOES": "EATING"}, {"FAKE_TENSORFLOW": "2.21.0"})
     words = end_of(stage, handle)

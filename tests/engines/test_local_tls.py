@@ -14,12 +14,12 @@ import pytest
 from stage import flag, groups, said, text, until
 
 from headrace import engines
-from headrace.agent.control import connect
-from headrace.agent.messages import Direction, Hello, Link, Report
-from headrace.engines.local.certifying import make_certificates
+from headrace.agent.control.control_messages import Direction, Hello, Link, Report
+from headrace.agent.control.grpc_transport import connect
+from headrace.engines.local.inputs.host_certificates import make_certificates
 from headrace.errors import EngineRefused
 from headrace.instance.certificates import Certificates, certificate_files, read_certificates
-from headrace.instance.launch import read_secret
+from headrace.instance.launch_plan import read_secret
 from headrace.runs import Status
 from headrace.runs.events import FeedReady
 

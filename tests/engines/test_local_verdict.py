@@ -6,7 +6,7 @@ import pytest
 from stage import Stage, groups, text
 
 from headrace import insight
-from headrace.insight.thresholds import VerdictName
+from headrace.insight.verdicts.thresholds import VerdictName
 from headrace.runs import Status
 
 pytestmark = [pytest.mark.torch, pytest.mark.namespaces, pytest.mark.timeout(120)]

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths, Status
-from headrace.runs.metrics import LoaderSecond
+from headrace.runs.metric_records import LoaderSecond
 from observer import Observer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cifar-tfrecord"

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from headrace.feed import messages
-from headrace.feed.inquiry import inquire
-from headrace.feed.places import Places
+from headrace.feed.client.server_status import inquire
+from headrace.feed.wire import messages
+from headrace.feed.wire.endpoints import Places
 from observer import processes_of
 
 HERE = Path(__file__).parent

@@ -19,16 +19,16 @@ from typing import Any
 import msgspec
 import torch
 
-from headrace.feed import messages
-from headrace.feed.compute import Built, Slice, make_whole
-from headrace.feed.frames import Frame
-from headrace.feed.layout import Uneven
-from headrace.feed.links import Link
-from headrace.feed.making import make_slice
-from headrace.feed.plan import BatchPlan
-from headrace.feed.seeds import preserved_generators
-from headrace.feed.slab import Slab
-from headrace.feed.supply import Arrival, Kind, Supply, Worker
+from headrace.feed.batch.row_layout import Uneven
+from headrace.feed.batch.slab import Slab
+from headrace.feed.client.links import Link
+from headrace.feed.client.worker_pool import Arrival, Kind, Supply, Worker
+from headrace.feed.pipelines.fetch import Built, Slice, make_whole
+from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.wire import messages
+from headrace.feed.wire.frames import Frame
+from headrace.feed.worker.slices import make_slice
 
 
 class Line:

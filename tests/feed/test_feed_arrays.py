@@ -17,8 +17,8 @@ from torch.utils.data import default_collate
 
 from headrace.errors import PositionError
 from headrace.feed import DataLoader, stack_arrays
-from headrace.feed.collate import stacks_rows
-from headrace.feed.layout import Uneven, learn
+from headrace.feed.batch.row_layout import Uneven, learn
+from headrace.feed.pipelines.collate import stacks_rows
 
 HERE = Path(__file__).parent
 

@@ -21,11 +21,12 @@ from feed_data import flat
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from headrace.errors import FeedError
-from headrace.feed import DataLoader, tree
-from headrace.feed import loader as loader_module
-from headrace.feed.device import DeviceBatches, PlainDevice, find_device, find_pinning
-from headrace.feed.iteration import Progress
-from headrace.feed.slab import GRANULE, SlabPool
+from headrace.feed import DataLoader
+from headrace.feed.batch import pytree
+from headrace.feed.batch.slab import GRANULE, SlabPool
+from headrace.feed.loader import data_loader as loader_module
+from headrace.feed.loader.device import DeviceBatches, PlainDevice, find_device, find_pinning
+from headrace.feed.loader.iteration import Progress
 
 
 class Late:
@@ -39,7 +40,7 @@ class Late:
         self.refuse: Callable[[Any], bool] = lambda leaf: False
 
     def start(self, leaf: Any) -> Any:
-        if not tree.is_tensor(leaf):
+        if not pytree.is_tensor(leaf):
             return leaf
         if self.refuse(leaf):
             raise MemoryError("the device is full")

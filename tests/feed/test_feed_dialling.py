@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from feed_servers import Pair, free_port
 
-from headrace.feed import messages
-from headrace.feed.receiver import Receiver
-from headrace.feed.wire import Channel, ConnectionClosed
+from headrace.feed.client.receiver import Receiver
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed
 
 SECRET = bytes.fromhex("5e" * 32)
 

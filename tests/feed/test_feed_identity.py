@@ -19,8 +19,9 @@ from feed_data import flat
 from feed_servers import Pair, Server, ask, free_port, open_descriptors, wait_until
 
 from headrace.errors import WorkersLost
-from headrace.feed import DataLoader, pulse, remotesupply
-from headrace.instance.launch import FeedHost, FeedHosts, write_atomically
+from headrace.feed import DataLoader
+from headrace.feed.client import keepalive, remote_pool
+from headrace.instance.launch_plan import FeedHost, FeedHosts, write_atomically
 
 Load = Callable[..., list[bytes]]
 PLACES = ["unix", "tcp", "two tcp", "unix and tcp"]
@@ -183,7 +184,9 @@ def test_a_receiver_process_that_is_killed_is_replaced(pair: Pair, slow_truth: l
     with remote(pair.both, pair.a) as loader:
 
         def kill() -> None:
-            [receiver] = [p for p in psutil.Process().children() if "headrace.feed.receiver" in " ".join(p.cmdline())]
+            [receiver] = [
+                p for p in psutil.Process().children() if "headrace.feed.client.receiver" in " ".join(p.cmdline())
+            ]
             receiver.send_signal(signal.SIGKILL)
 
         assert epoch_with(loader, 3, kill) == slow_truth
@@ -193,7 +196,7 @@ def test_a_receiver_process_that_is_killed_is_replaced(pair: Pair, slow_truth: l
 def test_a_host_that_stops_without_closing_is_noticed_and_its_work_is_asked_for_elsewhere(
     by: str, pair: Pair, own_server: Callable[..., Server], slow_truth: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "GONE_AFTER", 1.0)  # in this process, for the Unix socket; the receiver has its own
+    monkeypatch.setattr(keepalive, "GONE_AFTER", 1.0)  # in this process, for the Unix socket; the receiver has its own
     frozen = own_server("frozen")
     frozen.secret.write_text(pair.a.secret.read_text())
     address = frozen.unix_address if by == "unix" else frozen.tcp
@@ -211,8 +214,8 @@ def test_a_host_that_stops_without_closing_is_noticed_and_its_work_is_asked_for_
 def test_a_trainer_that_is_busy_for_long_does_not_take_its_workers_for_dead(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "ASK_AFTER", 0.1)
-    monkeypatch.setattr(pulse, "GONE_AFTER", 0.3)
+    monkeypatch.setattr(keepalive, "ASK_AFTER", 0.1)
+    monkeypatch.setattr(keepalive, "GONE_AFTER", 0.3)
     with remote(pair.mixed, pair.a) as loader:
         batches = iter(loader)
         next(batches)
@@ -228,7 +231,7 @@ def test_when_the_last_server_is_gone_for_good_the_error_names_it_within_ten_sec
     by: str, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "unix":
-        monkeypatch.setattr(remotesupply, "RECOVER_SECONDS", 1.5)
+        monkeypatch.setattr(remote_pool, "RECOVER_SECONDS", 1.5)
     server = own_server("only-host")
     loader = remote(server.unix_address if by == "unix" else server.tcp, server, prefetch_factor=1)
     batches = iter(loader)

@@ -13,11 +13,11 @@ from feed_data import Point, flat
 from torch.utils.data import default_collate
 
 from headrace.errors import ProtocolError
-from headrace.feed.compute import Built, RowBlock, Slice, make_rows
-from headrace.feed.layout import Layout, RowWriter, Table, Uneven, decode_layout, learn
-from headrace.feed.loader import DataLoader
-from headrace.feed.seeds import preserved_generators
-from headrace.feed.tree import rebuild
+from headrace.feed.batch.pytree import rebuild
+from headrace.feed.batch.row_layout import Layout, RowWriter, Table, Uneven, decode_layout, learn
+from headrace.feed.loader.data_loader import DataLoader
+from headrace.feed.pipelines.fetch import Built, RowBlock, Slice, make_rows
+from headrace.feed.pipelines.seeds import preserved_generators
 
 
 def sample(kind: str, i: int) -> Any:

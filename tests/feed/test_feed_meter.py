@@ -17,12 +17,14 @@ import pytest
 import torch
 
 import headrace
-from headrace.feed import DataLoader, meter, pulse, track
-from headrace.feed.meter import StepMeter
-from headrace.feed.metricfile import MetricFile
-from headrace.feed.pulse import ASK_AFTER, GONE_AFTER, Pulse
-from headrace.feed.tracking import extent
-from headrace.runs.metrics import LoaderSecond, Metric
+from headrace.feed import DataLoader, track
+from headrace.feed.client import keepalive
+from headrace.feed.client.keepalive import ASK_AFTER, GONE_AFTER, Pulse
+from headrace.feed.metrics import step_meter as meter
+from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed.metrics.step_meter import StepMeter
+from headrace.feed.metrics.track import extent
+from headrace.runs.metric_records import LoaderSecond, Metric
 
 
 class Clock:
@@ -402,4 +404,4 @@ def test_an_answer_that_has_come_counts_however_late_it_is_read() -> None:
     assert watched.check(1000.0, 7) == ""
     assert watched.check(1000.1, 7) == ""
     assert watched.check(1000.0 + ASK_AFTER + 0.1, 7) == "ask"
-    assert pulse.GONE_AFTER >= 1
+    assert keepalive.GONE_AFTER >= 1

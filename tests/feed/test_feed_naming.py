@@ -16,9 +16,9 @@ import pytest
 from headrace import feed
 from headrace.errors import FeedError, PipelineError
 from headrace.feed import DataLoader, Pipeline
-from headrace.feed.naming import encoded, function_name, load_factory, load_function
-from headrace.feed.places import Places, find
-from headrace.instance.launch import FeedHost, FeedHosts, write_atomically
+from headrace.feed.pipelines.factory import encoded, function_name, load_factory, load_function
+from headrace.feed.wire.endpoints import Places, find
+from headrace.instance.launch_plan import FeedHost, FeedHosts, write_atomically
 
 HERE = Path(__file__).parent
 

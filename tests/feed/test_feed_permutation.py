@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from headrace.feed.permutation import permute
+from headrace.feed.plan.permutation import permute
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 4095, 4096, 4097, 65537, 100_003])

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import WorkersLost
-from headrace.feed import messages
-from headrace.feed.links import Link
-from headrace.feed.localsupply import LocalSupply
-from headrace.feed.parts import Part
-from headrace.feed.places import Places
-from headrace.feed.plan import EpochPlan
-from headrace.feed.remotesupply import RemoteSupply
-from headrace.feed.schedule import Schedule
-from headrace.feed.sharding import Sharding
-from headrace.feed.supply import RECOVER_SECONDS, Worker
-from headrace.feed.wire import Channel
+from headrace.feed.client.links import Link
+from headrace.feed.client.local_pool import LocalSupply
+from headrace.feed.client.remote_pool import RemoteSupply
+from headrace.feed.client.scheduler import Schedule
+from headrace.feed.client.shard_placement import Sharding
+from headrace.feed.client.work_units import Part
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, Worker
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel
+from headrace.feed.wire.endpoints import Places
 
 HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
 SIZE = 20

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.feed.plan import EpochPlan, plan_fingerprint, sampled_epoch
+from headrace.feed.plan.epoch import EpochPlan, plan_fingerprint, sampled_epoch
 
 GRID = [
     (n, batch, world, drop, shuffle)

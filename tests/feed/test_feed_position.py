@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import PositionError
-from headrace.feed.plan import EpochPlan
-from headrace.feed.position import Position, SamplerState, pipeline_name
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
 
 HERE = Position(3, 17, 4352, "headrace", True, False, 10_000, 7, 256, 8, "m:f 0123456789abcdef")
 STATE = HERE.to_state()

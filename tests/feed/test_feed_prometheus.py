@@ -122,7 +122,7 @@ BLOCK = "import sys; sys.modules['prometheus_client'] = None; "
 
 def test_without_the_library_the_error_says_what_to_install() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BLOCK + "import headrace.feed.loader; from headrace.feed import prometheus"],
+        [sys.executable, "-c", BLOCK + "import headrace.feed.loader.data_loader; from headrace.feed import prometheus"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     last = done.stderr.strip().splitlines()[-2:]

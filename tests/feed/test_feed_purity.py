@@ -13,8 +13,8 @@ import trouble_data
 from feed_servers import Server
 
 from headrace.feed import DataLoader
-from headrace.feed.policy import PurityWarning
-from headrace.feed.verify import FIRST, Verifier
+from headrace.feed.client.policy import PurityWarning
+from headrace.feed.client.verifier import FIRST, Verifier
 
 PLACES = ["local", "unix", "two tcp"]
 SOURCES = ["generator", "counter", "clock"]

@@ -19,7 +19,8 @@ from feed_servers import Pair, Server, wait_until
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
-from headrace.feed import DataLoader, plan
+from headrace.feed import DataLoader
+from headrace.feed.plan import epoch
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
 
@@ -147,9 +148,9 @@ def test_a_billion_samples_are_entered_in_the_middle_without_walking_there(
     shuffle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated, planned = [], []
-    permute, batches = plan.permute, plan.EpochPlan._batches
-    monkeypatch.setattr(plan, "permute", lambda at, n, key: evaluated.append(at.size) or permute(at, n, key))
-    monkeypatch.setattr(plan.EpochPlan, "_batches", lambda *at: planned.append(at[2:]) or batches(*at))
+    permute, batches = epoch.permute, epoch.EpochPlan._batches
+    monkeypatch.setattr(epoch, "permute", lambda at, n, key: evaluated.append(at.size) or permute(at, n, key))
+    monkeypatch.setattr(epoch.EpochPlan, "_batches", lambda *at: planned.append(at[2:]) or batches(*at))
     with DataLoader(Endless(), 256, shuffle, seed=3) as loader:
         state = saved(loader) | {"step": 1_000_000, "samples": 256_000_000}
         loader.load_state_dict(state)
@@ -158,7 +159,7 @@ def test_a_billion_samples_are_entered_in_the_middle_without_walking_there(
         assert sum(evaluated) == (256 if shuffle else 0)
         assert saved(loader)["step"] == 1_000_001
         assert len(loader) == 3_906_250
-    keys = plan.EpochPlan(10**9, 256, 3, shuffle).batch(0, 1_000_000).keys
+    keys = epoch.EpochPlan(10**9, 256, 3, shuffle).batch(0, 1_000_000).keys
     assert found == flat(torch.tensor(keys))
 
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from headrace.feed.parts import DEPTH, Part
-from headrace.feed.plan import BatchPlan
-from headrace.feed.schedule import MAX_DEATHS, Schedule
+from headrace.feed.client.scheduler import MAX_DEATHS, Schedule
+from headrace.feed.client.work_units import DEPTH, Part
+from headrace.feed.plan.epoch import BatchPlan
 
 
 def plan(step: int, rows: int = 8, epoch: int = 0) -> BatchPlan:

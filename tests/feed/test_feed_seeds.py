@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.feed.seeds import SampleSeeds, collate_key, preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.seeds import SampleSeeds, collate_key, preserved_generators, set_generators, stream_key
 
 
 def draw() -> tuple[float, float, float]:

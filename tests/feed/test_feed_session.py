@@ -13,15 +13,15 @@ from feed_servers import open_descriptors
 from torch.utils.data import default_collate
 
 from headrace.errors import PipelineError, WorkerError, WorkersLost
-from headrace.feed import messages
-from headrace.feed.layout import learn
-from headrace.feed.links import Link
-from headrace.feed.plan import EpochPlan
-from headrace.feed.policy import Policy, SessionStats
-from headrace.feed.session import Session
-from headrace.feed.slab import Slab
-from headrace.feed.supply import Supply, Worker
-from headrace.feed.wire import Channel
+from headrace.feed.batch.row_layout import learn
+from headrace.feed.batch.slab import Slab
+from headrace.feed.client.links import Link
+from headrace.feed.client.policy import Policy, SessionStats
+from headrace.feed.client.session import Session
+from headrace.feed.client.worker_pool import Supply, Worker
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel
 
 LAYOUT = learn(torch.tensor(0.0), default_collate)
 ENCODED = msgspec.msgpack.encode(LAYOUT)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import PipelineError
-from headrace.feed import DataLoader, shards
-from headrace.feed.shards import Run, ShardMap, declared, in_key_order
+from headrace.feed import DataLoader
+from headrace.feed.plan import shard_map
+from headrace.feed.plan.shard_map import Run, ShardMap, declared, in_key_order
 
 
 def made(*held: list[tuple[str, int]]) -> ShardMap:
@@ -154,7 +155,7 @@ def test_a_dataset_declares_its_shards_or_none() -> None:
         ([("a", 6), ("b", -1)], "gives 'b' -1 samples"),
         ([("a", 4)], r"counts 4 samples, len\(\) of the dataset 5"),
         ([("a" * 1025, 5)], "the longest 1025; allowed are"),
-        ([(str(n), 0) for n in range(shards.MAX_SHARDS + 1)], f"{shards.MAX_SHARDS + 1} shards"),
+        ([(str(n), 0) for n in range(shard_map.MAX_SHARDS + 1)], f"{shard_map.MAX_SHARDS + 1} shards"),
     ],
 )
 def test_a_declaration_that_is_not_sound_is_refused(answer: Any, message: str) -> None:

@@ -16,11 +16,11 @@ import torch
 from simulator import Data, SimulatedSupply, World, plain
 from torch.utils.data import default_collate
 
-from headrace.feed import messages
-from headrace.feed.compute import Built
-from headrace.feed.plan import EpochPlan
-from headrace.feed.policy import Policy, SessionStats
-from headrace.feed.session import Session
+from headrace.feed.client.policy import Policy, SessionStats
+from headrace.feed.client.session import Session
+from headrace.feed.pipelines.fetch import Built
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.wire import messages
 
 SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 1_000))
 COUNTERS = (

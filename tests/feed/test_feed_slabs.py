@@ -14,13 +14,13 @@ import torch
 from feed_servers import open_descriptors
 
 from headrace.errors import ProtocolError
-from headrace.feed import messages
-from headrace.feed.assembly import Assembly, Delivery
-from headrace.feed.frames import Frame
-from headrace.feed.parts import Bundle, Part
-from headrace.feed.plan import BatchPlan
-from headrace.feed.shelf import Shelf
-from headrace.feed.slab import GRANULE, MAX_FREE, Slab, SlabPool
+from headrace.feed.batch.slab import GRANULE, MAX_FREE, Slab, SlabPool
+from headrace.feed.batch.slab_ledger import Shelf
+from headrace.feed.client.assembly import Assembly, Delivery
+from headrace.feed.client.work_units import Bundle, Part
+from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.wire import messages
+from headrace.feed.wire.frames import Frame
 
 
 def test_a_slab_is_rounded_up_and_shared_through_its_descriptor() -> None:

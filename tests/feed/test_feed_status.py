@@ -11,8 +11,8 @@ import pytest
 from feed_servers import Pair, Server, ask, wait_until
 
 from headrace.feed import DataLoader
-from headrace.feed.cores import usable_cores
-from headrace.feed.tally import WINDOW, Tally
+from headrace.feed.metrics.rates import WINDOW, Tally
+from headrace.feed.worker.usable_cores import usable_cores
 
 
 @pytest.mark.parametrize("by", ["tcp", "unix_address"])

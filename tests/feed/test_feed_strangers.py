@@ -18,8 +18,13 @@ from feed_data import flat
 from feed_servers import Pair, Server, wait_until
 
 from headrace.errors import ProtocolError, WorkersLost
-from headrace.feed import DataLoader, messages, remotesupply
-from headrace.feed.auth import (
+from headrace.feed import DataLoader
+from headrace.feed.batch.slab import Slab
+from headrace.feed.client import remote_pool
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.frames import FIELDS, MAGIC, WIRE_VERSION
+from headrace.feed.wire.handshake import (  # fmt: skip
     HANDSHAKE_SECONDS,
     ClientHandshake,
     RefusedByServer,
@@ -27,11 +32,8 @@ from headrace.feed.auth import (
     challenge,
     check_answer,
     welcome,
-)  # fmt: skip
-from headrace.feed.frames import FIELDS, MAGIC, WIRE_VERSION
-from headrace.feed.server import MAX_PENDING
-from headrace.feed.slab import Slab
-from headrace.feed.wire import Channel, ConnectionClosed
+)
+from headrace.feed.worker.feed_server import MAX_PENDING
 
 SECRET = bytes.fromhex("5e" * 32)
 ASK = messages.Ask(1, 1, 0, 5, (messages.Piece(0, 0, 8, 0, 8, list(range(8))),), False)
@@ -111,7 +113,7 @@ def test_every_field_of_a_hello_is_covered_by_its_proof() -> None:
 
 
 def test_a_short_nonce_is_refused() -> None:
-    import headrace.feed.auth as auth
+    import headrace.feed.wire.handshake as auth
 
     offered = challenge()
     mac = auth._mac(SECRET, "client", messages.VERSION, offered.nonce, b"x", "c", 0, 1)
@@ -379,7 +381,7 @@ def _deep() -> list[object]:
 def test_a_false_server_is_refused_and_the_true_one_serves(
     lie: str, pair: Pair, impostor: Callable[[Callable[[Channel], None]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remotesupply, "START_SECONDS", 1.0)
+    monkeypatch.setattr(remote_pool, "START_SECONDS", 1.0)
     act, words = LIES[lie]
     address = impostor(act)
     with DataLoader(

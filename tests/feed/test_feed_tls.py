@@ -19,14 +19,16 @@ import trustme
 from feed_servers import Server, wait_until
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
-from headrace.feed import DataLoader, messages, remotesupply
-from headrace.feed.auth import ClientHandshake, bind, challenge
-from headrace.feed.frames import write_header
-from headrace.feed.inquiry import inquire
-from headrace.feed.places import Places
-from headrace.feed.stream import TlsRefused
-from headrace.feed.tls import ClientTls, ServerTls, client_tls, server_tls
-from headrace.feed.wire import Channel, ConnectionClosed
+from headrace.feed import DataLoader
+from headrace.feed.client import remote_pool
+from headrace.feed.client.server_status import inquire
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.endpoints import Places
+from headrace.feed.wire.frames import write_header
+from headrace.feed.wire.handshake import ClientHandshake, bind, challenge
+from headrace.feed.wire.tls import ClientTls, ServerTls, client_tls, server_tls
+from headrace.feed.wire.transport import TlsRefused
 
 SECRET = bytes.fromhex("5e" * 32)
 
@@ -145,7 +147,7 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remotesupply, "START_SECONDS", 600.0)  # a host that is not up yet would be waited for so long
+    monkeypatch.setattr(remote_pool, "START_SECONDS", 600.0)  # a host that is not up yet would be waited for so long
     cert, key = pki.issue("127.0.0.1")
     arguments = [] if fault == "no TLS in the server" else ["--tls-cert", str(cert), "--tls-key", str(key)]
     server = own_server("far", arguments=arguments, address="127.0.0.2" if fault == "other host name" else "127.0.0.1")

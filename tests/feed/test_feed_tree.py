@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import PipelineError, ProtocolError
-from headrace.feed.tree import (
+from headrace.feed.batch.pytree import (  # fmt: skip
     ALIGNMENT,
     bytes_of,
     describe,
@@ -32,7 +32,7 @@ from headrace.feed.tree import (
     rows_of,
     shifted,
     write_leaves,
-)  # fmt: skip
+)
 
 
 def travel(tree: Any, *, copy: bool = False) -> Any:
@@ -387,7 +387,7 @@ def test_a_namedtuple_node_calls_nothing_but_namedtuples() -> None:
 
 
 def test_a_description_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.feed.tree.MAX_NODES", 100)
+    monkeypatch.setattr("headrace.feed.batch.pytree.MAX_NODES", 100)
     with pytest.raises(ProtocolError, match="too long"):
         rebuild(["l", [["v", 1]] * 101], np.empty(0, np.uint8))
 

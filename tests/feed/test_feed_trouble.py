@@ -14,7 +14,7 @@ from feed_servers import Server, wait_until
 
 from headrace.errors import WorkerError, WorkersLost
 from headrace.feed import DataLoader
-from headrace.feed.policy import Skipped
+from headrace.feed.client.policy import Skipped
 
 PLACES = ["local", "unix", "two tcp"]
 INLINE = ["inline", *PLACES]

@@ -17,11 +17,9 @@ import pytest
 from feed_servers import open_descriptors
 
 from headrace.errors import ProtocolError
-from headrace.feed import messages
-from headrace.feed.chunks import ABORT, CHUNK, CHUNK_HEADER, COLUMNS, DATA, checksum
-from headrace.feed.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
-from headrace.feed.slab import Slab
-from headrace.feed.wire import (
+from headrace.feed.batch.slab import Slab
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import (  # fmt: skip
     MAX_DESCRIPTORS,
     MAX_HANDSHAKE,
     MAX_MESSAGE,
@@ -29,7 +27,9 @@ from headrace.feed.wire import (
     Channel,
     ConnectionClosed,
     configure_tcp,
-)  # fmt: skip
+)
+from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, COLUMNS, DATA, checksum
+from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
 DONE = messages.Done(

@@ -16,8 +16,8 @@ import pytest
 from feed_servers import Server, wait_until
 
 from headrace.feed import DataLoader
-from headrace.feed.linkuse import LinkUse, busy_seconds
-from headrace.runs.metrics import LoaderSecond, Metric, WorkerSecond
+from headrace.feed.metrics.tcp_busy import LinkUse, busy_seconds
+from headrace.runs.metric_records import LoaderSecond, Metric, WorkerSecond
 
 
 def records(path: Path) -> list[LoaderSecond | WorkerSecond]:
@@ -97,7 +97,9 @@ def test_a_server_tells_what_its_executors_made_sent_and_waited_for(server: tupl
         with DataLoader(feed_data.noise(4000, rows=250_000), batch_size=2, **options) as loader:
             batches = iter(loader)
             next(batches)
-            [receiver] = [p for p in psutil.Process().children() if "headrace.feed.receiver" in " ".join(p.cmdline())]
+            [receiver] = [
+                p for p in psutil.Process().children() if "headrace.feed.client.receiver" in " ".join(p.cmdline())
+            ]
             receiver.send_signal(signal.SIGSTOP)
             told.mark()
             stopped = told.mark()  # before the server takes the client for dead

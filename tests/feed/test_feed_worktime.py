@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace.feed.worktime import Spent, WorkTime
+from headrace.feed.metrics.worker_time import Spent, WorkTime
 
 
 def test_slices_follow_one_another_however_late_their_answers_are_read() -> None:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from headrace.feed.trial.spool import Spec, Spool
-from headrace.feed.trial.watch import CACHE_STEPS, SETTLE_STEPS, STOPPED, Stopped, Trial
-from headrace.insight.observed import LoaderTrial, read_trial
-from headrace.insight.trial import judged, report
+from headrace.feed.profiler.spool import Spec, Spool
+from headrace.feed.profiler.watch import CACHE_STEPS, SETTLE_STEPS, STOPPED, Stopped, Trial
+from headrace.insight.doctor.doctor_report import judged, report
+from headrace.insight.doctor.probe_records import LoaderTrial, read_trial
 
 STEPS, WARMUP = 5, 2
 BEFORE_REPLAY = WARMUP + STEPS + 1 + CACHE_STEPS

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 import torch
 
-from headrace.feed import DataLoader, gputime, track
-from headrace.runs.metrics import LoaderSecond, Metric
+from headrace.feed import DataLoader, track
+from headrace.feed.metrics import cuda_events
+from headrace.runs.metric_records import LoaderSecond, Metric
 
 CYCLES = 50_000_000
 ROWS = 64
@@ -97,11 +98,11 @@ def test_headrace_s_copies_are_measured_beside_the_computation(path: Path, worke
 
 
 def test_while_a_graph_is_captured_nothing_is_recorded() -> None:
-    assert gputime.mark() is not None
+    assert cuda_events.mark() is not None
     graph = torch.cuda.CUDAGraph()
     value = torch.zeros(1, device="cuda")
     with torch.cuda.graph(graph):
-        assert gputime.mark() is None
+        assert cuda_events.mark() is None
         value += 1
     graph.replay()
     torch.cuda.synchronize()

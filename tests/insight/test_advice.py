@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from headrace.insight.advice import HEADROOM, HYBRID, WORTH, Advice, Case, Transfer, decide, local_capacity
+from headrace.insight.doctor.offload_decision import (
+    HEADROOM,
+    HYBRID,
+    WORTH,
+    Advice,
+    Case,
+    Transfer,
+    decide,
+    local_capacity,
+)
 
 FAST = Transfer(batches=100, bytes=1_000_000, seconds=0.0001, trainer_cpu=0.00001, worker_cpu=0.00001)
 

@@ -15,7 +15,7 @@ from recorded_runs import rank as recorded_rank
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
-from headrace.cli.advicetables import milliseconds, show_advised
+from headrace.cli.views.advise_tables import milliseconds, show_advised
 from headrace.errors import UsageError
 from headrace.insight import VerdictName, cost_report, report
 from headrace.insight.advise import (
@@ -32,9 +32,9 @@ from headrace.insight.advise import (
 )
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.model import exactly
-from headrace.insight.billing import amount
-from headrace.insight.figures import Figure, Window
-from headrace.insight.thresholds import CROWDED, LEAST_RECORDS
+from headrace.insight.cost.billing import amount
+from headrace.insight.figures.figure import Figure, Window
+from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
 TRAINER, DATA = "ml.g5.xlarge", "ml.c5.xlarge"

@@ -23,14 +23,14 @@ from test_advise import (
     worker_second,
 )
 
-from headrace.cli.advicetables import milliseconds, show_advised
-from headrace.cli.verifying import unverified
+from headrace.cli.verify_advice import unverified
+from headrace.cli.views.advise_tables import milliseconds, show_advised
 from headrace.insight.advise import Advised, Candidate, Measured, Range, judge_clusters, measure
 from headrace.insight.advise.clusters import bandwidth_of
-from headrace.insight.advise.links import FULL, MEGABIT, carried, published_bandwidth, with_links
-from headrace.insight.advise.trust import MISSED, explains
-from headrace.insight.thresholds import LINK_BUSY, NEXT, VerdictName
-from headrace.insight.verdict import Verdict
+from headrace.insight.advise.link_bandwidth import FULL, MEGABIT, carried, published_bandwidth, with_links
+from headrace.insight.advise.validity import MISSED, explains
+from headrace.insight.verdicts.decide import Verdict
+from headrace.insight.verdicts.thresholds import LINK_BUSY, NEXT, VerdictName
 from headrace.runs import Stream, WorkerSecond
 
 FEED = Stream("data", "algo-1", "feed")

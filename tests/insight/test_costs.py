@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from headrace.insight import CostReport, cost_report, project
-from headrace.insight.billing import PricedGroup
-from headrace.insight.costs import PricedBudget, PricedJob, cost_of
-from headrace.insight.figures import FORMULAS, Figure
-from headrace.insight.loaders import Training, training_of
+from headrace.insight.cost.billing import PricedGroup
+from headrace.insight.cost.cost_report import PricedBudget, PricedJob, cost_of
+from headrace.insight.figures.figure import FORMULAS, Figure
+from headrace.insight.figures.loaders import Training, training_of
 from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Run, Status, Stream, create_run, state_of
 from headrace.runs.events import AttemptStarted, Event, HostReleased, InstancesStarted, JobStarted, RunFinished
 

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from headrace.insight.services import server_reports
+from headrace.insight.figures.tf_data_servers import server_reports
 from headrace.runs import Stream
-from headrace.runs.metrics import ServiceSecond
+from headrace.runs.metric_records import ServiceSecond
 
 WORKER = Stream("data", "algo-1", "tf-worker-0")
 

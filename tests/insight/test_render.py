@@ -12,8 +12,8 @@ import pytest
 from recorded_runs import FEED, START, feed, host, loader, rank, record
 
 from headrace.insight import Comparison, Report, compare, report
-from headrace.insight.figures import Confidence, Figure, Spread
-from headrace.insight.noise import differ
+from headrace.insight.figures.figure import Confidence, Figure, Spread
+from headrace.insight.figures.noise import differ
 from headrace.insight.render import (
     comparison_markdown,
     comparison_page,
@@ -23,10 +23,10 @@ from headrace.insight.render import (
     report_sheets,
     stacked_sheets,
 )
-from headrace.insight.render.charts import HEIGHT, WIDTH, Trace, chart, nice_ticks
-from headrace.insight.render.words import number, quantity, spread
+from headrace.insight.render.plain_text import number, quantity, spread
+from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, nice_ticks
+from headrace.insight.timeseries.chart_data import Line, Metrics
 from headrace.insight.timeseries.columns import Columns
-from headrace.insight.timeseries.model import Line, Metrics
 from headrace.insight.timeseries.summary import MOST_POINTS, read_charts, report_charts
 from headrace.runs import Cause, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
 

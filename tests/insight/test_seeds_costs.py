@@ -12,9 +12,9 @@ import pytest
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
-from headrace.insight.billing import PricedGroup
-from headrace.insight.costs import CostReport, PricedJob, cost_of
-from headrace.insight.loaders import training_of
+from headrace.insight.cost.billing import PricedGroup
+from headrace.insight.cost.cost_report import CostReport, PricedJob, cost_of
+from headrace.insight.figures.loaders import training_of
 from headrace.runs import LoaderSecond, Status, Stream, state_of
 from headrace.runs.events import InstancesStarted, JobStarted, RunFinished
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.insight.timeline import timeline
+from headrace.insight.reports.timeline import timeline
 from headrace.insight.timeseries.buckets import MOST_POINTS, Grid, extremes, present, ratio, sums, width_for
+from headrace.insight.timeseries.chart_data import Metrics
 from headrace.insight.timeseries.charts import metrics
 from headrace.insight.timeseries.columns import Columns
-from headrace.insight.timeseries.model import Metrics
 from headrace.runs import GpuUse, HostSecond, LoaderSecond, Metric, Status, Stream, ValueSecond, WorkerSecond, state_of
 from headrace.runs.events import (
     AttemptStarted,
@@ -29,8 +29,8 @@ from headrace.runs.events import (
     ProgramStarted,
     RunFinished,
 )
-from headrace.runs.listing import GroupLine
-from headrace.runs.metrics import ServiceSecond
+from headrace.runs.metric_records import ServiceSecond
+from headrace.runs.run_listing import GroupLine
 
 T = 1000.0
 RANKS = [Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-2", "1")]

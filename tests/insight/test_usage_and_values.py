@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace.insight.figures import FORMULAS, Figure, Window
-from headrace.insight.groups import GroupReport, group_report
-from headrace.insight.usage import UseFigures
-from headrace.insight.values import left_out, value_reports
+from headrace.insight.figures.figure import FORMULAS, Figure, Window
+from headrace.insight.figures.host_usage import UseFigures
+from headrace.insight.figures.instance_groups import GroupReport, group_report
+from headrace.insight.figures.logged_values import left_out, value_reports
 from headrace.runs import GpuUse, HostSecond, LogLine, Stream, ValueSecond
 
 WINDOW = Window(101.0, 103.0)

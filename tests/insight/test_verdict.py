@@ -10,10 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.insight import RankTimes, Silence, Supply, Usage, Verdict, VerdictInputs, VerdictName, Window, verdict
-from headrace.insight.figures import FORMULAS
-from headrace.insight.noise import LEAST_VALUES, MOST_VALUES
-from headrace.insight.thresholds import (
+from headrace.insight import RankTimes, Silence, Supply, Usage, Verdict, VerdictInputs, VerdictName, Window
+from headrace.insight.figures.figure import FORMULAS
+from headrace.insight.figures.noise import LEAST_VALUES, MOST_VALUES
+from headrace.insight.verdicts import decide
+from headrace.insight.verdicts.evidence import Beside
+from headrace.insight.verdicts.thresholds import (
     CPU_BUSY,
     CROWDED,
     GPU_BUSY,
@@ -31,7 +33,6 @@ from headrace.insight.thresholds import (
     STRAGGLER,
     band_of,
 )
-from headrace.insight.witnesses import Beside
 
 WINDOW = Window(100.0, 130.0)
 BUSY, SPARING = Supply(97.0, 2.0, 1.0, 10.0), Supply(30.0, 10.0, 60.0, 5.0)
@@ -55,7 +56,7 @@ def rank(number: int, wait: float, *, step: float = 0.1, records: int = 30, host
 
 
 def judged(*waits: float, supply: Supply | None = None) -> Verdict:
-    return verdict(VerdictInputs(tuple(rank(n, wait) for n, wait in enumerate(waits)), supply, window=WINDOW))
+    return decide(VerdictInputs(tuple(rank(n, wait) for n, wait in enumerate(waits)), supply, window=WINDOW))
 
 
 TABLE = [
@@ -118,7 +119,7 @@ BESIDE = [
 def test_batches_made_on_busy_cores_of_the_ranks_cannot_be_told_from_computing(
     found: VerdictInputs, name: VerdictName
 ) -> None:
-    judged = verdict(found)
+    judged = decide(found)
     assert judged.name is name
     if name is VerdictName.UNKNOWN:
         assert judged.next == NEXT_APART
@@ -136,16 +137,16 @@ def test_busier_hosts_never_make_an_unknown_job_a_computing_one() -> None:
     for _ in range(2000):
         cpu, wait = generator.uniform(0, 105), generator.choice((0.0, generator.uniform(0, 10), 50.0))
         device = generator.choice((None, None, 0.5))
-        before, after = (verdict(with_cpu(one, wait, device)) for one in (cpu, generator.uniform(cpu, 105)))
+        before, after = (decide(with_cpu(one, wait, device)) for one in (cpu, generator.uniform(cpu, 105)))
         assert (before.name is VerdictName.UNKNOWN) <= (after.name is VerdictName.UNKNOWN), (cpu, wait, device)
-        unmeasured = verdict(with_cpu(None, wait, device))
+        unmeasured = decide(with_cpu(None, wait, device))
         assert (before.name is VerdictName.UNKNOWN) <= (unmeasured.name is VerdictName.UNKNOWN)
         assert (before.name in WAITING) == (after.name in WAITING)
 
 
 def test_exactly_5_percent_is_moderately_input_bound() -> None:
     times = RankTimes("a", "a", (1,) * 4, (1.25,) * 4, (0.0625,) * 4)  # no rounding in binary
-    found = verdict(VerdictInputs((times,)))
+    found = decide(VerdictInputs((times,)))
     assert found.evidence[0].value == NOT_BOUND
     assert (found.name, found.band) == (VerdictName.INPUT_BOUND, "moderately")
 
@@ -161,19 +162,19 @@ def test_the_skewed_rank_is_named_with_its_figures() -> None:
 
 def test_all_ranks_of_one_host_that_wait_are_a_skew_of_that_host() -> None:
     ranks = [rank(n, wait, host=host) for n, (host, wait) in enumerate([("a", 0), ("a", 1), ("b", 25), ("b", 28)])]
-    found = verdict(VerdictInputs(tuple(ranks)))
+    found = decide(VerdictInputs(tuple(ranks)))
     assert (found.name, found.rank) == (VerdictName.SKEWED, "dnn/b")
 
 
 def test_a_straggler_is_a_rank_that_computes_longer_while_nobody_waits() -> None:
     steps = [0.1, 0.1, 0.1 * STRAGGLER * 1.001, 0.1]
-    slow = verdict(VerdictInputs(tuple(rank(n, 0.0, step=step) for n, step in enumerate(steps))))
+    slow = decide(VerdictInputs(tuple(rank(n, 0.0, step=step) for n, step in enumerate(steps))))
     assert (slow.name, slow.rank, slow.band) == (VerdictName.SKEWED, "dnn/algo-1[2]", "not")
     assert "computes 120.1 ms a step, the median of the others 100.0 ms" in slow.sentence
     steps[2] = 0.1 * STRAGGLER * 0.99
-    assert verdict(VerdictInputs(tuple(rank(n, 0.0, step=s) for n, s in enumerate(steps)))).name in RELAXED
+    assert decide(VerdictInputs(tuple(rank(n, 0.0, step=s) for n, s in enumerate(steps)))).name in RELAXED
     # In synchronous training the others compute longer because they wait for the rank that waits: no stragglers.
-    waits = verdict(VerdictInputs((rank(0, 30.0), rank(1, 0.0))))
+    waits = decide(VerdictInputs((rank(0, 30.0), rank(1, 0.0))))
     assert waits.rank == "dnn/algo-1[0]"
 
 
@@ -182,15 +183,15 @@ def test_measured_device_time_decides_who_is_slow_not_the_rest_of_the_step() -> 
         times = rank(number, 0.0)
         return RankTimes(times.place, times.host, times.steps, times.step, times.wait, (0.01,) * 30, (device,) * 30)
 
-    even = verdict(VerdictInputs((with_device(0, 0.9), with_device(1, 0.9))))
+    even = decide(VerdictInputs((with_device(0, 0.9), with_device(1, 0.9))))
     assert even.name is VerdictName.COMPUTE_BOUND
     assert {"h2d", "compute"} <= {one.name for one in even.evidence}
-    uneven = verdict(VerdictInputs((with_device(0, 0.5), with_device(1, 0.9))))
+    uneven = decide(VerdictInputs((with_device(0, 0.5), with_device(1, 0.9))))
     assert uneven.rank == "dnn/algo-1[1]"
     # A rank whose device was not measured is not compared by another measure.
-    mixed = verdict(VerdictInputs((with_device(0, 0.5), rank(1, 0.0))))
+    mixed = decide(VerdictInputs((with_device(0, 0.5), rank(1, 0.0))))
     assert mixed.name is VerdictName.COMPUTE_BOUND
-    idle = verdict(VerdictInputs((with_device(0, 0.4),)))
+    idle = decide(VerdictInputs((with_device(0, 0.4),)))
     assert any("the device works only 40 % of the step" in note for note in idle.notes)
 
 
@@ -198,15 +199,15 @@ def test_a_standstill_is_longer_than_a_minute_and_than_ten_of_the_longest_steps(
     ranks = (rank(0, 50.0),)
 
     def after(seconds: float, longest: float) -> Verdict:
-        return verdict(VerdictInputs(ranks, silence=Silence(seconds, longest, rank="dnn/algo-1[0]")))
+        return decide(VerdictInputs(ranks, silence=Silence(seconds, longest, rank="dnn/algo-1[0]")))
 
     assert after(STALL_SECONDS, 1.0).name is VerdictName.STALLED
     assert after(STALL_SECONDS - 1, 1.0).name is VerdictName.INPUT_BOUND
     assert after(STALL_STEPS * 30.0, 30.0).name is VerdictName.STALLED
     assert after(STALL_STEPS * 30.0 - 1, 30.0).name is VerdictName.INPUT_BOUND
     assert after(90.0, 1.0).rank == "dnn/algo-1[0]"
-    assert verdict(VerdictInputs(ranks, silence=Silence(None))).name is VerdictName.INPUT_BOUND
-    ended = verdict(VerdictInputs(silence=Silence(None, cause="stalled: no output for 5 s", rank="dnn/algo-2[1]")))
+    assert decide(VerdictInputs(ranks, silence=Silence(None))).name is VerdictName.INPUT_BOUND
+    ended = decide(VerdictInputs(silence=Silence(None, cause="stalled: no output for 5 s", rank="dnn/algo-2[1]")))
     assert (ended.name, ended.rank, ended.notes) == (
         VerdictName.STALLED,
         "dnn/algo-2[1]",
@@ -215,9 +216,9 @@ def test_a_standstill_is_longer_than_a_minute_and_than_ten_of_the_longest_steps(
 
 
 def test_fewer_than_three_seconds_are_no_measurement() -> None:
-    few = verdict(VerdictInputs((rank(0, 50.0, records=LEAST_RECORDS - 1),)))
+    few = decide(VerdictInputs((rank(0, 50.0, records=LEAST_RECORDS - 1),)))
     assert few.name is VerdictName.UNKNOWN
-    enough = verdict(VerdictInputs((rank(0, 50.0, records=LEAST_RECORDS),)))
+    enough = decide(VerdictInputs((rank(0, 50.0, records=LEAST_RECORDS),)))
     assert enough.name is VerdictName.INPUT_BOUND
     assert any("too few independent seconds for a confidence range" in note for note in enough.notes)
     assert enough.evidence[0].confidence is None
@@ -239,7 +240,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("gpu", "cpu", "name"), [row[1:] for row in PUBLISHED], ids=[row[0] for row in PUBLISHED])
 def test_published_figures_without_waits_are_inferred(gpu: float | None, cpu: float | None, name: VerdictName) -> None:
-    found = verdict(VerdictInputs(usage=Usage(gpu, cpu, "data_group")))
+    found = decide(VerdictInputs(usage=Usage(gpu, cpu, "data_group")))
     assert found.name is name
     known = gpu is not None and cpu is not None
     assert found.inferred == known
@@ -251,7 +252,7 @@ def test_published_figures_without_waits_are_inferred(gpu: float | None, cpu: fl
 
 
 def test_waits_outweigh_what_devices_look_like() -> None:
-    found = verdict(VerdictInputs((rank(0, 0.0),), usage=Usage(45.0, 99.0)))
+    found = decide(VerdictInputs((rank(0, 0.0),), usage=Usage(45.0, 99.0)))
     assert (found.name, found.inferred) == (VerdictName.COMPUTE_BOUND, False)
 
 
@@ -259,7 +260,7 @@ def test_the_confidence_range_is_shown_and_a_threshold_inside_it_is_a_warning() 
     generator = random.Random(3)
     wait = tuple(generator.uniform(0.0, 0.1) for _ in range(40))
     times = RankTimes("dnn/algo-1[0]", "dnn/algo-1", (10,) * 40, (1.0,) * 40, wait)
-    found = verdict(VerdictInputs((times,), BUSY, window=WINDOW))
+    found = decide(VerdictInputs((times,), BUSY, window=WINDOW))
     known = found.evidence[0].confidence
     assert known is not None
     assert known.low < 100 * sum(wait) / 40 < known.high
@@ -282,7 +283,7 @@ def test_every_input_gives_a_verdict_with_a_sentence_a_rule_and_a_next_step() ->
     zero = RankTimes("a", "a", (0,) * 5, (0.0,) * 5, (0.0,) * 5)
     ranks += [(zero,), (zero, rank(1, 30.0))]
     for times, supply, usage, silence in itertools.product(ranks, SUPPLIES, USAGES, SILENCES):
-        found = verdict(VerdictInputs(times, supply, usage, silence, WINDOW))
+        found = decide(VerdictInputs(times, supply, usage, silence, WINDOW))
         assert found.sentence
         assert found.formula
         assert found.next == NEXT[found.name]
@@ -315,7 +316,7 @@ def _synthetic(work: list[float], waits: list[float], supply: Supply | None) -> 
         RankTimes(f"g/h[{n}]", "g/h", (10,) * 5, (busy + wait,) * 5, (wait,) * 5)
         for n, (busy, wait) in enumerate(zip(work, waits, strict=True))
     )
-    return verdict(VerdictInputs(ranks, supply))
+    return decide(VerdictInputs(ranks, supply))
 
 
 def test_the_bands_are_those_of_tensorflows_profiler() -> None:

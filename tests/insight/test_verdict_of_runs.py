@@ -11,8 +11,8 @@ import pytest
 from recorded_runs import FEED, START, feed, host, loader, rank, record
 
 from headrace.insight import Verdict, report
-from headrace.insight.thresholds import NEXT_APART, STALL_SECONDS
-from headrace.insight.witnesses import silence_of
+from headrace.insight.verdicts.evidence import silence_of
+from headrace.insight.verdicts.thresholds import NEXT_APART, STALL_SECONDS
 from headrace.runs import Cause, LoaderSecond, Metric, Program, ServiceSecond, Status, Stream
 
 TRAINER, DATA = Stream("dnn_group", "algo-2", "host"), Stream("data_group", "algo-1", "host")

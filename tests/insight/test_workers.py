@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.insight import FORMULAS, Window
-from headrace.insight.figures import Figure
-from headrace.insight.loaders import loader_report
-from headrace.insight.workers import WorkersReport, workers_reports
+from headrace.insight.figures.data_workers import WorkersReport, workers_reports
+from headrace.insight.figures.figure import Figure
+from headrace.insight.figures.loaders import loader_report
 from headrace.runs import LoaderSecond, Stream, WorkerSecond
 
 ONE, TWO = Stream("data", "algo-2", "feed"), Stream("data", "algo-3", "feed")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.instance import Channel, Environment, build_tree
-from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan, Ports
 
 GROUPS = (
     GroupPlan("data_group", "ml.c5.xlarge", ("algo-1", "algo-2")),

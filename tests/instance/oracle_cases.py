@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.instance import Channel, build_tree
-from headrace.instance.launch import (
+from headrace.instance.launch_plan import (
     MPI,
     MULTI_WORKER_MIRRORED,
     TORCH_DISTRIBUTED,

@@ -16,7 +16,7 @@ from channel_store import FakeStore
 from headrace.errors import HeadraceError, ObjectChanged
 from headrace.instance.channels import blocks, mounts
 from headrace.instance.channels.blocks import BLOCK, Blocks
-from headrace.instance.channels.listing import Item
+from headrace.instance.channels.object_listing import Item
 
 BIG = "s3://b/big"
 

@@ -8,7 +8,7 @@ import pytest
 from channel_store import FakeStore
 
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, UsageError
-from headrace.instance.channels import filling, listing, placing
+from headrace.instance.channels import filling, object_listing, placing
 from headrace.instance.channels.order import ChannelOrder, StageOrder
 from headrace.instance.storage import Store
 
@@ -165,7 +165,7 @@ def test_a_prefix_without_objects_is_an_error(tmp_path) -> None:
 def test_a_manifest_brings_what_it_names_in_its_order(tmp_path, store) -> None:
     store.objects["s3://b/manifest"] = b'[{"prefix": "s3://b/train/"}, "f", "c/d", "a"]'
     order = channel(uri="s3://b/manifest", data_type="ManifestFile", distribution="ShardedByS3Key")
-    assert [item.name for item in listing.list_items(order, store)] == ["f", "c/d", "a"]
+    assert [item.name for item in object_listing.list_items(order, store)] == ["f", "c/d", "a"]
     filling.fill(order, tmp_path, store)
     assert sorted(files(tmp_path / "data")) == ["0/a", "0/f", "1/c/d"]
 

@@ -16,7 +16,7 @@ import pytest
 from channel_store import FakeStore
 
 from headrace.errors import HeadraceError, ObjectChanged, StorageError
-from headrace.instance.channels import listing, pieces
+from headrace.instance.channels import object_listing, pieces
 from headrace.instance.channels.order import ChannelOrder
 from headrace.instance.channels.pieces import Epochs
 from headrace.instance.channels.pipes import Pipe
@@ -40,7 +40,7 @@ def channel(**changes: object) -> ChannelOrder:
 
 def epochs(order: ChannelOrder, store: FakeStore, pool: ThreadPoolExecutor, host: str = "algo-1") -> Epochs:
     augmented = order.data_type == "AugmentedManifestFile"
-    contents = (listing.list_lines if augmented else listing.list_items)(order, store)
+    contents = (object_listing.list_lines if augmented else object_listing.list_items)(order, store)
     return Epochs(order, contents, order.place(host), store, pool)
 
 

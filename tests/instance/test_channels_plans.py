@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import UsageError
 from headrace.instance.channels import recordio
-from headrace.instance.channels.layout import check_names, name_of
 from headrace.instance.channels.manifest import Ref, parse_augmented, parse_manifest
+from headrace.instance.channels.object_paths import check_names, name_of
 from headrace.instance.channels.order import ChannelOrder, StageOrder, read_order, write_orders
 from headrace.instance.channels.shares import share, shuffled
 

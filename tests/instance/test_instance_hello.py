@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.instance import Environment, hyperparameter_arguments, program_variables
-from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan
+from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hello"
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.instance import global_ranks, torch_distributed_variables
-from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan
+from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan
 from headrace.instance.ranks import world_size
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.instance.launch import (
+from headrace.instance.launch_plan import (
     TORCH_DISTRIBUTED,
     DistributionPlan,
     GroupPlan,

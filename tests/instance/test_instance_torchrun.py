@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from headrace.instance.launch import MULTI_WORKER_MIRRORED, TORCH_DISTRIBUTED, DistributionPlan, Elastic
+from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, TORCH_DISTRIBUTED, DistributionPlan, Elastic
 from headrace.instance.tfconfig import tf_config, worker_ports
 from headrace.instance.torchrun import torchrun_command, torchrun_variables
 

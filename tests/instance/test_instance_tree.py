@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.instance import Channel, TreePaths
-from headrace.instance.launch import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, channel_dir
+from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, channel_dir
 
 
 def test_resourceconfig_is_byte_for_byte_what_the_service_writes(job) -> None:

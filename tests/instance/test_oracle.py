@@ -19,8 +19,8 @@ import pytest
 from oracle_cases import CASES, EVERY_TYPE, build, build_sdk_local_mode, random_hyperparameters
 
 from headrace.instance import Environment, hyperparameter_arguments, program_variables
-from headrace.instance.arguments import decode, encode
-from headrace.instance.launch import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.program_arguments import decode, encode
 from headrace.instance.toolkit import SEARCH_PATH
 from headrace.instance.variables import format_name, format_value
 

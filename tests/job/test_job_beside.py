@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.job import Job
-from headrace.job.beside import data_group_name, data_groups, with_data_hosts
+from headrace.job.with_data_hosts import data_group_name, data_groups, with_data_hosts
 
 TRAIN = {"name": "train", "type": "ml.g5.xlarge", "count": 1}
 DATA = {"name": "makers", "type": "ml.c5.xlarge", "count": 3}

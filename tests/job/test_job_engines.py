@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
-from headrace.job.rules_engine import rules_of_engine
+from headrace.job.rules.engine_rules import rules_of_engine
 
 GROUPS = [
     {"name": "a", "type": "ml.c5.xlarge", "count": 1},

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog import instance_types
-from headrace.job.request_check import check_request
-from headrace.job.request_shapes import (
+from headrace.job.sagemaker.check import check_request
+from headrace.job.sagemaker.shapes import (
     CREATE_TRAINING_JOB,
     Choice,
     InstanceType,

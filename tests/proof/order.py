@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headrace.feed.plan import EpochPlan
+from headrace.feed.plan.epoch import EpochPlan
 
 ORDER_VERSION = 1
 GOLDEN = Path(__file__).parent / "golden" / f"order-v{ORDER_VERSION}.json"

@@ -21,8 +21,8 @@ def full_disk(n: int = 240) -> FullDisk:
 
 def answer_twice(_: int) -> None:
     """A worker that sends every result twice: passed as `worker_init_fn`, it runs in the worker."""
-    from headrace.feed.messages import Done, Message
-    from headrace.feed.wire import Channel
+    from headrace.feed.wire.channel import Channel
+    from headrace.feed.wire.messages import Done, Message
 
     once = Channel.send
 

@@ -24,11 +24,12 @@ from feed_servers import Server, open_descriptors, wait_until
 from training import feed_hosts, remote, training
 
 from headrace.errors import ProtocolError
-from headrace.feed import DataLoader, messages
-from headrace.feed.auth import HANDSHAKE_SECONDS, ClientHandshake
-from headrace.feed.serverlog import BURST
-from headrace.feed.slab import Slab
-from headrace.feed.wire import Channel, ConnectionClosed
+from headrace.feed import DataLoader
+from headrace.feed.batch.slab import Slab
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake
+from headrace.feed.worker.server_log import BURST
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
 PIECE = messages.Piece(3, 24, 8, 0, 8, list(range(8)))

@@ -13,7 +13,7 @@ from effort import number
 from feed_servers import Server, wait_until
 from training import Training, feed_hosts, remote, training
 
-from headrace.feed.slab import MAX_FREE
+from headrace.feed.batch.slab import MAX_FREE
 from observer import abstract_sockets
 
 MOST_STAGING = 6 * (MAX_FREE + 4)  # a free slab is two descriptors in the server and in each of two executors

@@ -55,21 +55,21 @@ class Mutant:
 MUTANTS = [
     Mutant(
         "retry",
-        "feed/schedule.py",
+        "feed/client/scheduler.py",
         "        for request, part in owed.items():\n            part.requests.pop(request, None)\n",
         "",
         "test_proof_essentials.py::test_what_killed_workers_owed_is_made_by_others",
     ),
     Mutant(
         "de-duplication",
-        "feed/schedule.py",
+        "feed/client/scheduler.py",
         "part = source.outstanding.pop(request, None) if source is not None else None",
         "part = source.outstanding.pop(next(iter(source.outstanding), 0), None) if source is not None else None",
         "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
     ),
     Mutant(
         "dropping what nobody waits for",
-        "feed/schedule.py",
+        "feed/client/scheduler.py",
         "        return part if wanted else None\n",
         "        return part\n",
         SIMULATION,
@@ -79,28 +79,28 @@ if SOAK:
     MUTANTS += [
         Mutant(
             "keeping slabs that are still written to",
-            "feed/shelf.py",
+            "feed/batch/slab_ledger.py",
             "            self._retired.add(slab)\n",
             "            self._give_back(slab)\n",
             SIMULATION,
         ),
         Mutant(
             "leaving slabs that a lost host may write to",
-            "feed/exchange.py",
+            "feed/client/exchange.py",
             "                shelf.taint(request)\n",
             "                pass\n",
             SIMULATION,
         ),
         Mutant(
             "sums of payloads",
-            "feed/chunks.py",
+            "feed/wire/chunks.py",
             "        if checksum(target[: chunk.length]) != chunk.total:\n",
             "        if False:\n",
             "test_proof_proxy.py::test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one",
         ),
         Mutant(
             "signs of life",
-            "feed/wire.py",
+            "feed/wire/channel.py",
             "        return self._frames_received + self.bytes_received // LIVELY_BYTES\n",
             "        return self.bytes_received\n",
             "test_proof_proxy.py::test_hosts_behind_broken_ways_hold_nobody_up_while_another_serves",

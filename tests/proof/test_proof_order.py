@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keyed_order import keyed_order
 
-from headrace.feed.permutation import permute
-from headrace.feed.plan import EpochPlan
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.permutation import permute
 
 HINT = (
     "the order of a (seed, epoch) has changed: positions saved by older versions would resume at other samples. "

@@ -100,11 +100,11 @@ class Training:
 
     def local_executors(self) -> list[psutil.Process]:
         """Returns its own executors: forks of it, with its command line."""
-        return [child for child, command in self._children() if "headrace.feed.receiver" not in command]
+        return [child for child, command in self._children() if "headrace.feed.client.receiver" not in command]
 
     def receivers(self) -> list[psutil.Process]:
         """Returns its receiver process, none while it has none."""
-        return [child for child, command in self._children() if "headrace.feed.receiver" in command]
+        return [child for child, command in self._children() if "headrace.feed.client.receiver" in command]
 
     def _children(self) -> list[tuple[psutil.Process, str]]:
         found = []

@@ -23,8 +23,8 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
-from headrace.runs.layout import VALUES
 from headrace.runs.lifecycle import billable_seconds
+from headrace.runs.run_paths import VALUES
 
 S = SecondaryStatus
 HOSTS = {"dnn": ("algo-1", "algo-2"), "data": ("algo-3",)}

@@ -16,7 +16,7 @@ import pytest
 from headrace.errors import UsageError
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Selector, Status, Stream, create_run, parse_selector
 from headrace.runs.events import RunFinished
-from headrace.runs.logs import LogFollower, LogLine, parse_line
+from headrace.runs.log_lines import LogFollower, LogLine, parse_line
 from headrace.runs.tail import CHUNK, Tail, Tree
 
 A = Stream("dnn", "algo-1", "0")

@@ -21,6 +21,7 @@ from headrace.runs import (
     create_run,
     state_of,
 )
+from headrace.runs.event_text import counted, losses, sentence
 from headrace.runs.events import (
     ArtefactsStored,
     DataWorkerLost,
@@ -33,7 +34,6 @@ from headrace.runs.events import (
     ProgramStarted,
     RunFinished,
 )
-from headrace.runs.words import counted, losses, sentence
 
 VALUE = ValueSecond(t=1.0, name="loss", stream="0", count=1, last=1.0, low=1.0, high=1.0, total=1.0)
 CAUSE = Cause(reason="exited with code 3", group="dnn", host="algo-1", stream="0", exit_code=3)

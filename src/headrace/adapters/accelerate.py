@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from headrace import feed
 from headrace.errors import FeedError
-from headrace.feed.order import PlanBatchSampler
+from headrace.feed.plan.plan_samplers import PlanBatchSampler
 
 
 class DataLoader(feed.DataLoader):

@@ -19,7 +19,7 @@ import keras  # type: ignore[import-untyped, unused-ignore]
 
 from headrace.adapters.metering import Metering
 from headrace.errors import FeedError
-from headrace.feed.tracking import measured
+from headrace.feed.metrics.track import measured
 
 Function = Callable[[Any], Any]
 

@@ -18,7 +18,7 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from headrace import feed
 from headrace.adapters.metering import Metering
-from headrace.feed.tracking import extent
+from headrace.feed.metrics.track import extent
 
 
 class DataLoader(feed.DataLoader):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace import feed
-from headrace.feed.meter import StepMeter
-from headrace.feed.tracking import Tracked
+from headrace.feed.metrics.step_meter import StepMeter
+from headrace.feed.metrics.track import Tracked
 
 
 class Metering:

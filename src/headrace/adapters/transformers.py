@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 
 from headrace.adapters.accelerate import DataLoader
 from headrace.adapters.metering import Metering
-from headrace.feed.tracking import measured
+from headrace.feed.metrics.track import measured
 
 
 class FeedMixin:

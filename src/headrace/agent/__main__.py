@@ -9,11 +9,11 @@ import signal
 import sys
 import time
 
-from headrace.instance.launch import read_plan, read_secret
+from headrace.instance.launch_plan import read_plan, read_secret
 from headrace.instance.lifeline import OPTION
 from headrace.instance.paths import TreePaths, base_directory
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.table import descendants, reap, send
+from headrace.processes.process_table import descendants, reap, send
 
 
 def kill_descendants(seconds: float = 5.0) -> None:
@@ -42,7 +42,7 @@ def main() -> int:
         return 2
 
     async def run() -> int:
-        from headrace.agent.host import HostAgent
+        from headrace.agent.host_agent import HostAgent
 
         return await HostAgent(plan, host, secret, OPTION in sys.argv[1:]).run()
 

@@ -66,7 +66,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"headrace.cli.{cmd_name}").command
+        command = importlib.import_module(f"headrace.cli.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -116,7 +116,7 @@ def deliver(
         UsageError: if the file cannot be written.
     """
     if output == "text":
-        from headrace.cli.tables import console
+        from headrace.cli.views.plan_tables import console
 
         held = io.StringIO()
         text(value, console(None if file is None else held))

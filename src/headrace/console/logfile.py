@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from headrace.runs import Stream
-from headrace.runs.logs import parse_line
+from headrace.runs.log_lines import parse_line
 
 LINE_BYTES = 4096
 """A line longer than this is cut."""

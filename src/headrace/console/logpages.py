@@ -13,7 +13,7 @@ import msgspec
 from headrace.console.logfile import Budget, LogFile, Record
 from headrace.errors import UsageError
 from headrace.runs import RunPaths, Selector, Stream
-from headrace.runs.logs import stream_of
+from headrace.runs.log_lines import stream_of
 from headrace.runs.tail import Tree
 
 MOST_LINES = 1000

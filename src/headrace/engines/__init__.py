@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from headrace.errors import EngineRefused
 
 if TYPE_CHECKING:
-    from headrace.engines.local.handle import Handle
-    from headrace.instance.launch import LaunchPlan
+    from headrace.engines.local.supervision.local_run import Handle
+    from headrace.instance.launch_plan import LaunchPlan
     from headrace.job import Job
     from headrace.runs import Run
 

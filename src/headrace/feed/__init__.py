@@ -33,15 +33,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 _EXPORTS = {
-    "DataLoader": "headrace.feed.loader",
-    "Pipeline": "headrace.feed.naming",
-    "PurityReport": "headrace.feed.purity",
-    "PurityWarning": "headrace.feed.policy",
-    "Skipped": "headrace.feed.policy",
-    "channel": "headrace.feed.naming",
-    "stack_arrays": "headrace.feed.collate",
-    "pipeline": "headrace.feed.naming",
-    "track": "headrace.feed.tracking",
+    "DataLoader": "headrace.feed.loader.data_loader",
+    "Pipeline": "headrace.feed.pipelines.factory",
+    "PurityReport": "headrace.feed.pipelines.purity",
+    "PurityWarning": "headrace.feed.client.policy",
+    "Skipped": "headrace.feed.client.policy",
+    "channel": "headrace.feed.pipelines.factory",
+    "stack_arrays": "headrace.feed.pipelines.collate",
+    "pipeline": "headrace.feed.pipelines.factory",
+    "track": "headrace.feed.metrics.track",
 }
 
 __all__ = [
@@ -57,12 +57,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from headrace.feed.collate import stack_arrays
-    from headrace.feed.loader import DataLoader
-    from headrace.feed.naming import Pipeline, channel, pipeline
-    from headrace.feed.policy import PurityWarning, Skipped
-    from headrace.feed.purity import PurityReport
-    from headrace.feed.tracking import track
+    from headrace.feed.client.policy import PurityWarning, Skipped
+    from headrace.feed.loader.data_loader import DataLoader
+    from headrace.feed.metrics.track import track
+    from headrace.feed.pipelines.collate import stack_arrays
+    from headrace.feed.pipelines.factory import Pipeline, channel, pipeline
+    from headrace.feed.pipelines.purity import PurityReport
 
 
 def __getattr__(name: str) -> object:

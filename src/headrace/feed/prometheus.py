@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import FeedError
-from headrace.feed.messages import Status
+from headrace.feed.wire.messages import Status
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -28,7 +28,7 @@ except ImportError as missing:
     ) from missing
 
 if TYPE_CHECKING:
-    from headrace.feed.loader import DataLoader
+    from headrace.feed.loader.data_loader import DataLoader
 
 LOADER_FIGURES: dict[str, tuple[str, str]] = {
     "steps": ("steps_total", "Steps that have ended."),

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import FeedError, HeadraceError
-from headrace.feed.crew import Crew
-from headrace.feed.messages import Status
-from headrace.feed.metricfile import MetricFile
-from headrace.feed.places import read_secret, split_address
-from headrace.feed.server import FeedServer
-from headrace.feed.tls import ServerTls, server_tls
-from headrace.feed.wire import ConnectionClosed
+from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed.wire.channel import ConnectionClosed
+from headrace.feed.wire.endpoints import read_secret, split_address
+from headrace.feed.wire.messages import Status
+from headrace.feed.wire.tls import ServerTls, server_tls
+from headrace.feed.worker.executor_pool import Crew
+from headrace.feed.worker.feed_server import FeedServer
 
 MEMORY = 1 << 30
 

@@ -51,10 +51,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from headrace.instance.arguments import hyperparameter_arguments
     from headrace.instance.environment import Environment, UnknownChannel
     from headrace.instance.outcome import read_failure, write_failure
     from headrace.instance.paths import TreePaths
+    from headrace.instance.program_arguments import hyperparameter_arguments
     from headrace.instance.ranks import global_ranks, torch_distributed_variables
     from headrace.instance.tree import Channel, build_tree
     from headrace.instance.variables import program_variables

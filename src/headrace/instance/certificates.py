@@ -16,7 +16,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.instance.launch import channel_dir, write_atomically
+from headrace.instance.launch_plan import channel_dir, write_atomically
 
 CA_NAME = "ca.pem"
 CERTIFICATE_NAME = "tls.pem"

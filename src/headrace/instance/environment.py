@@ -22,8 +22,8 @@ from typing import NoReturn, cast
 
 from headrace.errors import UsageError
 from headrace.instance import machine
-from headrace.instance.arguments import decode, hyperparameter_arguments
 from headrace.instance.paths import BASE_VARIABLE, TreePaths, base_directory
+from headrace.instance.program_arguments import decode, hyperparameter_arguments
 
 HOMOGENEOUS_GROUP = "homogeneousCluster"
 PREFIX = "sagemaker_"

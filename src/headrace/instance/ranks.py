@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.instance.launch import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan
 
 _ROLE = "default"  # torchrun's --role; all ranks have one role, so role ranks are global ranks
 

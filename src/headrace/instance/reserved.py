@@ -29,14 +29,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from headrace.instance import launch
+from headrace.instance import launch_plan
 from headrace.instance.environment import DISTRIBUTION_GROUPS
 
 LOG_LEVEL = "sagemaker_container_log_level"
 _FLAGS = {
-    launch.TORCH_DISTRIBUTED: "sagemaker_torch_distributed_enabled",
-    launch.MPI: "sagemaker_mpi_enabled",
-    launch.MULTI_WORKER_MIRRORED: "sagemaker_multi_worker_mirrored_strategy_enabled",
+    launch_plan.TORCH_DISTRIBUTED: "sagemaker_torch_distributed_enabled",
+    launch_plan.MPI: "sagemaker_mpi_enabled",
+    launch_plan.MULTI_WORKER_MIRRORED: "sagemaker_multi_worker_mirrored_strategy_enabled",
 }
 _INFO = 20  # logging.INFO
 
@@ -55,7 +55,7 @@ def default_parameters() -> dict[str, object]:
 
 
 def distribution_parameters(
-    worlds: Sequence[launch.DistributionPlan], group: str, processes: Mapping[str, int]
+    worlds: Sequence[launch_plan.DistributionPlan], group: str, processes: Mapping[str, int]
 ) -> dict[str, object]:
     """Returns those of the distributions, as values.
 
@@ -71,7 +71,7 @@ def distribution_parameters(
     parameters: dict[str, object] = {}
     for world in own:
         parameters[_FLAGS[world.kind]] = True
-        if world.kind == launch.MPI:
+        if world.kind == launch_plan.MPI:
             counted = group if group in world.groups else world.groups[0]
             parameters["sagemaker_mpi_num_of_processes_per_host"] = processes[counted]
             parameters["sagemaker_mpi_custom_mpi_options"] = shlex.join(world.options)

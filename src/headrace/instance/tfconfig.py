@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 
 from headrace.instance.addresses import is_loopback
-from headrace.instance.launch import MULTI_WORKER_MIRRORED, NAMESPACE, DistributionPlan, LaunchPlan
+from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, NAMESPACE, DistributionPlan, LaunchPlan
 
 WORKER_PORT = 8890
 

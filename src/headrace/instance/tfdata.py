@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.instance.addresses import is_loopback
-from headrace.instance.launch import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan
 
 DISPATCHER = "tf-dispatcher"
 WORKER = "tf-worker-"

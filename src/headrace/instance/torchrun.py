@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from headrace.instance.launch import DistributionPlan, LaunchPlan
+from headrace.instance.launch_plan import DistributionPlan, LaunchPlan
 
 LAST_CALL = 5  # seconds to wait for more hosts when there are enough
 KEEP_ALIVE = 1  # seconds between signs of life in the rendezvous, of which three may be missed

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import UsageError
-from headrace.instance import arguments, launch, reserved
+from headrace.instance import launch_plan, program_arguments, reserved
 from headrace.instance.code import copy_code
 from headrace.instance.paths import TreePaths
 
@@ -27,7 +27,7 @@ _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Group(Protocol):
-    """An instance group with its hosts, e.g. `headrace.instance.launch.GroupPlan`."""
+    """An instance group with its hosts, e.g. `headrace.instance.launch_plan.GroupPlan`."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ def build_tree(
     hyperparameters: Mapping[str, object] | None = None,
     texts: Mapping[str, str] | None = None,
     channels: Mapping[str, Channel] | None = None,
-    distributions: Sequence[launch.DistributionPlan] = (),
+    distributions: Sequence[launch_plan.DistributionPlan] = (),
     network_interface_name: str = "eth0",
     region: str = "",
     verbatim: bool = False,
@@ -129,7 +129,7 @@ def build_tree(
     encoded = dict(texts or {})
     if not verbatim:
         processes = {group.name: group.processes_per_host for group in groups}
-        added = arguments.encode(
+        added = program_arguments.encode(
             reserved.default_parameters()
             | dict(hyperparameters or {})
             | reserved.job_parameters(job_name, entry_point, region)
@@ -208,7 +208,7 @@ def _in_order(hosts: Iterable[str]) -> list[str]:
 def _check_channel(name: str, channel: Channel) -> None:
     if not _CHANNEL_NAME.fullmatch(name) or name in {".", ".."}:
         raise UsageError(f"channel {name!r}: not a channel name", "use letters, digits, '.', '-' and '_', at most 64")
-    if name == launch.CHANNEL:
+    if name == launch_plan.CHANNEL:
         raise UsageError(f"channel {name!r}: this name is taken by headrace's own files", "choose another name")
     if channel.source is not None and not channel.source.exists():
         raise UsageError(f"channel {name!r}: {channel.source} does not exist", "check the path under `inputs`")
@@ -226,4 +226,4 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:
-    launch.write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+    launch_plan.write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.instance import toolkit
-from headrace.instance.arguments import hyperparameter_arguments
 from headrace.instance.entry import search_path
 from headrace.instance.environment import TF_DATA_SERVICE, Environment
-from headrace.instance.launch import MASTER_PORT, LaunchPlan
+from headrace.instance.launch_plan import MASTER_PORT, LaunchPlan
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
+from headrace.instance.program_arguments import hyperparameter_arguments
 from headrace.instance.tfdata import service_address
 
 LEFT_OUT = "HEADRACE_LEFT_OUT"

@@ -7,10 +7,10 @@ Both raise `headrace.errors.JobInvalid` with all problems at once. Pure data: no
 """
 
 from headrace.job.cpus import assign_cpus, parse_cpu_set
-from headrace.job.fields import InstanceGroup, LocalOptions, TrainingInput
-from headrace.job.handle import RunHandle
 from headrace.job.job import Job
 from headrace.job.load import load_job
+from headrace.job.model.fields import InstanceGroup, LocalOptions, TrainingInput
+from headrace.job.run_handle import RunHandle
 
 __all__ = [
     "InstanceGroup",

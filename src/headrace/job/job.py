@@ -15,18 +15,20 @@ from typing import cast
 from pydantic import PrivateAttr
 
 from headrace.errors import JobInvalid, Problem
-from headrace.job import document, files, findings, rules
-from headrace.job.effects import Unused, without_effect
-from headrace.job.explain import examine
-from headrace.job.fields import InstanceGroup, JobFields, TrainingInput
-from headrace.job.handle import RunHandle, wait_for_success
-from headrace.job.plain import dump, plain
-from headrace.job.request_check import check_request
-from headrace.job.request_names import HYPERPARAMETERS
-from headrace.job.request_read import read_request
-from headrace.job.request_write import beyond_request, unfit, write_request
-from headrace.job.rules_engine import rules_of_engine
-from headrace.job.structure import Structure
+from headrace.job.file import yaml_document
+from headrace.job.file.plain_data import dump, plain
+from headrace.job.model.derived import Structure
+from headrace.job.model.fields import InstanceGroup, JobFields, TrainingInput
+from headrace.job.problems import finding as findings
+from headrace.job.problems.pydantic_errors import examine
+from headrace.job.rules import job_rules, local_files
+from headrace.job.rules.engine_rules import rules_of_engine
+from headrace.job.rules.unsupported import Unused, without_effect
+from headrace.job.run_handle import RunHandle, wait_for_success
+from headrace.job.sagemaker.check import check_request
+from headrace.job.sagemaker.field_map import HYPERPARAMETERS
+from headrace.job.sagemaker.from_request import read_request
+from headrace.job.sagemaker.to_request import beyond_request, unfit, write_request
 
 
 class Job(Structure):
@@ -131,7 +133,7 @@ class Job(Structure):
         found = (finding for finding in find_problems(data) if finding.code or not told(finding))
         problems = [*wrong, *found]
         if look:
-            missing = files.missing(data, base_path, frozenset(finding.path for finding in problems))
+            missing = local_files.missing(data, base_path, frozenset(finding.path for finding in problems))
             problems += [finding for finding in missing if not told(finding)]
         if problems:
             raise JobInvalid(source.problems(problems))
@@ -242,7 +244,7 @@ class Job(Structure):
         Raises:
             JobInvalid: with everything that is not.
         """
-        wrong = list(files.missing(self.to_data(), self.base_path, frozenset()))
+        wrong = list(local_files.missing(self.to_data(), self.base_path, frozenset()))
         if wrong:
             raise JobInvalid(self._source.problems(wrong))
 
@@ -252,11 +254,11 @@ class Job(Structure):
 
     def to_yaml(self) -> str:
         """Returns a job file for this job. Relative paths stay as they are."""
-        return document.write(self.to_data())
+        return yaml_document.write(self.to_data())
 
     def to_json(self) -> str:
         """Returns the job as JSON, with the keys of the job file; it is a job file as well."""
-        return document.write_json(self.to_data())
+        return yaml_document.write_json(self.to_data())
 
     def fit(self, engine: str = "local", wait: bool = True, logs: bool = True, detach: bool = False) -> RunHandle:
         """Runs the job.
@@ -286,4 +288,4 @@ def _within(path: findings.Path, places: set[findings.Path]) -> bool:
 
 def find_problems(data: Mapping[str, object]) -> list[findings.Finding]:
     """Returns every broken rule of a job that is given as plain data. Pure: no file is looked for."""
-    return examine(JobFields, rules.shortened(data)) + rules.check(data)
+    return examine(JobFields, job_rules.shortened(data)) + job_rules.check(data)

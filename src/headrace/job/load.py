@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.errors import JobInvalid, Problem
-from headrace.job import document
-from headrace.job.document import MAX_BYTES
-from headrace.job.findings import Source
+from headrace.job.file import yaml_document
+from headrace.job.file.overrides import apply
+from headrace.job.file.yaml_document import MAX_BYTES
 from headrace.job.job import Job
-from headrace.job.overrides import apply
-from headrace.job.request_check import check_request, is_request
-from headrace.job.request_read import Translated, read_request
+from headrace.job.problems.finding import Source
+from headrace.job.sagemaker.check import check_request, is_request
+from headrace.job.sagemaker.from_request import Translated, read_request
 
 _PROGRAMS = (".py", ".sh", ".ipynb")
 
@@ -35,7 +35,7 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job
     """
     file = Path(path)
     name = os.fspath(path)
-    written = document.read(_text(file, name))
+    written = yaml_document.read(_text(file, name))
     if written.findings and not written.data:  # nothing was read: overrides of nothing say nothing
         raise JobInvalid(Source(name, written.lines, {}).problems(written.findings))
     read = read_request(written.data) if is_request(written.data) else Translated(written.data)

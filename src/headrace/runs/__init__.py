@@ -12,10 +12,18 @@ from headrace.runs.events import (
     RequirementsInstalled,
     Status,
 )
-from headrace.runs.layout import RunPaths, Stream, runs_dir
-from headrace.runs.logs import LogFollower, LogLine, Selector, parse_selector
-from headrace.runs.metrics import GpuUse, HostSecond, LoaderSecond, Metric, ServiceSecond, ValueSecond, WorkerSecond
-from headrace.runs.reading import EndOfRun, EventFollower, MetricFollower, Run, list_runs, of_kind
+from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector
+from headrace.runs.metric_records import (
+    GpuUse,
+    HostSecond,
+    LoaderSecond,
+    Metric,
+    ServiceSecond,
+    ValueSecond,
+    WorkerSecond,
+)
+from headrace.runs.reader import EndOfRun, EventFollower, MetricFollower, Run, list_runs, of_kind
+from headrace.runs.run_paths import RunPaths, Stream, runs_dir
 from headrace.runs.state import ENGINE_KILLED, Program, RunState, state_of
 from headrace.runs.store import (
     RunHeader,

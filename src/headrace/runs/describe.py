@@ -14,8 +14,8 @@ import time
 from datetime import datetime, timezone
 
 from headrace.runs.lifecycle import billable_seconds
-from headrace.runs.metrics import ValueSecond
-from headrace.runs.reading import Run
+from headrace.runs.metric_records import ValueSecond
+from headrace.runs.reader import Run
 from headrace.runs.state import RunState
 from headrace.runs.store import RunHeader
 

@@ -21,8 +21,8 @@ from headrace.runs.events import (
     SecondaryStatus,
     Status,
 )
-from headrace.runs.layout import Stream
 from headrace.runs.lifecycle import FAILURE_CHARACTERS, HostTime, Lifecycle, Transition, final_status
+from headrace.runs.run_paths import Stream
 
 ENGINE_KILLED = "the engine was killed"
 """Reason of a run whose supervisor is gone without a last word."""

@@ -21,7 +21,7 @@ import msgspec
 
 import headrace
 from headrace.errors import RunNotFound
-from headrace.runs.layout import RunPaths, component, decode, runs_dir
+from headrace.runs.run_paths import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
 
 P = TypeVar("P")

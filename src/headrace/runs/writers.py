@@ -22,7 +22,7 @@ from types import TracebackType
 import msgspec
 
 from headrace.runs.events import Event
-from headrace.runs.metrics import Metric
+from headrace.runs.metric_records import Metric
 
 LOG_CAP_BYTES = 256 << 20
 """Default cap of one log stream."""

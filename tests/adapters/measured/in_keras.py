@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import headrace
-from headrace.feed.tracking import extent
+from headrace.feed.metrics.track import extent
 from headrace.keras import MeterCallback
 
 tf.config.set_logical_device_configuration(

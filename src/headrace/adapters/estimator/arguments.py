@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 
 from headrace.errors import UsageError
-from headrace.job.fields import JobFields
+from headrace.job.model.fields import JobFields
 
 VERSION_1 = {
     "train_instance_count": "instance_count",

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from headrace.errors import UsageError
 from headrace.job import TrainingInput
-from headrace.job.request_names import CHANNELS
-from headrace.job.request_read import read_request
+from headrace.job.sagemaker.field_map import CHANNELS
+from headrace.job.sagemaker.from_request import read_request
 
 DEFAULT_CHANNEL = "training"
 """Name of the channel when `inputs` is one location and not a mapping; the SDK's own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import UsageError
-from headrace.job import RunHandle, handle
+from headrace.job import RunHandle, run_handle
 from headrace.runs import Run
 from headrace.runs.describe import describe
 
@@ -40,7 +40,7 @@ class TrainingJob:
 
     def logs(self, follow: bool = False) -> None:
         """Prints the output of all programs; `follow` goes on to the end of the run."""
-        handle.follow(self._handle, to_the_end=follow)
+        run_handle.follow(self._handle, to_the_end=follow)
 
     def wait(self, logs: bool = True) -> None:
         """Waits for the end.
@@ -51,7 +51,7 @@ class TrainingJob:
         Raises:
             RunFailed: it did not succeed.
         """
-        handle.wait_for_success(self._handle, logs=logs)
+        run_handle.wait_for_success(self._handle, logs=logs)
 
     def stop(self) -> None:
         """Stops the job."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from headrace.engines.local.requirements import DEFAULT
+from headrace.engines.local.inputs.requirements import DEFAULT
 from headrace.errors import EngineRefused
-from headrace.instance.launch import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
+from headrace.instance.launch_plan import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
 from headrace.instance.tfconfig import worker_ports
 from headrace.instance.tfdata import tf_data_servers
 from headrace.job import Job

@@ -9,22 +9,22 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from headrace.engines.local.artefacts import check_checkpoint_folder, check_places
-from headrace.engines.local.certifying import check_certificates
-from headrace.engines.local.channels import check_channels, check_mounts
 from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
-from headrace.engines.local.handle import Handle, stop_run
+from headrace.engines.local.inputs.artefacts import check_checkpoint_folder, check_places
+from headrace.engines.local.inputs.host_certificates import check_certificates
+from headrace.engines.local.inputs.local_channels import check_channels, check_mounts
 from headrace.engines.local.isolation.probing import choose, network_here
-from headrace.engines.local.launching import start_keeper, start_supervisor
-from headrace.engines.local.leftovers import sweep_leftovers
-from headrace.engines.local.limits_cgroup import RECORD, REMOVE_SECONDS, find_places, sweep
-from headrace.engines.local.limits_machine import look_at_machine
-from headrace.engines.local.limits_words import explain_limits
-from headrace.engines.local.planning import make_plan
-from headrace.engines.local.preparing import prepare
+from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
+from headrace.engines.local.limits.explain import explain_limits
+from headrace.engines.local.limits.machine_capacity import look_at_machine
+from headrace.engines.local.plan_hosts import make_plan
+from headrace.engines.local.prepare_run import prepare
+from headrace.engines.local.supervision.cleanup import sweep_leftovers
+from headrace.engines.local.supervision.local_run import Handle, stop_run
+from headrace.engines.local.supervision.start import start_keeper, start_supervisor
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.files import hint
-from headrace.instance.launch import NAMESPACE, LaunchPlan
+from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, runs_dir
 

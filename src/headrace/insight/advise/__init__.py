@@ -5,7 +5,8 @@
 joins all.
 """
 
-from headrace.insight.advise.advising import (
+from headrace.insight.advise.advice_text import Current
+from headrace.insight.advise.advisor import (
     ADVISE_FORMULAS,
     DEFAULT_TYPES,
     Advised,
@@ -14,11 +15,10 @@ from headrace.insight.advise.advising import (
     judge_clusters,
     verified,
 )
+from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import Candidate, Scenario
-from headrace.insight.advise.measured import GroupFacts, Measured, PlannedHosts
-from headrace.insight.advise.measuring import measure
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured, PlannedHosts
 from headrace.insight.advise.model import Pool, Prediction, Range, Workload, predict
-from headrace.insight.advise.wording import Current
 
 __all__ = [
     "ADVISE_FORMULAS",

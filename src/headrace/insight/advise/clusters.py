@@ -13,10 +13,10 @@ import msgspec
 
 from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape, speed
-from headrace.insight.advise.links import published_bandwidth
-from headrace.insight.advise.measured import GroupFacts, Measured
+from headrace.insight.advise.link_bandwidth import published_bandwidth
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured
 from headrace.insight.advise.model import COMPUTE, NETWORK, Pool, Prediction, Range, predict
-from headrace.insight.thresholds import NOT_BOUND
+from headrace.insight.verdicts.thresholds import NOT_BOUND
 
 BALANCED = NOT_BOUND / 100
 """Below this share of waiting a step is not input-bound, as for the verdict."""

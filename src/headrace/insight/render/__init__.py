@@ -6,7 +6,7 @@ the pages also draw charts, which `headrace.insight.timeseries.summary` makes.
 
 from headrace.insight.render.html import comparison_page, report_page
 from headrace.insight.render.markdown import comparison_markdown, report_markdown
-from headrace.insight.render.sheets import Sheet, comparison_sheets, report_sheets, stacked_sheets
+from headrace.insight.render.tables import Sheet, comparison_sheets, report_sheets, stacked_sheets
 
 __all__ = [
     "Sheet",

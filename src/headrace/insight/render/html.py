@@ -8,14 +8,14 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from headrace.insight.comparison import Cell, Comparison
-from headrace.insight.render.charts import Trace, chart, key
-from headrace.insight.render.sheets import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
-from headrace.insight.render.style import STYLE
-from headrace.insight.render.words import HOW, number, spread, standing, title
-from headrace.insight.reporting import Report
-from headrace.insight.timeseries.model import Metrics
-from headrace.insight.verdict import Verdict
+from headrace.insight.render.css import STYLE
+from headrace.insight.render.plain_text import HOW, number, spread, standing, title
+from headrace.insight.render.svg import Trace, chart, key
+from headrace.insight.render.tables import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
+from headrace.insight.reports.comparison import Cell, Comparison
+from headrace.insight.reports.run_report import Report
+from headrace.insight.timeseries.chart_data import Metrics
+from headrace.insight.verdicts.decide import Verdict
 
 
 def report_page(report: Report, metrics: Metrics) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.insight.comparison import Comparison
-from headrace.insight.render.sheets import Sheet, comparison_sheets, evidence_sheet, report_sheets
-from headrace.insight.render.words import HOW, number, standing
-from headrace.insight.reporting import Report
+from headrace.insight.render.plain_text import HOW, number, standing
+from headrace.insight.render.tables import Sheet, comparison_sheets, evidence_sheet, report_sheets
+from headrace.insight.reports.comparison import Comparison
+from headrace.insight.reports.run_report import Report
 
 
 def report_markdown(report: Report) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from headrace.insight.timeseries.buckets import Floats, Grid, extremes, present, ratio
+from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
 from headrace.insight.timeseries.columns import Columns, Key
-from headrace.insight.timeseries.model import Chart, Line, Metrics
 
 DIGITS = 6  # significant, in the answer
 

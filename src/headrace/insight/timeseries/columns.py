@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.insight.timeseries.buckets import Floats
 from headrace.runs import HostSecond, LoaderSecond, Metric, Stream, ValueSecond, WorkerSecond
-from headrace.runs.metrics import ServiceSecond
+from headrace.runs.metric_records import ServiceSecond
 
 
 class Key(NamedTuple):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.insight.figures import WARM_UP_RECORDS
-from headrace.insight.reporting import Report
+from headrace.insight.figures.figure import WARM_UP_RECORDS
+from headrace.insight.reports.run_report import Report
 from headrace.insight.timeseries.buckets import Floats, Grid, extremes, ratio
+from headrace.insight.timeseries.chart_data import Chart, Metrics
 from headrace.insight.timeseries.charts import chart_of, cpu_by_group, gpu_by_group, line_of, loaders, pool
 from headrace.insight.timeseries.columns import Columns
-from headrace.insight.timeseries.model import Chart, Metrics
 from headrace.runs import MetricFollower, Run
 
 MOST_POINTS = 120

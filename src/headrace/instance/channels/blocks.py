@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from headrace.instance.channels.listing import Store
+from headrace.instance.channels.object_listing import Store
 from headrace.instance.storage import Object
 
 BLOCK = 4 << 20

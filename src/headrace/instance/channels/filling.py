@@ -23,8 +23,8 @@ from typing import Protocol
 import msgspec
 
 from headrace.errors import HeadraceError, StorageError
-from headrace.instance.channels import linking, listing
-from headrace.instance.channels.listing import Item, list_items
+from headrace.instance.channels import linking, object_listing
+from headrace.instance.channels.object_listing import Item, list_items
 from headrace.instance.channels.order import ChannelOrder
 from headrace.instance.storage import Object, is_s3, is_temporary
 
@@ -33,7 +33,7 @@ INCOMING = "incoming"
 RESERVE = 16 << 20  # bytes of the disk that data do not take
 
 
-class Store(listing.Store, Protocol):
+class Store(object_listing.Store, Protocol):
     """What filling needs of `headrace.instance.storage.Store` besides."""
 
     def download_all(self, pairs: Iterable[tuple[Object, Path]], done: Callable[[Object], object]) -> None:
@@ -88,7 +88,7 @@ def fill(
         HeadraceError: it could not be done; the message names the channel and the object.
     """
     complete = (area / DATA).is_dir()
-    items = listing.load(area) if complete else list_items(channel, store)
+    items = object_listing.load(area) if complete else list_items(channel, store)
     tally = Tally(channel.name, len(items), sum(item.source.size for item in items), on_change=on_change)
     if complete:
         tally.files, tally.bytes = tally.files_total, tally.bytes_total
@@ -99,7 +99,7 @@ def fill(
         kept = _keep(channel, area, paths, items)
         for place in range(channel.shares):
             (incoming / str(place)).mkdir(parents=True, exist_ok=True)
-        listing.save(items, area)
+        object_listing.save(items, area)
         places = linking.places(item.source.uri for item in items if not is_s3(item.source.uri)) if sources else None
         if places is not None and places.root:
             (area / linking.ROOT).write_text(places.root)
@@ -137,7 +137,9 @@ def named(channel: str, error: HeadraceError) -> HeadraceError:
 def _keep(channel: ChannelOrder, area: Path, paths: Mapping[str, Path], items: Sequence[Item]) -> set[str]:
     """Removes what an interrupted filling left and nobody wants any more. Returns the names of the rest."""
     try:
-        before = {item.name: (item.source, index % channel.shares) for index, item in enumerate(listing.load(area))}
+        before = {
+            item.name: (item.source, index % channel.shares) for index, item in enumerate(object_listing.load(area))
+        }
     except (FileNotFoundError, msgspec.DecodeError):  # nothing was filled in so far
         before = {}
     same = {

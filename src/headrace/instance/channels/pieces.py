@@ -21,8 +21,8 @@ from typing import TypeVar
 from headrace.errors import HeadraceError, StorageError
 from headrace.instance.channels import recordio
 from headrace.instance.channels.filling import named
-from headrace.instance.channels.listing import Item, Store
 from headrace.instance.channels.manifest import Line, Part, Ref
+from headrace.instance.channels.object_listing import Item, Store
 from headrace.instance.channels.order import GZIP, RECORD_IO, ChannelOrder
 from headrace.instance.channels.shares import share, shuffled
 from headrace.instance.storage import Object

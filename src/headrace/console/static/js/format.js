@@ -59,7 +59,7 @@ function significant(value) {
 }
 
 /** Returns an amount with two decimals, or more while fewer than three digits count: the words of the command line,
- * `headrace.insight.billing.amount`, which rounds halves to even. */
+ * `headrace.insight.cost.billing.amount`, which rounds halves to even. */
 export function amount(value) {
   const places = value === 0 ? 2 : Math.min(100, Math.max(2, 2 - Number(value.toExponential().split("e")[1])));
   const exact = value.toFixed(100); // a double that is a half at that place has no further digits

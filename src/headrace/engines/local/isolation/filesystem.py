@@ -19,8 +19,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from headrace.engines.local.isolation import views
-from headrace.engines.local.isolation.layout import RESOLVER, Layout
+from headrace.engines.local.isolation import channel_views
+from headrace.engines.local.isolation.network_layout import RESOLVER, Layout
 from headrace.engines.local.isolation.syscalls import (
     MS_MOVE,
     MS_NODEV,
@@ -47,7 +47,7 @@ def arrange(layout: Layout, host: str) -> None:
     instance = layout.instance(host)
     _show_tree(instance.tree)
     for view in instance.views:
-        views.show(view, TREE, layout.overlays, layout.user_namespace)
+        channel_views.show(view, TREE, layout.overlays, layout.user_namespace)
     scratch = Path(layout.scratch)
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = scratch / f"{host}.name"

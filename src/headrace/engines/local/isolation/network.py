@@ -22,8 +22,8 @@ import sys
 from pathlib import Path
 
 from headrace.engines.local.isolation import filesystem, syscalls, uplink
-from headrace.engines.local.isolation.layout import BITS, BRIDGE, CLOSED, Layout
 from headrace.engines.local.isolation.netlink import Netlink
+from headrace.engines.local.isolation.network_layout import BITS, BRIDGE, CLOSED, Layout
 
 PLACE = Path("/tmp/net")  # file of the network namespace, in the keeper's own mount namespace
 

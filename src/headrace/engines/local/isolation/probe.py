@@ -14,8 +14,8 @@ import socket
 import sys
 from pathlib import Path
 
-from headrace.engines.local.isolation import enter, filesystem, network, syscalls, views
-from headrace.engines.local.isolation.layout import FILE, Layout
+from headrace.engines.local.isolation import channel_views, enter_namespaces, filesystem, network, syscalls
+from headrace.engines.local.isolation.network_layout import FILE, Layout
 
 SECONDS = 20.0
 
@@ -42,7 +42,9 @@ def main(arguments: list[str]) -> int:
             return 1
         layout = Layout.read(folder / FILE)
         net, user = descriptors
-        enter.enter(layout, layout.instances[0].name, net, user if layout.user_namespace else -1, int(told["bridge"]))
+        enter_namespaces.enter(
+            layout, layout.instances[0].name, net, user if layout.user_namespace else -1, int(told["bridge"])
+        )
         pid = os.fork()
         if pid == 0:
             _first_process(Path(arguments[1]) if arguments[1] else None, layout.user_namespace)
@@ -57,7 +59,7 @@ def _first_process(overlay: Path | None, user_namespace: bool) -> None:
         filesystem.mount_proc()
         if overlay is not None:
             try:
-                views.try_overlay(overlay, user_namespace)
+                channel_views.try_overlay(overlay, user_namespace)
             except OSError as error:
                 print(f"overlay: {error}", flush=True)
         os._exit(0)

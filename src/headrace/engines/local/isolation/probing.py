@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.isolation import filesystem, layout, syscalls, uplink
+from headrace.engines.local.isolation import filesystem, network_layout, syscalls, uplink
 from headrace.errors import EngineRefused
-from headrace.instance.launch import NAMESPACE, NO_ISOLATION, Isolation
+from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, Isolation
 from headrace.runs import runs_dir
 
 OVERLAY = "overlay: "  # what the probe says before why there can be none
@@ -44,7 +44,7 @@ class Findings(msgspec.Struct, frozen=True):
 def examine() -> Findings:
     """Tries to make an instance, once a process: 0.2 s. Nothing is left of it."""
     user_namespace = not syscalls.may_separate()
-    connected = layout.has_default_route(_routes())
+    connected = network_layout.has_default_route(_routes())
     lacking = "; ".join(uplink.missing()) if connected else "this machine has no default route"
     outward, overlay = (lacking, "") if lacking else _try(user_namespace, outward=True)
     namespace = ""
@@ -94,12 +94,12 @@ def _choose(wanted: str) -> Isolation:
 
 def network_here() -> str:
     """Returns the first two numbers of the addresses of isolated hosts on this machine."""
-    return layout.choose_network(_routes())
+    return network_layout.choose_network(_routes())
 
 
 def _routes() -> str:
     try:
-        return Path(layout.ROUTES).read_text()
+        return Path(network_layout.ROUTES).read_text()
     except OSError:
         return ""
 
@@ -120,11 +120,11 @@ def _try(user_namespace: bool, outward: bool) -> tuple[str, str]:
         for file in ("hosts", "resolv.conf"):
             (folder / "files" / file).touch()
         prefix = network_here()
-        instance = layout.Instance("algo-1", layout.address_of(prefix, 1), str(folder / "tree"))
-        gateway, scratch = layout.gateway_of(prefix), str(folder / "scratch")
-        files, shown = str(folder / "files"), layout.shown_below_tmp([overlay])
-        plan = layout.Layout(user_namespace, outward, False, gateway, scratch, shown, files, (instance,))
-        plan.write(folder / layout.FILE)
+        instance = network_layout.Instance("algo-1", network_layout.address_of(prefix, 1), str(folder / "tree"))
+        gateway, scratch = network_layout.gateway_of(prefix), str(folder / "scratch")
+        files, shown = str(folder / "files"), network_layout.shown_below_tmp([overlay])
+        plan = network_layout.Layout(user_namespace, outward, False, gateway, scratch, shown, files, (instance,))
+        plan.write(folder / network_layout.FILE)
         package = str(Path(__file__).resolve().parents[4])
         try:
             done = subprocess.run(

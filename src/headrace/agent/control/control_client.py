@@ -1,0 +1,145 @@
+"""The agent's end of the control connection: keeps it up, delivers every report once, hands on the orders.
+
+A report stays in a queue until the coordinator has said that it took it in; a new connection begins with the whole
+queue. A heartbeat goes out when there is no news. When the coordinator is silent for too long, it is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+
+from headrace.agent.control.control_messages import (
+    Direction,
+    Heartbeat,
+    HostEnded,
+    Link,
+    Message,
+    Orders,
+    Refused,
+    Report,
+)
+from headrace.agent.control.grpc_transport import Connection, connect
+from headrace.instance.certificates import Certificates
+
+HEARTBEAT = 0.5
+SILENCE_LIMIT = 5.0
+RETRY = 0.05
+
+
+class CoordinatorLost(Exception):
+    """The coordinator was never reached, or is silent for too long."""
+
+
+class Client:
+    """Talks to the coordinator.
+
+    Args:
+        address: ``ip:port`` of the coordinator.
+        leader: name of its host, for messages.
+        secret: the job's secret.
+        host: name of this host.
+        start_timeout: seconds within which the coordinator must have answered for the first time.
+        obey: called with all orders that come.
+        note: writes a line into the agent's log.
+        heartbeat: makes what is sent when there is no news.
+        tls: certificates, when connections are under TLS.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        leader: str,
+        secret: bytes,
+        host: str,
+        start_timeout: float,
+        obey: Callable[[Orders], None],
+        note: Callable[[str], None],
+        heartbeat: Callable[[], Heartbeat] = Heartbeat,
+        tls: Certificates | None = None,
+    ) -> None:
+        self._tls = tls
+        self._heartbeat = heartbeat
+        self._address = address
+        self._leader = leader
+        self._link = Link(secret, Direction.TO_COORDINATOR, host, os.urandom(16))
+        self._start_timeout = start_timeout
+        self._obey = obey
+        self._note = note
+        self._queue: deque[Report] = deque()
+        self._number = 0
+        self._news = asyncio.Event()
+        self._answered = False
+        self._leaving = False
+        self._heard = time.monotonic()
+
+    def report(self, message: Message) -> None:
+        """Queues a report."""
+        self._number += 1
+        self._leaving = isinstance(message, HostEnded)
+        self._queue.append(Report(self._number, message))
+        self._news.set()
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the coordinator has taken in every report."""
+        return not self._queue
+
+    async def run(self) -> None:
+        """Talks until cancelled. Raises CoordinatorLost."""
+        self._heard = time.monotonic()
+        while True:
+            try:
+                async with connect(self._address, self._link, self._tls) as connection:
+                    sender = asyncio.ensure_future(self._send(connection))
+                    try:
+                        await self._receive(connection)
+                    finally:
+                        sender.cancel()
+                        await asyncio.gather(sender, return_exceptions=True)
+            except (ConnectionError, Refused) as error:
+                if not (self._leaving and self.delivered):  # else it has closed because all is said
+                    self._note(f"control connection to {self._address}: {error}")
+            if self._patience() <= 0:
+                raise CoordinatorLost(self._complaint())
+            await asyncio.sleep(RETRY)
+
+    def _limit(self) -> float:
+        return SILENCE_LIMIT if self._answered else self._start_timeout
+
+    def _patience(self) -> float:
+        return self._heard + self._limit() - time.monotonic()
+
+    def _complaint(self) -> str:
+        who = f"the coordinator on {self._leader} ({self._address})"
+        if self._answered:
+            return f"{who} is silent for {SILENCE_LIMIT:g} s"
+        return f"{who} did not answer within {self._start_timeout:g} s"
+
+    async def _receive(self, connection: Connection) -> None:
+        while True:
+            try:
+                orders = await asyncio.wait_for(connection.receive(), max(0.01, self._patience()))
+            except asyncio.TimeoutError:
+                raise CoordinatorLost(self._complaint()) from None
+            self._answered = True
+            self._heard = time.monotonic()
+            while self._queue and self._queue[0].number <= orders.ack:
+                self._queue.popleft()
+            self._obey(orders)
+
+    async def _send(self, connection: Connection) -> None:
+        sent = 0
+        while True:
+            self._news.clear()
+            fresh = [report for report in self._queue if report.number > sent]
+            for report in fresh or [Report(0, self._heartbeat())]:
+                await connection.send(report)
+                sent = max(sent, report.number)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), HEARTBEAT)

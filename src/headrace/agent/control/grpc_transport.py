@@ -1,0 +1,250 @@
+"""Carries sealed messages between agents and coordinator, over gRPC with plain bytes.
+
+One bidirectional stream an agent. The coordinator answers every report, and sends at once what changes; nobody polls.
+The server knows an agent by the incarnation of its first frame with a right seal and keeps to it, so a recorded
+stream cannot be played again. What has no right seal changes nothing: the stream is closed, and that is counted.
+Sizes, streams a connection and the wait for the first frame are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # programs are started by exec
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a refused connection is no news while hosts start in any order
+
+import grpc
+import grpc.aio
+
+from headrace.agent.control.control_messages import (
+    SIZE_LIMIT,
+    Direction,
+    Link,
+    Orders,
+    Refused,
+    Report,
+    decode_orders,
+    decode_report,
+    encode,
+    open_frame,
+)
+from headrace.instance.certificates import Certificates
+
+METHOD = "/headrace.Control/Talk"
+FIRST_FRAME_SECONDS = 5.0
+LAST_WRITE_SECONDS = 1.0
+_OPTIONS = [
+    ("grpc.max_receive_message_length", SIZE_LIMIT),
+    ("grpc.max_send_message_length", SIZE_LIMIT),
+    ("grpc.enable_http_proxy", 0),
+]
+_CLIENT_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_SERVER_OPTIONS = [*_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 16)]
+
+
+class Desk(Protocol):
+    """What the server needs of the coordinator's shell."""
+
+    def connected(self, host: str) -> None:
+        """An agent opened a stream."""
+
+    def disconnected(self, host: str) -> None:
+        """An agent's stream broke, and it has no other."""
+
+    def receive(self, host: str, report: Report) -> None:
+        """A report came, with a right seal and a new number of the link; it may be one that was sent before."""
+
+    def orders(self, host: str) -> Orders:
+        """What that host shall do now."""
+
+
+class ControlServer:
+    """The coordinator's port.
+
+    Args:
+        secret: the job's secret.
+        hosts: names of the job's hosts.
+        desk: takes the reports and gives the orders.
+        note: told of refused frames, in words.
+        tls: certificates, when connections are under TLS; then an agent must show one of this job too.
+
+    Attributes:
+        refused: frames that were refused.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        hosts: frozenset[str],
+        desk: Desk,
+        note: Callable[[str], None],
+        tls: Certificates | None = None,
+    ) -> None:
+        self.refused = 0
+        self._tls = tls
+        self._secret = secret
+        self._hosts = hosts
+        self._desk = desk
+        self._note = note
+        self._links: dict[str, Link] = {}
+        self._streams: dict[str, asyncio.Event] = {}
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, address: str) -> None:
+        """Listens on ``ip:port``. Raises OSError if the port is taken, or the certificates are none."""
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        service, _, method = METHOD[1:].partition("/")
+        handler = grpc.stream_stream_rpc_method_handler(self._talk)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        try:
+            if self._tls is None:
+                bound = server.add_insecure_port(address)
+            else:
+                pair = [(self._tls.key, self._tls.certificate)]
+                credentials = grpc.ssl_server_credentials(pair, self._tls.ca, require_client_auth=True)
+                bound = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from None
+        if not bound:
+            raise OSError(f"cannot listen on {address}")
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Closes the port and all streams."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+    def wake(self, host: str) -> None:
+        """Sends that host its orders now."""
+        if host in self._streams:
+            self._streams[host].set()
+
+    async def _talk(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        try:
+            data = await asyncio.wait_for(context.read(), FIRST_FRAME_SECONDS)
+            link = self._welcome(data)
+        except (Refused, asyncio.TimeoutError) as error:
+            self._refuse(context, error)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "refused")
+            return
+        host = link.host
+        wake = asyncio.Event()
+        self._streams[host] = wake  # when the agent has an older stream, that one is not written to any more
+        self._desk.connected(host)
+        writer = asyncio.ensure_future(self._write(context, link, wake))
+        writer.add_done_callback(_take_note)  # also when this handler is cancelled before it can
+        try:
+            await self._read(context, link, wake)
+        except Refused as error:
+            self._refuse(context, error)
+        finally:
+            if self._streams.get(host) is wake:
+                del self._streams[host]
+                self._desk.disconnected(host)
+            wake.set()  # gRPC does not take the end of a stream while a write is cancelled: let it finish
+            await asyncio.wait({writer}, timeout=LAST_WRITE_SECONDS)
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    def _welcome(self, data: object) -> Link:
+        if not isinstance(data, bytes):
+            raise Refused("closed before the first frame")
+        frame = open_frame(data, self._secret, Direction.TO_COORDINATOR)
+        if frame.host not in self._hosts:
+            raise Refused(f"{frame.host!r} is no host of this job")
+        link = self._links.get(frame.host) or Link(self._secret, Direction.TO_AGENT, frame.host, frame.incarnation)
+        body = link.accept(frame)
+        self._links[frame.host] = link
+        self._desk.receive(frame.host, decode_report(body))
+        return link
+
+    async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes], link: Link, wake: asyncio.Event) -> None:
+        while self._streams.get(link.host) is wake:
+            wake.set()
+            data = await context.read()
+            if not isinstance(data, bytes):
+                return
+            self._desk.receive(link.host, decode_report(link.open(data)))
+
+    async def _write(self, context: grpc.aio.ServicerContext[bytes, bytes], link: Link, wake: asyncio.Event) -> None:
+        while True:
+            await wake.wait()
+            wake.clear()
+            if self._streams.get(link.host) is not wake:
+                return
+            await context.write(link.seal(encode(self._desk.orders(link.host))))
+
+    def _refuse(self, context: grpc.aio.ServicerContext[bytes, bytes], error: Exception) -> None:
+        self.refused += 1
+        if self.refused <= 20:  # a stranger must not fill the disk
+            self._note(f"control port: refused a message from {context.peer()}: {error or 'no first frame'}")
+
+
+def _take_note(writer: asyncio.Task[None]) -> None:
+    """A write that failed means that the stream has ended, and whoever reads it finds that out."""
+    if not writer.cancelled():
+        writer.exception()
+
+
+class Connection:
+    """One stream of an agent to the coordinator."""
+
+    def __init__(self, call: grpc.aio.StreamStreamCall[bytes, bytes], link: Link) -> None:
+        self._call = call
+        self._link = link
+
+    async def send(self, report: Report) -> None:
+        """Sends one report. Raises ConnectionError."""
+        try:
+            await self._call.write(self._link.seal(encode(report)))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise ConnectionError(_reason(error)) from None
+
+    async def receive(self) -> Orders:
+        """Waits for orders. Raises ConnectionError when the stream has ended, Refused when they are not genuine."""
+        try:
+            data = await self._call.read()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise ConnectionError(_reason(error)) from None
+        if not isinstance(data, bytes):
+            raise ConnectionError("the coordinator closed the stream")
+        return decode_orders(self._link.open(data))
+
+
+@contextlib.asynccontextmanager
+async def connect(address: str, link: Link, tls: Certificates | None = None) -> AsyncIterator[Connection]:
+    """Opens a stream to the coordinator at ``ip:port``. Nothing is known to work until `receive` has returned.
+
+    Args:
+        address: of the coordinator.
+        link: this agent's end of the talk.
+        tls: certificates, when connections are under TLS.
+    """
+    if tls is None:
+        opened = grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+    else:
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+        opened = grpc.aio.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
+    async with opened as channel:
+        call = channel.stream_stream(METHOD)(wait_for_ready=True)
+        try:
+            yield Connection(call, link)
+        finally:
+            call.cancel()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name.lower()}: {error.details()}"
+    return str(error)

@@ -1,0 +1,153 @@
+"""What the coordinator knows of one host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.agent.control.control_messages import Exited, Heartbeat, StopOrder
+from headrace.agent.program_specs import is_of_mpirun
+from headrace.runs.events import Cause
+from headrace.runs.run_paths import AGENT
+
+# States of a server of the data service
+STARTING = "starting"
+READY = "ready"
+LOST = "lost"
+
+SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
+QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
+
+
+@dataclass
+class ServerState:
+    """One server of tf.data.service.
+
+    Attributes:
+        state: starting, ready or lost.
+        word: why it was down last; empty if it never was.
+        since: when that was, on the coordinator's clock.
+        version: of its TensorFlow, once it has served.
+        forgotten: that a dispatcher lost its state when it was down.
+    """
+
+    state: str = STARTING
+    word: str = ""
+    since: float = 0.0
+    version: str = ""
+    forgotten: Cause | None = None
+
+
+@dataclass
+class HostState:
+    """One host. Times are on the coordinator's clock.
+
+    Attributes:
+        name, group, address: which one, and where.
+        streams: its programs, without the data service.
+        executors: data worker processes.
+        registered: it has come.
+        connected: its agent has a stream.
+        heard: when it last said something.
+        taken: number of the last report that was taken in.
+        lost: it is given up.
+        silent: it is, because nothing was heard from it, or it heard nothing from here.
+        started: when it was told to start its programs; 0 before.
+        ready: its programs were started and listen where others wait for them.
+        programs_ended: it was told to stop, and none of its programs is left.
+        release: it was told to end before the job.
+        ended: nothing is left on it.
+        exits: how its programs ended.
+        mpirun_ended: when the launcher of its ranks ended; 0 before, or without one.
+        signs: when each program last showed a sign of life.
+        worked, sent: when it last worked, and last sent data (see `headrace.agent.metrics.activity`); 0 when not known.
+        feed: state of its feed server: starting, ready, lost; empty without one.
+        feed_word: why that was down last.
+        servers: its servers of tf.data.service by stream.
+    """
+
+    name: str
+    group: str
+    address: str
+    streams: tuple[str, ...]
+    executors: int
+    registered: bool = False
+    connected: bool = False
+    heard: float = 0.0
+    taken: int = 0
+    lost: bool = False
+    silent: bool = False
+    started: float = 0.0
+    ready: bool = False
+    programs_ended: bool = False
+    release: StopOrder | None = None
+    ended: bool = False
+    exits: dict[str, Exited] = field(default_factory=dict)
+    mpirun_ended: float = 0.0
+    signs: dict[str, float] = field(default_factory=dict)
+    worked: float = 0.0
+    sent: float = 0.0
+    feed: str = ""
+    feed_word: str = ""
+    servers: dict[str, ServerState] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """``group/host``."""
+        return f"{self.group}/{self.name}"
+
+    @property
+    def silence(self) -> str:
+        """Why it is lost when nothing was heard from it for too long, in words."""
+        if not self.registered:
+            return "did not reach the coordinator in time"
+        return f"silent for {SILENCE_LIMIT:g} s" + ("" if self.connected else ", its connection is broken")
+
+    def beats(self, beat: Heartbeat, now: float) -> None:
+        """Takes in a heartbeat."""
+        self.signs.update((stream, now - seconds) for stream, seconds in beat.quiet.items())
+        self.worked = self.worked if beat.idle is None else max(self.worked, now - beat.idle)
+        self.sent = self.sent if beat.unsent is None else max(self.sent, now - beat.unsent)
+
+    def in_doubt(self, now: float) -> bool:
+        """Whether it may be lost: its connection is broken, or it is quiet for longer than it should be."""
+        known = self.lost or self.ended or not self.registered
+        return not known and (not self.connected or now - self.heard > QUIET)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether one of its programs has not ended well."""
+        ends = [end for stream, end in self.exits.items() if not is_of_mpirun(stream)]
+        # Counted, not compared by name: which ranks are on a host is mpirun's affair.
+        return len(ends) < len(self.streams) or any(end.exit_code != 0 for end in ends)
+
+    @property
+    def idle(self) -> bool:
+        """Whether its programs have ended well and it serves nobody."""
+        return bool(self.streams) and not self.unfinished and not self.serves and not self.lost
+
+    @property
+    def serves(self) -> bool:
+        """Whether a server of the data service runs, or is to run, on it."""
+        return self.feed not in {"", LOST} or any(server.state != LOST for server in self.servers.values())
+
+
+def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: bool) -> Cause:
+    """Returns the cause, or a better one when the silence of others is blamed on them, but the leader's own cable is
+    pulled: its interface has lost its carrier, or all of several other hosts are silent.
+
+    Args:
+        hosts: all hosts.
+        leader: the coordinator's.
+        cause: the first cause so far.
+        carrier: whether the leader's network interface has one.
+    """
+    left = {host.name: host for host in hosts if not host.ended}
+    own = left.pop(leader, None)
+    if own is None or cause.host not in left or not (cause.infrastructure and left[cause.host].silent):
+        return cause
+    if carrier and (len(left) < 2 or not all(host.silent for host in left.values())):
+        return cause
+    how = "all other hosts are" if len(left) > 1 else f"{cause.host} is"
+    reason = f"cut off: {how} silent for {SILENCE_LIMIT:g} s" + ("" if carrier else ", and its own cable is pulled")
+    return Cause(reason, own.group, own.name, AGENT, infrastructure=True)

@@ -1,0 +1,122 @@
+"""Runs the coordinator on the leader's host: gives it the time and what comes in, does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from headrace.agent.control.control_messages import Orders, Report
+from headrace.agent.control.grpc_transport import ControlServer
+from headrace.agent.coordinator.budget_limits import NOTHING, Used
+from headrace.agent.coordinator.link_state import has_carrier
+from headrace.agent.coordinator.state_machine import Coordinator, Effects
+from headrace.instance.certificates import Certificates
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.lifeline import AgentGone, Command, StopJob
+from headrace.runs import Cause, EventWriter, Status
+from headrace.runs.events import JobFinished
+
+TICK = 0.1
+LEAVE_SECONDS = 1.0  # for the other agents to take their leave
+
+
+class Leader:
+    """The coordinator with a clock, a port and an event file.
+
+    Args:
+        plan: the launch plan.
+        secret: the job's secret.
+        events: the event file of the leader's host.
+        note: writes a line into the agent's log.
+        used: see `Coordinator`.
+        interface: network interface to the other hosts.
+        tls: see `ControlServer`.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        secret: bytes,
+        events: EventWriter,
+        note: Callable[[str], None],
+        interface: str,
+        used: Used = NOTHING,
+        tls: Certificates | None = None,
+    ) -> None:
+        self._plan = plan
+        self._events = events
+        self._interface = interface
+        self._offset = time.time() - time.monotonic()
+        self._connected: set[str] = set()
+        self._coordinator = Coordinator(plan, self._now(), used)
+        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, note, tls)
+
+    @property
+    def verdict(self) -> JobFinished | None:
+        """How the job ended, None while it has not."""
+        return self._coordinator.verdict
+
+    @property
+    def refused(self) -> int:
+        """Messages that the control port refused."""
+        return self._server.refused
+
+    async def start(self) -> None:
+        """Opens the control port. Raises OSError."""
+        await self._server.start(f"{self._plan.host(self._plan.leader).address}:{self._plan.ports.control}")
+
+    async def run(self) -> None:
+        """Ticks until cancelled."""
+        while True:
+            self._do(self._coordinator.tick(self._now(), has_carrier(self._interface)))
+            await asyncio.sleep(TICK)
+
+    async def close(self) -> None:
+        """Lets the other agents leave, then closes the port."""
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self._connected - {self._plan.leader} and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await self._server.stop()
+
+    def command(self, command: Command) -> None:
+        """Takes a command of the engine."""
+        match command:
+            case StopJob(reason, failed, grace):
+                status = Status.FAILED if failed else Status.STOPPED
+                self.stop(status, reason, grace)
+            case AgentGone(host, reason, deaf):
+                self._do(self._coordinator.host_gone(host, reason, self._now(), deaf))
+
+    def stop(self, status: Status, reason: str, grace: float | None = None) -> None:
+        """Stops the job."""
+        self._do(self._coordinator.stop_requested(status, Cause(reason), grace, self._now()))
+
+    # --- the server's desk ---------------------------------------------------------------------------------------
+
+    def connected(self, host: str) -> None:
+        """See `control.Desk`."""
+        self._connected.add(host)
+        self._do(self._coordinator.connected(host, self._now()))
+
+    def disconnected(self, host: str) -> None:
+        """See `control.Desk`."""
+        self._connected.discard(host)
+        self._do(self._coordinator.disconnected(host, self._now()))
+
+    def receive(self, host: str, report: Report) -> None:
+        """See `control.Desk`."""
+        self._do(self._coordinator.report(host, report, self._now()))
+
+    def orders(self, host: str) -> Orders:
+        """See `control.Desk`."""
+        return self._coordinator.orders(host)
+
+    def _do(self, effects: Effects) -> None:
+        for event in effects.records:
+            self._events.write(event)
+        for host in effects.wake:
+            self._server.wake(host)
+
+    def _now(self) -> float:
+        return time.monotonic() + self._offset

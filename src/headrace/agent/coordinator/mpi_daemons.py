@@ -1,0 +1,88 @@
+"""Which daemon mpirun wanted on which host, and how it ended: the coordinator's part. Pure.
+
+A request is known by the host that asks and a number that the host gave it, so a report that comes again changes
+nothing. Only the first host of an MPI world may ask, only for hosts of that world, and only for a daemon of Open MPI.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.agent.control.control_messages import DaemonEnd, DaemonEnded, DaemonOrder, DaemonWanted
+from headrace.agent.launchers.mpi_remote import check_daemon
+from headrace.instance.launch_plan import MPI, LaunchPlan
+
+LIMIT = 1000  # requests of one host; mpirun asks once for each of its hosts
+
+
+@dataclass(frozen=True)
+class _Daemon:
+    host: str
+    order: DaemonOrder
+    end: DaemonEnd | None = None
+
+
+class Daemons:
+    """All daemons of the job.
+
+    Args:
+        plan: the launch plan.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._plan = plan
+        self._daemons: dict[tuple[str, int], _Daemon] = {}
+        self._lost: dict[str, str] = {}
+
+    def orders_of(self, host: str) -> tuple[DaemonOrder, ...]:
+        """Daemons that a host shall have started."""
+        return tuple(each.order for each in self._daemons.values() if each.host == host)
+
+    def ends_of(self, asker: str) -> tuple[DaemonEnd, ...]:
+        """Ends of the daemons that a host had asked for."""
+        return tuple(each.end for (who, _), each in self._daemons.items() if who == asker and each.end is not None)
+
+    def wanted(self, asker: str, message: DaemonWanted) -> str:
+        """A host asks for a daemon. Returns the host whose orders have changed."""
+        key = (asker, message.number)
+        if key in self._daemons or len(self._daemons) >= LIMIT:
+            return asker
+        refusal = self._refusal(asker, message) or self._lost.get(message.host, "")
+        order = DaemonOrder(asker, message.number, message.argv, message.variables)
+        if refusal:
+            end = DaemonEnd(message.number, exit_code=255, reason=refusal)
+            self._daemons[key] = _Daemon("", order, end)
+            return asker
+        self._daemons[key] = _Daemon(message.host, order)
+        return message.host
+
+    def ended(self, host: str, message: DaemonEnded) -> str:
+        """A host says that a daemon ended. Returns the host whose orders have changed."""
+        daemon = self._daemons.get((message.asker, message.number))
+        if daemon is not None and daemon.host == host and daemon.end is None:
+            end = DaemonEnd(message.number, message.exit_code, message.signal, message.reason)
+            self._daemons[message.asker, message.number] = replace(daemon, end=end)
+        return message.asker
+
+    def lost(self, host: str, reason: str) -> set[str]:
+        """A host is lost, and its daemons with it. Returns the hosts whose orders have changed."""
+        self._lost[host] = f"{host} is lost: {reason}"
+        changed = set()
+        for (asker, number), daemon in self._daemons.items():
+            if daemon.host == host and daemon.end is None:
+                end = DaemonEnd(number, exit_code=255, reason=self._lost[host])
+                self._daemons[asker, number] = replace(daemon, end=end)
+                changed.add(asker)
+        return changed
+
+    def _refusal(self, asker: str, message: DaemonWanted) -> str:
+        world = self._plan.distribution_of(self._plan.host(asker).group)
+        if world is None or world.kind != MPI or self._plan.hosts_of(world)[0] != asker:
+            return f"{asker} runs no mpirun"
+        if message.host not in self._plan.hosts_of(world):
+            return f"{message.host!r} is no host of this MPI world"
+        try:
+            check_daemon(message.argv)
+        except ValueError as error:
+            return str(error)
+        return ""

@@ -1,0 +1,426 @@
+"""The job's state machine: what the agents report goes in, what they shall do and what is recorded comes out.
+
+    WAITING    for every host to register; any order, bounded by the plan's start_timeout
+    RUNNING    the programs run; groups start when those are ready that they depend on (see `readiness`), hosts whose
+               programs are done and that serve nobody are released
+    SETTLING   something failed; a moment is given to what failed with it, to name the first cause (see `firstcause`)
+    STOPPING   the outcome is decided and never changes; programs are stopped first, then the data service, so that a
+               trainer that saves its work on SIGTERM still gets batches
+    FINISHED   every host has ended, or did not end in time
+
+Success has one door: every program of the completion groups exited with 0 while the job was RUNNING or SETTLING
+without a suspect. Every other way into STOPPING carries a cause.
+
+Pure: no clock, socket, thread or file. `now` is seconds since the epoch on a clock that does not go back. Whoever
+drives it calls `tick` about ten times a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from headrace.agent.control.control_messages import (
+    DaemonEnded,
+    DaemonWanted,
+    ExecutorLost,
+    Exited,
+    FeedDown,
+    FeedUp,
+    Heartbeat,
+    Hello,
+    HostEnded,
+    Message,
+    Orders,
+    ProgramsEnded,
+    Ready,
+    Report,
+    ServerDown,
+    ServerUp,
+    StopOrder,
+)
+from headrace.agent.coordinator.budget_limits import NOTHING, Allowance, Used
+from headrace.agent.coordinator.data_services import Serving
+from headrace.agent.coordinator.first_cause import WINDOW, Kind, Suspect, first_of, suspect_of
+from headrace.agent.coordinator.host_state import (
+    LOST,
+    READY,
+    SILENCE_LIMIT,
+    STARTING,
+    HostState,
+    ServerState,
+    whose_cable,
+)
+from headrace.agent.coordinator.mpi_daemons import Daemons
+from headrace.agent.coordinator.mpi_outcome import unfinished_worlds
+from headrace.agent.coordinator.readiness import startable, waits_in_vain
+from headrace.agent.coordinator.stall import stalled
+from headrace.agent.program_specs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, mpi_peers
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.tfdata import tf_data_servers
+from headrace.processes.process_table import name_of_exit
+from headrace.runs.events import (
+    Cause,
+    DataWorkerLost,
+    Event,
+    FeedReady,
+    HostLost,
+    HostRegistered,
+    HostReleased,
+    JobFinished,
+    JobStarted,
+    JobStopping,
+    Status,
+)
+from headrace.runs.run_paths import AGENT
+
+FAILURE_GRACE = 5.0  # after a failure nobody waits longer than this for the others
+STOP_MARGIN = 4.0  # seconds beyond the grace within which a host must have ended
+PAUSE = 2.0  # a longer time without a tick means that this very process stood still, not the others
+
+
+class Phase(Enum):
+    """Where the job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SETTLING = "settling"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+
+
+@dataclass
+class Effects:
+    """What shall be done now.
+
+    Attributes:
+        records: events of the job, in order.
+        wake: hosts whose orders have changed.
+    """
+
+    records: list[Event] = field(default_factory=list)
+    wake: set[str] = field(default_factory=set)
+
+
+class Coordinator:
+    """See the module. Every method that takes `now` returns the effects of one event.
+
+    Args:
+        plan: the launch plan.
+        now: when the coordinator began.
+        used: what is used up already of time and money.
+
+    Attributes:
+        phase: where the job is.
+        verdict: the end, when the phase is FINISHED.
+    """
+
+    def __init__(self, plan: LaunchPlan, now: float, used: Used = NOTHING) -> None:
+        self.phase = Phase.WAITING
+        self.verdict: JobFinished | None = None
+        self._plan = plan
+        self._began = now
+        self._allowance = Allowance(plan, used, now)
+        self._ticked = now
+        self._carrier = True
+        self._started = 0.0
+        self._settle_until = 0.0
+        self._stop_until = 0.0
+        self._suspects: list[Suspect] = []
+        self._outcome: tuple[Status, Cause | None] = (Status.FAILED, None)
+        self._stop: StopOrder | None = None
+        self._daemons = Daemons(plan)
+        self._hosts: dict[str, HostState] = {}
+        for host in plan.hosts:
+            executors = plan.group(host.group).feed_executors
+            streams = expected_streams(plan, host.name)
+            state = HostState(host.name, host.group, host.address, streams, executors, heard=now)
+            state.feed = STARTING if executors else ""
+            state.servers = {server.stream: ServerState() for server in tf_data_servers(plan, host.name)}
+            self._hosts[host.name] = state
+        self._serving = Serving(plan, self._hosts)
+
+    # --- what the hosts shall do -------------------------------------------------------------------------------
+
+    def orders(self, name: str) -> Orders:
+        """Returns all that a host shall do now."""
+        host = self._hosts[name]
+        stop = self._stop or host.release
+        if host.lost:
+            stop = StopOrder("this host was given up", grace=0.0, feed=True)
+        return Orders(
+            ack=host.taken,
+            start=host.started > 0,
+            feed_generation=self._serving.generation,
+            feed=self._serving.feed,
+            daemons=self._daemons.orders_of(name),
+            daemon_ends=self._daemons.ends_of(name),
+            stop=stop,
+            verdict=self.verdict.status if self.verdict else None,
+        )
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def connected(self, name: str, now: float) -> Effects:
+        """A host opened a stream."""
+        self._hosts[name].connected = True
+        self._hosts[name].heard = now
+        return Effects(wake={name})
+
+    def disconnected(self, name: str, now: float) -> Effects:
+        """A host's stream broke. It may come back within the limit of silence."""
+        self._hosts[name].connected = False
+        return self._advance(Effects(), now)
+
+    def report(self, name: str, report: Report, now: float) -> Effects:
+        """A host reported. What was taken in before is ignored."""
+        host = self._hosts[name]
+        host.heard = now
+        effects = Effects()
+        if isinstance(report.message, Heartbeat):
+            host.beats(report.message, now)
+        elif report.number == host.taken + 1 and not host.lost:
+            host.taken = report.number
+            self._take(host, report.message, effects, now)
+        return self._advance(effects, now)
+
+    def host_gone(self, name: str, reason: str, now: float, deaf: bool = False) -> Effects:
+        """Somebody who knows says that a host's agent is gone; `deaf`: it gave up, for it heard nothing from here."""
+        effects = Effects()
+        host = self._hosts[name]
+        self._lose(host, host.silence if deaf else reason, effects, now, silent=deaf)
+        return self._advance(effects, now)
+
+    def stop_requested(self, status: Status, cause: Cause, grace: float | None, now: float) -> Effects:
+        """The job shall stop, or shall stop faster.
+
+        Args:
+            status: how a job that runs shall end: Stopped or Failed.
+            cause: why.
+            grace: seconds between SIGTERM and SIGKILL; None for the plan's. A later request can only shorten it.
+            now: the time.
+        """
+        effects = Effects()
+        wanted = self._plan.stop_grace if grace is None else grace
+        if self._stop is None:
+            if self._suspects:
+                self._decide(effects, now)
+            else:
+                self._begin_stop(status, cause, wanted, effects, now)
+        if self._stop is not None and wanted < self._stop.grace:
+            self._order_stop(wanted, self._stop.feed or not wanted, effects, now)
+        return self._advance(effects, now)
+
+    def tick(self, now: float, carrier: bool = True) -> Effects:
+        """Time passed. `carrier`: whether the network interface of this host has one."""
+        gap, self._ticked = now - self._ticked, now
+        self._carrier = carrier
+        if gap > PAUSE:
+            for host in self._hosts.values():
+                host.heard += gap
+        effects = Effects()
+        for host in self._hosts.values():
+            if host.registered and not host.ended and now - host.heard > SILENCE_LIMIT:
+                self._lose(host, host.silence, effects, now, silent=True)
+        return self._advance(effects, now)
+
+    # --- reports -------------------------------------------------------------------------------------------------
+
+    def _take(self, host: HostState, message: Message, effects: Effects, now: float) -> None:
+        match message:
+            case Hello():
+                host.registered = True
+                effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
+            case Exited():
+                host.exits[message.stream] = message
+                host.mpirun_ended = now if message.stream == MPIRUN else host.mpirun_ended
+                killed = message.signal is not None and not message.stopped
+                if killed and message.stream == TORCHRUN and self._goes_on_without(host):
+                    self._lose(host, f"torchrun was {name_of_exit(None, message.signal)}", effects, now)
+                elif message.exit_code != 0 and not message.stopped:
+                    self._suspect(suspect_of(host.group, host.name, message), now)
+            case DaemonWanted():
+                effects.wake.add(self._daemons.wanted(host.name, message))
+            case DaemonEnded():
+                effects.wake.add(self._daemons.ended(host.name, message))
+            case FeedUp():
+                host.executors = message.executors
+                self._serving.feed_is(host, READY)
+                effects.wake.update(self._hosts)
+                effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
+            case FeedDown():
+                self._feed_lost(host, f"feed server {message.reason}", message.gone, effects, now)
+            case ExecutorLost():
+                reason = f"data worker process {message.reason}"
+                self._worker_lost(host, reason, message.replaced, effects, now)
+            case ServerUp():
+                event, skew = self._serving.server_up(host, message, now)
+                effects.records.append(event)
+                if skew is not None:
+                    self._suspect(Suspect(Kind.SILENT, now, skew), now)
+            case ServerDown():
+                self._server_lost(host, message, effects, now)
+            case Ready():
+                host.ready = True
+            case ProgramsEnded():
+                host.programs_ended = True
+            case HostEnded():
+                if host.release is not None:
+                    effects.records.append(HostReleased(t=now, group=host.group, host=host.name))
+                    self._allowance.released(host.name, now)
+                elif self._stop is None:  # nobody had asked it to: its engine or platform ends this host
+                    self._lose(host, "its agent was told to end", effects, now)
+                host.programs_ended = host.ended = True
+
+    def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
+        self._serving.feed_is(host, LOST if gone else STARTING, reason)
+        effects.wake.update(self._hosts)
+        self._worker_lost(host, reason, not gone, effects, now)
+
+    def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
+        self._serving.server_down(host, message, now)
+        self._worker_lost(host, f"{message.stream} {message.reason}", not message.gone, effects, now, message.stream)
+
+    def _worker_lost(
+        self, host: HostState, reason: str, replaced: bool, effects: Effects, now: float, stream: str = ""
+    ) -> None:
+        """Records who was lost, and suspects him when the job cannot go on."""
+        over = self._serving.over() if any(each.unfinished for each in self._hosts.values()) else None
+        if self._stop is None:
+            recovered = replaced and over is None
+            event = DataWorkerLost(host.group, host.name, reason, recovered, stream, over is not None, t=now)
+            effects.records.append(event)
+        if over is not None:
+            self._suspect(Suspect(Kind.SILENT, now, over), now)
+
+    def _lose(self, host: HostState, reason: str, effects: Effects, now: float, silent: bool = False) -> None:
+        if host.lost or host.ended:
+            return
+        host.lost, host.silent = True, silent
+        # When its connection broke is not known better than by its last word.
+        at = now if host.connected else host.heard
+        effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
+        if host.unfinished and not self._goes_on_without(host):
+            cause = Cause(reason, host.group, host.name, AGENT, infrastructure=True)
+            self._suspect(Suspect(Kind.SILENT, at, cause), now)
+        effects.wake |= self._daemons.lost(host.name, reason)
+        if host.feed:
+            self._feed_lost(host, f"host lost: {reason}", True, effects, now)
+        for name, server in host.servers.items():
+            if server.state != LOST:
+                self._server_lost(host, ServerDown(name, f"host lost: {reason}", True), effects, now)
+
+    def _goes_on_without(self, host: HostState) -> bool:
+        return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
+
+    # --- decisions -----------------------------------------------------------------------------------------------
+
+    def _suspect(self, suspect: Suspect, now: float) -> None:
+        if self.phase in {Phase.WAITING, Phase.RUNNING}:
+            self.phase = Phase.SETTLING
+            self._settle_until = now + WINDOW
+        if self.phase is Phase.SETTLING:
+            self._suspects.append(suspect)
+
+    def _advance(self, effects: Effects, now: float) -> Effects:
+        if self.phase is Phase.WAITING:
+            self._wait(effects, now)
+        if self.phase is Phase.RUNNING:
+            self._watch(effects, now)
+        if self.phase is Phase.SETTLING and now >= self._settle_until and not self._in_doubt(now):
+            self._decide(effects, now)
+        if self.phase is Phase.STOPPING:
+            self._await_end(effects, now)
+        return effects
+
+    def _wait(self, effects: Effects, now: float) -> None:
+        missing = [host for host in self._hosts.values() if not host.registered and not host.lost]
+        if not missing:
+            self.phase = Phase.RUNNING
+            self._started = now
+            effects.records.append(JobStarted(t=now))
+        elif now - self._began > self._plan.start_timeout:
+            names = ", ".join(host.place for host in missing)
+            reason = f"did not come within {self._plan.start_timeout:g} s; waited for: {names}"
+            cause = Cause(reason, missing[0].group, missing[0].name, AGENT, infrastructure=True)
+            self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
+
+    def _watch(self, effects: Effects, now: float) -> None:
+        plan = self._plan
+        self._start_groups(effects, now)
+        wanted = plan.completion_groups or tuple(name for world in plan.distributions for name in world.groups)
+        complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
+        left = [host for host in complete if not (host.lost and self._goes_on_without(host))]
+        if left and not any(host.unfinished for host in left):
+            self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)
+            return
+        for suspect in unfinished_worlds(plan, self._hosts, now):
+            self._suspect(suspect, now)
+        if (used_up := self._allowance.exceeded(self._started, now)) is not None:
+            self._begin_stop(Status.STOPPED, used_up, plan.stop_grace, effects, now)
+        elif (vain := waits_in_vain(plan, self._hosts, now)) is not None:
+            self._begin_stop(Status.FAILED, vain, FAILURE_GRACE, effects, now)
+        elif (stall := stalled(complete, plan.stall_after, now, self._serving.missing())) is not None:
+            self._begin_stop(Status.FAILED, stall, FAILURE_GRACE, effects, now)
+        else:
+            self._release_idle(effects)
+
+    def _start_groups(self, effects: Effects, now: float) -> None:
+        for group in startable(self._plan, self._hosts):
+            for name in group.hosts:
+                self._hosts[name].started = now
+            effects.wake.update(group.hosts)
+
+    def _release_idle(self, effects: Effects) -> None:
+        for host in self._hosts.values():
+            needed = any(self._hosts[name].unfinished for name in mpi_peers(self._plan, host.name))
+            if host.idle and not needed and host.release is None and host.name != self._plan.leader:
+                host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
+                effects.wake.add(host.name)
+
+    def _in_doubt(self, now: float) -> bool:
+        """Whether it is not known of a host if it is lost: it may be the cause."""
+        return any(host.in_doubt(now) for host in self._hosts.values())
+
+    def _decide(self, effects: Effects, now: float) -> None:
+        first = first_of(self._suspects)
+        cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
+        blame = self._serving.blame(cause.last_lines)
+        if first.kind is not Kind.SILENT and blame is not None:
+            then = f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}"
+            cause = msgspec.structs.replace(blame, reason=blame.reason + then)
+        self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
+
+    def _begin_stop(self, status: Status, cause: Cause | None, grace: float, effects: Effects, now: float) -> None:
+        self.phase = Phase.STOPPING
+        self._outcome = (status, cause)
+        if status is Status.FAILED:
+            grace = min(grace, FAILURE_GRACE, self._plan.stop_grace)
+        reason = str(cause) if cause else "the completion groups are done"
+        effects.records.append(JobStopping(t=now, reason=reason, status=status))
+        self._order_stop(grace, False, effects, now)
+
+    def _order_stop(self, grace: float, feed: bool, effects: Effects, now: float) -> None:
+        cause = self._outcome[1]
+        self._stop = StopOrder(str(cause) if cause else "the job is complete", grace, feed)
+        self._stop_until = now + grace + STOP_MARGIN
+        effects.wake.update(self._hosts)
+
+    def _await_end(self, effects: Effects, now: float) -> None:
+        assert self._stop is not None
+        live = [host for host in self._hosts.values() if host.registered and not host.lost]
+        if not self._stop.feed and all(host.programs_ended or not host.streams for host in live):
+            self._order_stop(self._stop.grace, True, effects, now)
+        waiting = [host for host in live if not host.ended]
+        if waiting and now < self._stop_until:
+            return
+        for host in waiting:
+            host.lost = True
+            reason = f"did not stop within {self._stop.grace + STOP_MARGIN:g} s"
+            effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
+        self.phase = Phase.FINISHED
+        self.verdict = JobFinished(t=now, status=self._outcome[0], cause=self._outcome[1])
+        effects.records.append(self.verdict)
+        effects.wake.update(self._hosts)

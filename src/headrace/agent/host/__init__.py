@@ -1,0 +1,1 @@
+"""What an agent does on its host: starts, watches and ends programs and data servers."""

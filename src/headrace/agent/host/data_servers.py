@@ -1,0 +1,181 @@
+"""The data services of one host: its feed server and its servers of tf.data.service, and what they use."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.agent.control.control_messages import ExecutorLost, FeedDown, FeedUp, Message, ServerDown, ServerUp
+from headrace.agent.host.oom_kills import MemoryKills
+from headrace.agent.host.process import Running
+from headrace.agent.host.programs import HostPrograms
+from headrace.agent.host.restarted_server import KeptServer
+from headrace.agent.metrics.activity import Activity
+from headrace.agent.program_specs import FEED, programs_of, service_argv
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.tfdata import DISPATCHER
+from headrace.processes.process_table import TICKS, look
+from headrace.runs import MetricWriter, RunPaths, Stream
+from headrace.runs.metric_records import ServiceSecond
+
+INTERVAL = 1.0
+IMPORT_SECONDS = 180.0  # for TensorFlow to be imported: 4 s on an idle machine, a minute on a busy one with cold disks
+SILENCE = 20.0  # seconds without a word of a tf.data server, which speaks every second
+
+
+class _FeedStatus(msgspec.Struct):
+    """A status line of the feed server, see headrace.feed.serve."""
+
+    event: str
+    executors: int = 0
+    pid: int = 0
+    reason: str = ""
+    replaced: bool = False
+
+
+class _TfStatus(msgspec.Struct):
+    """A status line of a tf.data server, see headrace.agent.host.tf_data_server."""
+
+    event: str
+    version: str = ""
+    reason: str = ""
+    tasks: int | None = None
+    workers: int | None = None
+    sent: int | None = None
+
+
+_feed_status = msgspec.json.Decoder(_FeedStatus)
+_tf_status = msgspec.json.Decoder(_TfStatus)
+
+
+class HostServices:
+    """Keeps the servers of a host.
+
+    Args:
+        plan: the launch plan.
+        host: name of the host.
+        programs: starts them.
+        paths: where their metrics go.
+        report: tells the coordinator.
+        note: writes a line into the agent's log.
+        memory: knows whom the kernel killed for memory.
+        folder: where the dispatcher keeps its state.
+        activity: told what its servers send.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        host: str,
+        programs: HostPrograms,
+        paths: RunPaths,
+        report: Callable[[Message], None],
+        note: Callable[[str], None],
+        memory: MemoryKills,
+        folder: str,
+        activity: Activity,
+    ) -> None:
+        self._plan = plan
+        self._host = host
+        self._programs = programs
+        self._report = report
+        self._memory = memory
+        self._folder = folder
+        self._activity = activity
+        self._servers: dict[str, KeptServer] = {}
+        self._said: dict[str, _TfStatus] = {}
+        self._metrics: dict[str, MetricWriter] = {}
+        for spec in programs_of(plan, host):
+            if spec.is_feed:
+                start, take, down = self._starter(FEED), self._take_feed, self._feed_down
+                self._servers[FEED] = KeptServer("feed server", start, take, down, note, plan.start_timeout)
+            elif spec.is_service:
+                where = Stream(plan.host(host).group, host, spec.stream)
+                self._metrics[spec.stream] = MetricWriter(paths.metrics(where))
+                self._servers[spec.stream] = self._tf_server(spec.stream, note)
+
+    def start(self) -> None:
+        """Starts all of them."""
+        for server in self._servers.values():
+            server.start()
+
+    def stop(self) -> None:
+        """From now on their ends are wanted."""
+        for server in self._servers.values():
+            server.stop()
+
+    def running(self) -> list[Running]:
+        """Returns those that run."""
+        each = (server.running for server in self._servers.values())
+        return [running for running in each if running is not None and not running.ended.is_set()]
+
+    def sample(self) -> None:
+        """Writes what each tf.data server uses."""
+        for stream, writer in self._metrics.items():
+            server, said = self._servers[stream], self._said.get(stream)
+            process = look(server.running.pid) if server.running and not server.running.ended.is_set() else None
+            if process is not None:
+                writer.write(
+                    ServiceSecond(
+                        t=time.time(),
+                        stream=stream,
+                        role="dispatcher" if stream == DISPATCHER else "worker",
+                        cpu=process.ticks / TICKS,
+                        rss=process.resident,
+                        restarts=server.starts - 1,
+                        tasks=said.tasks if said else None,
+                        workers=said.workers if said else None,
+                        sent=said.sent if said else None,
+                    )
+                )
+
+    async def watch(self) -> None:
+        """Samples until cancelled."""
+        while self._metrics:
+            self.sample()
+            await asyncio.sleep(INTERVAL)
+
+    def close(self) -> None:
+        """Closes the metric files."""
+        for writer in self._metrics.values():
+            writer.close()
+
+    def _starter(self, stream: str) -> Callable[[int, Callable[[], None]], Running]:
+        def start(status_fd: int, on_end: Callable[[], None]) -> Running:
+            self._said.pop(stream, None)
+            argv = service_argv(self._plan, self._host, stream, self._folder, status_fd)
+            return self._programs.launch_service(stream, argv, status_fd, on_end)
+
+        return start
+
+    def _take_feed(self, line: bytes) -> None:
+        status = _feed_status.decode(line)
+        if status.event == "ready":
+            self._servers[FEED].ready()
+            self._report(FeedUp(status.executors))
+        elif status.event == "executor_lost":
+            self._report(self._memory.explain(ExecutorLost(f"{status.pid} {status.reason}", status.replaced)))
+
+    def _feed_down(self, reason: str, gone: bool) -> None:
+        self._report(FeedDown(reason, gone))
+
+    def _tf_server(self, stream: str, note: Callable[[str], None]) -> KeptServer:
+        def take(line: bytes) -> None:
+            status = _tf_status.decode(line)
+            if status.event == "ready":
+                self._servers[stream].ready()
+                self._report(ServerUp(stream, status.version))
+            elif status.event == "failed":
+                self._servers[stream].hopeless(status.reason)
+            if status.sent is not None:
+                self._activity.sent(stream, status.sent)
+            self._said[stream] = status
+
+        def down(reason: str, gone: bool) -> None:
+            self._report(ServerDown(stream, reason, gone, self._servers[stream].refused))
+
+        limit = max(IMPORT_SECONDS, self._plan.start_timeout)
+        return KeptServer(stream, self._starter(stream), take, down, note, limit, SILENCE)

@@ -1,0 +1,155 @@
+"""The agent's end of `proxy`: a Unix socket on which launchers ask for the programs that they would start.
+
+The socket is abstract: nothing of it is left in the file system, whatever is killed. A caller must be of the agent's
+own user and know the job's secret; what is not so is refused before anything of it is looked at. Time and bytes of the
+first line are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from headrace.agent.host.launcher_proxy import NOT_REACHED, uid_of_peer
+
+FIRST_LINE_SECONDS = 5.0
+LINE_LIMIT = 16 << 20  # Linux gives a process 2 MiB of arguments and variables; JSON may need six bytes for one
+NAME_LIMIT = 107  # bytes of an abstract name, less the leading zero byte
+
+
+def socket_name(run_id: str, host: str) -> str:
+    """Returns the name of the socket of a host, ``@`` first."""
+    name = f"headrace/{run_id}/{host}/agent"
+    if len(name.encode()) > NAME_LIMIT:
+        name = "headrace/" + hashlib.sha256(name.encode()).hexdigest()[:40]
+    return f"@{name}"
+
+
+class Caller:
+    """A proxy that waits for the end of its program.
+
+    Attributes:
+        on_signal: called with the number of a signal that the proxy got.
+        on_gone: called when the proxy ended before it was answered.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.on_signal: Callable[[int], None] = lambda _: None
+        self.on_gone: Callable[[], None] = lambda: None
+        self._writer = writer
+        self.answered = False
+
+    def answer(self, exit_code: int | None = None, number: int | None = None, says: str = "") -> None:
+        """Tells the proxy how its program ended; it ends the same way.
+
+        Args:
+            exit_code, number: exit code or signal, one of them.
+            says: what it prints to its standard error.
+        """
+        if not self.answered and not self._writer.is_closing():
+            answer = {"exit_code": exit_code, "signal": number, "says": says}
+            self._writer.write(json.dumps(answer).encode() + b"\n")
+        self.answered = True
+
+    def refuse(self, reason: str) -> None:
+        """The program cannot be run."""
+        self.answer(NOT_REACHED, says=f"error: {reason}")
+
+
+class Port:
+    """The socket.
+
+    Args:
+        name: see `socket_name`.
+        secret: the job's secret.
+        serve: called with each request and its caller; ValueError refuses it.
+        note: told of refused callers, in words.
+
+    Attributes:
+        refused: how many callers were refused.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        secret: bytes,
+        serve: Callable[[Mapping[str, object], Caller], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.refused = 0
+        self._name = name
+        self._secret = secret.hex()
+        self._serve = serve
+        self._note = note
+        self._server: asyncio.AbstractServer | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Listens. Raises OSError."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind("\0" + self._name.removeprefix("@"))
+        except OSError:
+            listener.close()
+            raise
+        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=LINE_LIMIT)
+
+    async def close(self) -> None:
+        """Closes the socket and all connections."""
+        if self._server is not None:
+            self._server.close()
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        try:
+            await self._talk(reader, writer)
+        finally:
+            self._talks.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = Caller(writer)
+        try:
+            request = await asyncio.wait_for(self._first_line(reader, writer), FIRST_LINE_SECONDS)
+        except (PermissionError, asyncio.TimeoutError) as error:
+            self.refused += 1
+            if self.refused <= 20:  # a stranger must not fill the disk
+                self._note(f"agent's socket: refused a caller: {str(error) or 'it said nothing'}")
+            return
+        try:
+            self._serve(request, caller)
+        except ValueError as error:
+            caller.refuse(str(error))
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                with contextlib.suppress(ValueError):
+                    caller.on_signal(int(line))
+        if not caller.answered:
+            caller.answered = True
+            caller.on_gone()
+
+    async def _first_line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, object]:
+        uid = uid_of_peer(writer.get_extra_info("socket"))
+        if uid != os.getuid():
+            raise PermissionError(f"it is of user {uid}")
+        try:
+            request = json.loads(await reader.readline())
+        except (ValueError, ConnectionError, RecursionError):
+            raise PermissionError("no request") from None
+        secret = request.pop("secret", None) if isinstance(request, dict) else None
+        if not isinstance(secret, str) or not hmac.compare_digest(secret.encode(), self._secret.encode()):
+            raise PermissionError("it does not know the job's secret")
+        return dict(request)

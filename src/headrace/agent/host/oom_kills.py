@@ -1,0 +1,108 @@
+"""Tells a program that the kernel killed for memory from one that somebody else killed.
+
+The kernel's counter of the host rises before the process ends. Every SIGKILL that is explained takes one from the
+rise; what is left stands for `RECENT` seconds, so that a rank that fails because its child was killed can say so, and
+a later SIGKILL of another origin is not taken for one of the kernel's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.agent.control.control_messages import ExecutorLost, Message
+from headrace.processes.oom import FD_VARIABLE, OomCounter, format_bytes, oom_words
+from headrace.processes.process_table import name_of_exit
+
+RECENT = 5.0
+INTERVAL = 1.0
+_KILLED = name_of_exit(None, signal.SIGKILL)
+
+
+class MemoryKills:
+    """The out-of-memory kills of this host.
+
+    Args:
+        limit: bytes that the host may use; 0 means no limit.
+        note: writes a line into the agent's log.
+        counter: the kernel's counter; by default that of $HEADRACE_OOM_FD, None without one.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        note: Callable[[str], None],
+        counter: OomCounter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = limit
+        self._note = note
+        self._counter = counter or _inherited_counter()
+        self._clock = clock
+        self._seen = 0
+        self._news = 0  # kills that nothing was explained with
+        self._risen = 0.0  # when the counter rose last
+        if self._counter is not None:
+            with contextlib.suppress(OSError, ValueError):  # it will be noted when it is needed
+                self._seen = self._counter.read()  # an earlier attempt of the job may have had kills in the same group
+
+    def of_program(self, exit_code: int | None, number: int | None) -> str:
+        """Returns how a program ended, in words, when the kernel's lack of memory has to do with it; else nothing.
+
+        Args:
+            exit_code, number: one is set: its exit code, or the signal that ended it.
+        """
+        if not self._look() or exit_code == 0:
+            return ""
+        if number == signal.SIGKILL:
+            self._news -= 1
+            return oom_words(self._limit)
+        killed, self._news = self._news, 0
+        how = name_of_exit(exit_code, number)
+        processes = "one of its processes" if killed == 1 else f"{killed} of its processes"
+        of = f" ({format_bytes(self._limit)})" if self._limit else ""
+        return f"{how}, after the kernel had killed {processes} for memory (OOM): the instance's limit{of} was reached"
+
+    def explain(self, message: Message) -> Message:
+        """Returns a message; that of a lost data worker process says so if the kernel killed it for memory."""
+        if isinstance(message, ExecutorLost) and _KILLED in message.reason and self._look():
+            self._news -= 1
+            words = oom_words(self._limit)
+            return msgspec.structs.replace(message, reason=message.reason.replace(_KILLED, words))
+        return message
+
+    async def watch(self) -> None:
+        """Keeps the time of the last rise until cancelled."""
+        while self._counter is not None:
+            self._look()
+            await asyncio.sleep(INTERVAL)
+
+    def _look(self) -> int:
+        """Returns the recent kills that nothing was explained with."""
+        if self._counter is None:
+            return 0
+        try:
+            kills = self._counter.read()
+        except (OSError, ValueError) as error:
+            self._note(f"the kernel's count of out-of-memory kills cannot be read any more: {error}")
+            self._counter = None
+            return 0
+        if kills > self._seen:
+            self._note(f"the kernel has killed {kills - self._seen} processes of this instance for memory (OOM)")
+            self._news += kills - self._seen
+            self._seen, self._risen = kills, self._clock()
+        elif self._clock() - self._risen > RECENT:
+            self._news = 0
+        return self._news
+
+
+def _inherited_counter() -> OomCounter | None:
+    descriptor = os.environ.get(FD_VARIABLE)
+    return OomCounter(int(descriptor)) if descriptor else None

@@ -1,0 +1,248 @@
+"""One operating-system process of a host: its start, its output and its end.
+
+Output is read whenever there is some and goes into the program's log, so a program never waits for a full pipe,
+whatever it writes. `Reaper` takes in every child that ended, also those that were only adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.agent.control.control_messages import LAST_LINE_BYTES, LAST_LINES
+from headrace.agent.host.line_splitter import LineSplitter
+from headrace.processes.process_table import Process, describe_exit, is_running, reap, send
+from headrace.processes.sigterm_tree import ask_to_end
+from headrace.processes.spawn import spawn
+from headrace.runs import LogWriter
+
+CHUNK = 1 << 18
+PIPE_BYTES = 1 << 20
+
+OnLines = Callable[[list[bytes]], None]
+
+
+class Pump:
+    """Moves what comes out of one pipe into a log.
+
+    Args:
+        descriptor: the reading end; it is closed at its end.
+        letter: ``o`` or ``e``, see `LogWriter`.
+        log: the program's log.
+        tail: gets the last lines.
+        on_lines: called with the lines too.
+
+    Attributes:
+        heard: when something came last (time.monotonic).
+    """
+
+    def __init__(
+        self, descriptor: int, letter: str, log: LogWriter, tail: deque[bytes], on_lines: OnLines = lambda _: None
+    ) -> None:
+        self.heard = time.monotonic()
+        self._descriptor = descriptor
+        self._letter = letter
+        self._log = log
+        self._tail = tail
+        self._on_lines = on_lines
+        self._splitter = LineSplitter()
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+        with contextlib.suppress(OSError):  # a bigger pipe is a favour, not a need
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._loop.add_reader(descriptor, self._read)
+
+    def _read(self) -> bool:
+        """Moves one chunk. Returns whether there may be more."""
+        try:
+            data = os.read(self._descriptor, CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self.heard = time.monotonic()
+            self.write(self._splitter.feed(data, time.monotonic()))
+            return True
+        self.close()
+        return False
+
+    def drain(self) -> None:
+        """Moves what is in the pipe now, and what has no newline yet."""
+        for _ in range(2 * PIPE_BYTES // CHUNK):  # a descendant may go on writing
+            if self._descriptor < 0 or not self._read():
+                break
+        self.write(self._splitter.end())
+
+    def close(self) -> None:
+        """Closes the pipe."""
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self.write(self._splitter.end())
+
+    def write(self, lines: list[bytes]) -> None:
+        """Writes lines as if they had come out of the pipe."""
+        if lines:
+            self._tail.extend(line[:LAST_LINE_BYTES] for line in lines[-LAST_LINES:])
+            self._log.write_line(self._letter, b"\n".join(lines) + b"\n")
+            self._on_lines(lines)
+
+
+class Running:
+    """A program that was started.
+
+    Args:
+        stream: its name.
+        argv, env, cwd, pass_fds, cpus: see `spawn`.
+        log: where its output goes.
+        on_lines: called with the lines of its output too.
+
+    Attributes:
+        pid: its process.
+        exit_code, signal: one of them is set when it has ended.
+        reason: how it ended, when more is known than code and signal.
+        told: it was told to stop.
+        ended: set when it has ended.
+        tail: its last lines.
+
+    Raises:
+        OSError: no process could be made.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        log: LogWriter,
+        pass_fds: Sequence[int] = (),
+        cpus: Sequence[int] = (),
+        on_lines: OnLines = lambda _: None,
+    ) -> None:
+        self.stream = stream
+        self.argv = tuple(argv)
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.reason = ""
+        self.told = False
+        self.ended = asyncio.Event()
+        self.tail: deque[bytes] = deque(maxlen=LAST_LINES)
+        self._asked: list[Process] = []
+        out, out_end = os.pipe()
+        err, err_end = os.pipe()
+        try:
+            self._process = spawn(
+                argv, env=env, cwd=cwd, tied=True, stdout=out_end, stderr=err_end, pass_fds=pass_fds, cpus=cpus
+            )
+        except OSError:
+            os.close(out)
+            os.close(err)
+            raise
+        finally:
+            os.close(out_end)
+            os.close(err_end)
+        self.pid = self._process.pid
+        self._pumps = [Pump(end, letter, log, self.tail, on_lines) for end, letter in ((out, "o"), (err, "e"))]
+
+    @property
+    def heard(self) -> float:
+        """When it last wrote something (time.monotonic)."""
+        return max(pump.heard for pump in self._pumps)
+
+    def send(self, number: int) -> None:
+        """Sends a signal to its main process, if that has not ended. It counts as told to stop."""
+        self.told = self.told or not self.ended.is_set()
+        self.forward(number)
+
+    def forward(self, number: int) -> None:
+        """Sends a signal that does not mean to stop."""
+        if not self.ended.is_set():  # not reaped yet, so the pid is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Asks it to end: SIGTERM to its main process and to what that would not tell; see `ask_to_end`."""
+        if not self.ended.is_set():  # not reaped yet, so the pid is still its own
+            self.told = True
+            self._asked = ask_to_end(self.pid)
+
+    def kill(self) -> None:
+        """Ends its main process, and whatever else of it was asked to end."""
+        if not self.ended.is_set():
+            self.told = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        for process in self._asked:
+            send(process, signal.SIGKILL)
+
+    @property
+    def answering(self) -> bool:
+        """Whether a process that was asked to end, or its main process, still runs."""
+        return not self.ended.is_set() or any(is_running(each.pid, each.start) for each in self._asked)
+
+    def give_up(self) -> None:
+        """Ends its main process as a failure: it does not count as told to stop."""
+        self.forward(signal.SIGKILL)
+
+    def say(self, line: str) -> None:
+        """Writes a line into its log, and to its last lines."""
+        self._pumps[1].write([line.encode()])
+
+    def finish(self, status: int) -> None:
+        """Takes the wait status of its main process. Its output so far is in the log afterwards."""
+        self.exit_code, self.signal = describe_exit(status)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        for pump in self._pumps:
+            pump.drain()
+        self.ended.set()
+
+    def close(self) -> None:
+        """Closes its pipes; what a descendant writes from here on is lost."""
+        for pump in self._pumps:
+            pump.close()
+
+
+class Started(Protocol):
+    """What `Reaper` needs of a process."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    def finish(self, status: int) -> None:
+        """It has ended."""
+
+
+class Reaper:
+    """Takes in children that ended."""
+
+    def __init__(self) -> None:
+        self._children: dict[int, tuple[Started, Callable[[], None]]] = {}
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Children that were started here and have not ended."""
+        return frozenset(self._children)
+
+    def watch(self, child: Started, on_exit: Callable[[], None]) -> None:
+        """Calls `on_exit` after `child.finish`."""
+        self._children[child.pid] = (child, on_exit)
+
+    def reap(self) -> None:
+        """Takes in those that have ended by now."""
+        for pid, status in reap():
+            known = self._children.pop(pid, None)
+            if known is not None:
+                child, on_exit = known
+                child.finish(status)
+                on_exit()

@@ -1,0 +1,178 @@
+"""Variables and arguments of the programs of one host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from headrace.agent.host import launcher_proxy
+from headrace.agent.program_specs import ProgramSpec, feed_hosts, program_argv
+from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
+from headrace.instance.certificates import certificate_files
+from headrace.instance.entry import make_executable
+from headrace.instance.environment import TF_DATA_SERVICE
+from headrace.instance.launch_plan import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
+from headrace.instance.lifeline import COST, RUN_ID, SCRATCH, SPENT
+from headrace.instance.machine import VISIBLE_GPUS
+from headrace.instance.tfconfig import tf_config
+from headrace.instance.tfdata import is_tf_data
+from headrace.instance.torchrun import torchrun_command, torchrun_variables
+from headrace.processes.oom import FD_VARIABLE
+
+FEED_VARIABLE = "HEADRACE_FEED"
+METRICS_VARIABLE = "HEADRACE_METRICS"
+TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
+PROXY_OF_RANK = (
+    sys.executable,
+    "-I",
+    "-S",
+    launcher_proxy.__file__,
+    "rank",
+)  # what a launcher starts in place of a rank
+_OURS = (
+    SCRATCH,
+    SPENT,
+    COST,
+    FEED_VARIABLE,
+    METRICS_VARIABLE,
+    TF_DATA_SERVICE,
+    FD_VARIABLE,
+    TLS_CA_VARIABLE,
+    "GRPC_ENABLE_FORK_SUPPORT",
+    "GRPC_VERBOSITY",
+)
+
+
+class HostVariables:
+    """What the programs of a host get to know.
+
+    With $HEADRACE_SCRATCH every program has a TMPDIR of its host, which is removed with all that is in it when the
+    host ends: a program that was killed cannot remove its temporary files itself.
+
+    Args:
+        plan: the launch plan.
+        host: name of the host.
+    """
+
+    def __init__(self, plan: LaunchPlan, host: str) -> None:
+        self._plan = plan
+        self._me = plan.host(host)
+        scratch = os.environ.get(SCRATCH)
+        self._scratch = Path(scratch) / host if scratch else None
+        self._environment: Environment | None = None
+        self._variables: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Reads the host's tree; done while the other hosts are still coming. Raises what `Environment` raises."""
+        inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
+        user = self._plan.environment_of(self._me.group)
+        environment = Environment(self._me.base_dir, environ=inherited | user)
+        variables = self._know(environment, inherited)
+        if self._scratch is not None and "TMPDIR" not in self._plan.environment_of(self._me.group):
+            self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            variables["TMPDIR"] = str(self._scratch)
+        if not self._plan.command_of(self._me.group):
+            with contextlib.suppress(OSError):  # then its start says what is wrong
+                make_executable(self._plan.entry_point_of(self._me.group), environment.paths().code)
+
+    def _know(self, environment: Environment, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What every program of the host inherits and gets; returned to be added to."""
+        self._environment = environment
+        self._variables = {**inherited, **program_variables(environment, self._plan, inherited=inherited)}
+        self._variables[RUN_ID] = self._plan.run_id
+        return self._variables
+
+    @classmethod
+    def set_over(cls, plan: LaunchPlan, spec: ProgramSpec, environment: Environment) -> tuple[str, ...]:
+        """Returns which of the user's variables a program does not get, as headrace gives them another value. Pure.
+
+        What headrace adds to (PATH, PYTHONPATH) is not among them.
+
+        Args:
+            plan: the launch plan.
+            spec: a rank or script, or its launcher.
+            environment: its host's.
+        """
+        group = environment.current_instance_group
+        marks = {name: f"<{name}>" for name in plan.environment_of(group)}
+        marked = msgspec.structs.replace(
+            plan,
+            environment=marks,
+            groups=tuple(msgspec.structs.replace(each, environment={}) for each in plan.groups),
+        )
+        variables = cls(marked, environment.current_host)
+        variables._know(environment, {})
+        seen = variables.of_program(spec, Path())
+        return tuple(name for name, mark in marks.items() if mark not in seen.get(name, ""))
+
+    def argv(self, spec: ProgramSpec) -> list[str]:
+        """Returns the command line of a rank, script or launcher."""
+        if spec.is_torchrun:
+            return torchrun_command(self._plan, self._me.name, PROXY_OF_RANK, self.python)
+        return self._command()
+
+    @property
+    def scratch(self) -> str:
+        """Directory of the host's temporary files, which is removed with the host; empty if there is none."""
+        return str(self._scratch or "")
+
+    @property
+    def python(self) -> str:
+        """Interpreter of the host's programs."""
+        return self._plan.python_of(self._me.group) or sys.executable
+
+    def _command(self) -> list[str]:
+        """The command line of the user's program."""
+        assert self._environment is not None
+        arguments = hyperparameter_arguments(self._environment.hyperparameters)
+        return program_argv(self._plan, self._me.group, arguments, self.python, self._environment.paths().code)
+
+    def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
+        """Returns the variables of a rank or script.
+
+        Args:
+            spec: the program.
+            metrics: its metric file.
+        """
+        variables = dict(self._variables)
+        variables |= self._of_distribution(spec)
+        if feed_hosts(self._plan):
+            variables[FEED_VARIABLE] = str(channel_dir(self._me.base_dir) / FEED_NAME)
+            if self._plan.encrypt:
+                variables[TLS_CA_VARIABLE] = str(certificate_files(self._me.base_dir).ca)
+        variables[METRICS_VARIABLE] = str(metrics)
+        return variables
+
+    def _of_distribution(self, spec: ProgramSpec) -> dict[str, str]:
+        world = self._plan.distribution_of(self._me.group)
+        cores = len(self._me.cpus) or len(os.sched_getaffinity(0))
+        if spec.is_torchrun:
+            return torchrun_variables(self._plan, self._me.name, cores=cores)
+        if spec.local_rank is None or world is None:
+            return {}
+        if world.kind == MULTI_WORKER_MIRRORED:
+            return {"TF_CONFIG": tf_config(self._plan, self._me.name)}
+        return torch_distributed_variables(self._plan, self._me.name, spec.local_rank, cores=cores)
+
+    def of_service(self, stream: str, metrics: Path) -> dict[str, str]:
+        """Returns the variables of a server of the data service. TensorFlow's do not take the ranks' GPUs.
+
+        Args:
+            stream: the server's.
+            metrics: its metric file.
+        """
+        gpus = {VISIBLE_GPUS: "-1"} if is_tf_data(stream) else {}
+        return self._variables | {METRICS_VARIABLE: str(metrics)} | gpus
+
+    def remove_scratch(self) -> None:
+        """Removes the temporary files of the host's programs."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            with contextlib.suppress(OSError):  # other hosts still have theirs, or the supervisor was first
+                self._scratch.parent.rmdir()

@@ -1,0 +1,179 @@
+"""A server that the agent keeps running: starts it, reads its status lines, starts it again when it dies, in a budget.
+
+A server that dies is started again `RESTARTS` times, after a short pause that grows. One that was ready for
+`FORGIVEN_AFTER` seconds has its budget back. When the budget is used up the server is gone for good. A server that is
+not ready in time, or that has promised to speak every second and is silent, is killed: that counts as a death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from headrace.agent.host.process import Running
+from headrace.processes.process_table import name_of_exit
+
+PAUSES = (0.1, 0.5, 1.0)  # seconds before the first, second and third new start
+RESTARTS = len(PAUSES)
+FORGIVEN_AFTER = 60.0
+_LINE_LIMIT = 1 << 16
+
+
+class KeptServer:
+    """Keeps one server of a host running.
+
+    Args:
+        name: what it is called in messages.
+        start: starts it; gets the descriptor for its status lines and a function to call when it has ended.
+        take: takes a status line of it; ValueError says what is wrong with it.
+        down: told that it ended without being asked to: why, and whether it is gone for good.
+        note: writes a line into the agent's log.
+        ready_within: seconds after which a server that is not ready is killed.
+        silent_after: seconds without a status line after which a server that was ready is killed; 0 means never.
+
+    Attributes:
+        running: its process; None when none could be started.
+        starts: how often it was started.
+        refused: it said itself that it cannot run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[int, Callable[[], None]], Running],
+        take: Callable[[bytes], None],
+        down: Callable[[str, bool], None],
+        note: Callable[[str], None],
+        ready_within: float,
+        silent_after: float = 0.0,
+    ) -> None:
+        self.running: Running | None = None
+        self.starts = 0
+        self._name = name
+        self._start = start
+        self._take = take
+        self._down = down
+        self._note = note
+        self._ready_within = ready_within
+        self._silent_after = silent_after
+        self._loop = asyncio.get_running_loop()
+        self._restarts = 0
+        self._ready_since: float | None = None
+        self._heard = 0.0
+        self.refused = False
+        self._stopping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._status = -1
+        self._rest = b""
+        self._reason = ""
+
+    def start(self) -> None:
+        """Starts the server."""
+        self.starts += 1
+        self._ready_since = None
+        self._rest = b""
+        self._reason = ""
+        end = -1
+        try:
+            self._status, end = os.pipe()
+            os.set_blocking(self._status, False)
+            self.running = self._start(end, self._ended)
+        except OSError as error:
+            self.running = None
+            self._died(f"could not be started: {error.strerror or error}")
+            return
+        finally:
+            if end >= 0:
+                os.close(end)
+        self._loop.add_reader(self._status, self._read)
+        late = f"was not ready within {self._ready_within:g} s"
+        self._timer = self._loop.call_later(self._ready_within, self._kill, late)
+
+    def ready(self) -> None:
+        """It says that it serves."""
+        self._cancel_timer()
+        self._ready_since = time.monotonic()
+        if self._silent_after:
+            self._listen(0)
+
+    def hopeless(self, reason: str) -> None:
+        """It says why it cannot run: it is not started again."""
+        self.refused = True
+        self._reason = reason
+
+    def stop(self) -> None:
+        """From now on its end is wanted."""
+        self._stopping = True
+        self._cancel_timer()
+
+    def _read(self) -> None:
+        self._heard = time.monotonic()
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._status, _LINE_LIMIT)
+            if not data:
+                self._close_status()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-_LINE_LIMIT:]
+        for line in lines:
+            try:
+                self._take(line)
+            except ValueError as error:
+                self._note(f"{self._name}: status line {line[:200]!r}: {error}")
+
+    def _listen(self, missed: int) -> None:
+        """Looks whether it still speaks. One look too late may be this process's own fault, so it takes two."""
+        missed = missed + 1 if time.monotonic() - self._heard > self._silent_after else 0
+        if missed > 1:
+            self._kill(f"was silent for {self._silent_after:g} s")
+        else:
+            self._timer = self._loop.call_later(1.0, self._listen, missed)
+
+    def _kill(self, reason: str) -> None:
+        self._timer = None
+        if self.running is not None:
+            self._reason = reason
+            self.running.kill()
+
+    def _ended(self) -> None:
+        if self._status >= 0:
+            self._read()
+        assert self.running is not None
+        ended = self.running.reason or name_of_exit(self.running.exit_code, self.running.signal)
+        self._died(self._reason or ended)
+
+    def _died(self, reason: str) -> None:
+        self._cancel_timer()
+        self._close_status()
+        if self._stopping:
+            return
+        if self._ready_since is not None and time.monotonic() - self._ready_since > FORGIVEN_AFTER:
+            self._restarts = 0
+        gone = self.refused or self._restarts >= RESTARTS
+        self._down(reason, gone)
+        if self.refused:
+            self._note(f"{self._name} {reason}; it is given up")
+        elif gone:
+            self._note(f"{self._name} {reason}; it was started {RESTARTS + 1} times and is given up")
+        else:
+            self._note(f"{self._name} {reason}; starting it again in {PAUSES[self._restarts]:g} s")
+            self._timer = self._loop.call_later(PAUSES[self._restarts], self._again)
+            self._restarts += 1
+
+    def _again(self) -> None:
+        if not self._stopping:
+            self.start()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_status(self) -> None:
+        if self._status >= 0:
+            self._loop.remove_reader(self._status)
+            os.close(self._status)
+            self._status = -1

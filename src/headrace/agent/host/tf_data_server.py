@@ -1,0 +1,157 @@
+"""Runs one server of tf.data.service: a dispatcher, or a worker.
+
+    python -m headrace.agent.host.tf_data_server --port 7072 --work-dir DIR --status-fd 5
+    python -m headrace.agent.host.tf_data_server --port 7073 --dispatcher 10.77.0.1:7072 --address 10.77.0.2:7073 \
+        --status-fd 5
+
+On `--status-fd` it writes one JSON object a line:
+
+    {"event": "ready", "version": "2.21.0"}
+    {"event": "alive", "workers": 2}            every second; a worker says its "tasks" and the bytes that it "sent"
+    {"event": "failed", "reason": "..."}        it cannot run, and will not when it is started again
+
+SIGTERM ends it, once it serves with exit code 0: whoever reads from it has ended by then. TensorFlow is imported here
+and nowhere else in the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from headrace.agent.host.tcp_sent import BytesSent
+
+INTERVAL = 1.0
+
+
+class CannotRun(Exception):
+    """This server cannot run here, however often it is started."""
+
+
+def check_port(port: int) -> None:
+    """Raises CannotRun when somebody listens on the port.
+
+    TensorFlow's server shares its port with any other that allows it, so that two jobs would mix their data.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+            probe.listen(1)
+        except OSError as error:
+            why = "is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            raise CannotRun(f"port {port} {why}") from None
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    """Returns whole milliseconds, at least one; None for TensorFlow's own default."""
+    return None if seconds is None else max(1, round(seconds * 1000))
+
+
+def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str, int]]]:
+    """Starts the server. Returns TensorFlow's version, and a function that says what the server has to do.
+
+    Raises:
+        CannotRun: no TensorFlow, or no port.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise CannotRun(
+            f"cannot import tensorflow in {sys.executable}: {error}; install it there (pip install tensorflow), "
+            "or name it in the group's requirements"
+        ) from None
+    check_port(given.port)  # again: the import takes seconds, and another job may have come
+    service = tf.data.experimental.service
+    server: Any
+    if given.dispatcher:
+        config = service.WorkerConfig(given.dispatcher, worker_address=given.address, port=given.port, protocol="grpc")
+        server = service.WorkerServer(config)
+        name, count = "tasks", getattr(server, "_num_tasks", None)
+    else:
+        if given.work_dir:
+            os.makedirs(given.work_dir, mode=0o700, exist_ok=True)  # noqa: PTH103  (a text all the way)
+        config = service.DispatcherConfig(
+            port=given.port,
+            protocol="grpc",
+            work_dir=given.work_dir or None,
+            fault_tolerant_mode=bool(given.work_dir),
+            worker_timeout_ms=milliseconds(given.worker_timeout),
+            job_gc_timeout_ms=milliseconds(given.job_gc_timeout),
+            job_gc_check_interval_ms=milliseconds(given.job_gc_check_interval),
+        )
+        server = service.DispatchServer(config)
+        name, count = "workers", getattr(server, "_num_workers", None)
+
+    sent = BytesSent(given.port) if given.dispatcher else None
+
+    def load(keep: Any = server) -> dict[str, int]:  # the server ends with the last reference to it
+        told = {} if sent is None else {"sent": sent.look()}
+        return told if count is None else {name: int(count()), **told}
+
+    return str(tf.__version__), load
+
+
+def run(given: argparse.Namespace, tell: Callable[[dict[str, object]], None]) -> None:
+    """Serves until SIGTERM. Raises CannotRun."""
+    check_port(given.port)  # before the import
+    # Until it serves SIGTERM ends it as any process: a worker waits for its dispatcher where no handler in Python runs.
+    version, load = start_server(given)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    tell({"event": "ready", "version": version})
+    never = threading.Event()
+    while not never.wait(INTERVAL):
+        tell({"event": "alive", **load()})
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.agent.host.tf_data_server",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--port", type=int, required=True, help="TCP port, on all addresses")
+    parser.add_argument("--dispatcher", default="", help="address:port of the dispatcher: this is a worker")
+    parser.add_argument("--address", default="", help="address:port at which trainers reach this worker")
+    parser.add_argument("--work-dir", default="", help="where a dispatcher keeps its state; it goes on from it")
+    parser.add_argument("--worker-timeout", type=float, default=None, help="seconds, see DispatcherConfig")
+    parser.add_argument("--job-gc-timeout", type=float, default=None, help="seconds, see DispatcherConfig")
+    parser.add_argument("--job-gc-check-interval", type=float, default=None, help="seconds, see DispatcherConfig")
+    parser.add_argument("--nice", type=int, default=0, help="niceness")
+    parser.add_argument("--status-fd", type=int, default=None, help="descriptor for status lines")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Entry point of the module. Returns the exit code."""
+    given = _arguments()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in a terminal is the agent's business
+    if given.nice:
+        os.nice(given.nice)
+    if given.status_fd is not None:
+        os.set_inheritable(given.status_fd, False)
+
+    def tell(status: dict[str, object]) -> None:
+        if given.status_fd is not None:
+            with contextlib.suppress(BrokenPipeError):  # the agent is gone, and this process follows it
+                os.write(given.status_fd, json.dumps(status).encode() + b"\n")
+
+    try:
+        run(given, tell)
+    except CannotRun as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        tell({"event": "failed", "reason": str(error)})
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

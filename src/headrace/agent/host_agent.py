@@ -1,0 +1,399 @@
+"""The agent of one host: obeys the coordinator's orders, reports what happens, and leaves nothing behind.
+
+What ends a host: an order to stop; a SIGTERM to the agent; the loss of the coordinator; the loss of the engine's
+supervisor. In every case the programs get SIGTERM and time, then SIGKILL, then whatever they left running is ended,
+and the agent goes. If the agent itself is killed, the kernel kills its programs (see `bootstrap`) and the engine's
+supervisor ends what they leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from headrace.agent.control.control_client import Client, CoordinatorLost
+from headrace.agent.control.control_messages import Heartbeat, Hello, HostEnded, Orders, ProgramsEnded, Ready, StopOrder
+from headrace.agent.coordinator.budget_limits import used_before
+from headrace.agent.coordinator.leader import Leader
+from headrace.agent.coordinator.readiness import is_waited_for
+from headrace.agent.host.data_servers import HostServices
+from headrace.agent.host.feed_file import write_feed_file
+from headrace.agent.host.kill_leftovers import end_leftovers
+from headrace.agent.host.liveness import quiet_times, until_listens
+from headrace.agent.host.oom_kills import MemoryKills
+from headrace.agent.host.process import Reaper, Running
+from headrace.agent.host.program_environment import HostVariables
+from headrace.agent.host.programs import HostPrograms
+from headrace.agent.host.terminate import all_ended, end_programs
+from headrace.agent.launchers.elastic_torchrun import ElasticHost
+from headrace.agent.launchers.mpi_host import MpiHost
+from headrace.agent.metrics.activity import Activity
+from headrace.agent.metrics.sampler import Measuring
+from headrace.agent.program_specs import (
+    expected_streams,
+    is_in_elastic_world,
+    is_in_mpi_world,
+    is_launcher,
+    programs_of,
+)
+from headrace.instance.certificates import read_certificates
+from headrace.instance.environment import Environment
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.lifeline import COORDINATOR_LOST, CommandReader, StopJob
+from headrace.processes.process_table import descendants
+from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream
+from headrace.runs.run_paths import AGENT
+
+ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
+FEED_GRACE = 5.0
+LAUNCHER_GRACE = (
+    3.0  # for torchrun, mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
+)
+LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
+
+
+class HostAgent:
+    """See the module.
+
+    Args:
+        plan: the launch plan.
+        host: name of this host.
+        secret: the job's secret.
+        lifeline: whether standard input is the engine's lifeline.
+    """
+
+    def __init__(self, plan: LaunchPlan, host: str, secret: bytes, lifeline: bool) -> None:
+        self.plan = plan
+        self.me = plan.host(host)
+        self.group = plan.group(self.me.group)
+        self._paths = RunPaths(Path(self.me.record_dir))
+        self._events = EventWriter(self._paths.events(host))
+        self._log = LogWriter(self._paths.log(self._stream(AGENT)))
+        self._variables = HostVariables(plan, host)
+        self._memory = MemoryKills(self.me.memory, self.note)
+        self._activity = Activity()
+        self._measuring = Measuring(plan, host, self._paths, self.note, self._activity)
+        self._reaper = Reaper()
+        self._feed_generation = 0
+        self._started = False
+        self._stop: StopOrder | None = None
+        self._stop_at = 0.0  # when SIGKILL is due
+        self._stop_changed = asyncio.Event()
+        self._verdict: Status | None = None
+        self._deaf = False  # the coordinator is lost
+        self._ended = asyncio.Event()
+        self._released = asyncio.Event()
+        self._told_to_leave = False
+        self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lifeline = lifeline
+        self._supervisor = os.getppid()
+        tls = read_certificates(self.me.base_dir) if plan.encrypt else None
+        led = plan.leader == host
+        self._leader: Leader | None = None
+        if led:
+            interface = Environment(self.me.base_dir).network_interface_name
+            self._leader = Leader(plan, secret, self._events, self.note, interface, used_before(os.environ), tls)
+        leader = plan.host(plan.leader)
+        address = f"{leader.address}:{plan.ports.control}"
+        self._client = Client(
+            address=address,
+            leader=f"{leader.group}/{leader.name}",
+            secret=secret,
+            host=host,
+            start_timeout=plan.start_timeout,
+            obey=self.obey,
+            note=self.note,
+            heartbeat=self._heartbeat,
+            tls=tls,
+        )
+        self._programs = HostPrograms(
+            plan,
+            host,
+            self._paths,
+            self._events,
+            self._variables,
+            self._reaper,
+            self._client.report,
+            self.note,
+            self._memory,
+            self._measuring.take,
+        )
+        self._programs.on_end = self._program_ended
+        self._services = HostServices(
+            plan,
+            host,
+            self._programs,
+            self._paths,
+            self._client.report,
+            self.note,
+            self._memory,
+            self._variables.scratch or self.me.base_dir,
+            self._activity,
+        )
+        self._mpi: MpiHost | None = None
+        if is_in_mpi_world(plan, host):
+            self._mpi = MpiHost(
+                plan, host, secret, self._programs, self._client.report, self.note, self._variables.scratch
+            )
+        self._elastic: ElasticHost | None = None
+        if is_in_elastic_world(plan, host):
+            self._elastic = ElasticHost(plan, host, secret, self._programs, self._client.report, self.note)
+
+    def note(self, text: str) -> None:
+        """Writes a line into the agent's own log."""
+        self._log.write_line("o", text.encode(errors="replace"))
+
+    async def run(self) -> int:
+        """Runs the host to its end. Returns the exit code: 0 if the job is complete, COORDINATOR_LOST if that was."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        if self._lifeline:
+            self._watch_lifeline()
+        if self._leader is not None:
+            await self._leader.start()
+            self._task(self._leader.run())
+        self._task(self._talk())
+        self._client.report(Hello(self.group.name))
+        self._task(self._measuring.run())
+        self._task(self._memory.watch())
+        self._task(self._services.watch())
+        self._variables.prepare()
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.ranks.open()
+        await self._until_crash(self._ended.wait())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
+        self._measuring.close()
+        if self._leader is not None:
+            await self._close_leader(self._leader)
+        for launcher in (self._mpi, self._elastic):
+            if launcher is not None:
+                await launcher.ranks.close()
+        while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=0.1)
+            self._tasks = [task for task in self._tasks if not task.done()]
+        self._services.close()
+        self._programs.close_logs()
+        self._log.close()
+        self._events.close()
+        released = self._stop is not None and self._stop.leave
+        if released or self._verdict is Status.COMPLETED:
+            return 0
+        return COORDINATOR_LOST if self._deaf else 1
+
+    async def _until_crash(self, work: Coroutine[object, object, object]) -> None:
+        """Waits for the work. Raises what any task of this agent raised."""
+        task = asyncio.ensure_future(work)
+        try:
+            both: set[asyncio.Future[object]] = {task, cast("asyncio.Future[object]", self._crashed)}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if self._crashed.done():
+                self._crashed.result()
+        finally:
+            task.cancel()
+
+    async def _last_word(self) -> None:
+        while not (self._released.is_set() or (self._told_to_leave and self._client.delivered)):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._released.wait(), 0.05)
+
+    # --- orders --------------------------------------------------------------------------------------------------
+
+    def obey(self, orders: Orders) -> None:
+        """Does what the coordinator wants and is not done yet."""
+        if orders.feed_generation > self._feed_generation and orders.feed and self.group.entry_point:
+            self._feed_generation = orders.feed_generation
+            try:
+                write_feed_file(self.plan, self.me.name, orders)
+            except OSError as error:
+                self.note(f"cannot write feed.json: {error}")
+        if orders.stop is not None:
+            self.stop(orders.stop)
+        elif orders.start and not self._started and self._stop is None:
+            self._start_programs()
+        if self._mpi is not None:
+            self._mpi.obey(orders)
+        if orders.verdict is not None:
+            self._verdict = orders.verdict
+            self._released.set()
+
+    def stop(self, order: StopOrder) -> None:
+        """Stops the host, or stops it faster."""
+        due = time.monotonic() + order.grace
+        first = self._stop is None
+        self._stop_at = due if first else min(self._stop_at, due)
+        feed = order.feed or (self._stop is not None and self._stop.feed)
+        if first:
+            self.note(f"stopping: {order.reason}")
+            for launcher in (self._mpi, self._elastic):
+                if launcher is not None:
+                    launcher.ranks.stopping = True
+        self._stop = msgspec.structs.replace(order, feed=feed)
+        self._told_to_leave = self._told_to_leave or order.leave
+        self._stop_changed.set()
+        if first:
+            self._task(self._stop_host())
+
+    def _signalled(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._leader is not None:
+            # An engine with a lifeline stops the job through that. A signal then is nobody's wish that the job stops:
+            # the job's own program may have sent it to process 1 of its host.
+            status = Status.FAILED if self._lifeline else Status.STOPPED
+            self._leader.stop(status, f"the agent of {self.me.name} was told to stop by {name}")
+        else:
+            self._told_to_leave = True
+            self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
+
+    def _abandoned(self, reason: str) -> None:
+        """Nobody directs this host any more."""
+        if self._leader is not None and self._leader.verdict is None:
+            self._leader.stop(Status.FAILED, reason, min(ORPHAN_GRACE, self.plan.stop_grace))
+        self.stop(StopOrder(reason, min(ORPHAN_GRACE, self.plan.stop_grace), feed=True))
+
+    # --- programs ------------------------------------------------------------------------------------------------
+
+    def _start_programs(self) -> None:
+        self._started = True
+        self._services.start()
+        for spec in programs_of(self.plan, self.me.name):
+            if spec.is_service:
+                continue
+            if spec.is_mpirun and self._mpi is not None:
+                self._programs.start_by(spec.stream, self._mpi.start_mpirun)
+            elif spec.is_torchrun and self._elastic is not None:
+                self._programs.start_by(spec.stream, self._elastic.start_torchrun)
+            else:
+                self._programs.start(spec)
+        if is_waited_for(self.plan, self.group.name):
+            self._task(self._report_ready())
+
+    async def _report_ready(self) -> None:
+        if self.group.ready.port:
+            await until_listens(self.me.address, self.group.ready.port)
+        self._client.report(Ready())
+
+    def _heartbeat(self) -> Heartbeat:
+        def files(stream: str) -> list[Path]:
+            where = self._stream(stream)
+            return [self._paths.log(where), self._paths.metrics(where)]
+
+        wanted = self.plan.stall_after or self.plan.tf_data
+        if not wanted:
+            return Heartbeat()
+        return Heartbeat(quiet_times(self._programs.running, files), self._activity.idle(), self._activity.unsent())
+
+    def _program_ended(self) -> None:
+        if not self._programs.entry_running() and self._stop is None:
+            self._task(self._clear())
+
+    # --- stop ----------------------------------------------------------------------------------------------------
+
+    async def _stop_host(self) -> None:
+        self._services.stop()
+        entry = [each for each in self._programs.entry_running() if not is_launcher(each.stream)]
+        await self._end(entry, float("inf"))
+        if expected_streams(self.plan, self.me.name):
+            self._client.report(ProgramsEnded())
+        while self._stop is not None and not self._stop.feed:
+            self._stop_changed.clear()
+            await self._stop_changed.wait()
+        launchers = self._programs.entry_running()
+        if launchers:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(all_ended(launchers), min(LAUNCHER_GRACE, self._stop_at - time.monotonic()))
+            await self._end(self._programs.entry_running(), 1.0)
+        await self._end(self._services.running(), FEED_GRACE)
+        await self._clear()
+        self._programs.close_pipes()
+        self._variables.remove_scratch()
+        self._client.report(HostEnded())
+        self._ended.set()
+
+    async def _end(self, programs: list[Running], at_most: float) -> None:
+        limit = time.monotonic() + at_most
+        await end_programs(
+            programs, lambda: min(self._stop_at, limit) - time.monotonic(), self._stop_changed, self.note
+        )
+
+    async def _clear(self) -> None:
+        """Ends what the programs left running: whatever descends from this agent and is not one of its programs."""
+        alive = [each.pid for each in self._programs.running.values() if not each.ended.is_set()]
+        left = await end_leftovers(lambda: descendants(os.getpid(), without=alive), self._reaper.reap)
+        if left:
+            self.note(f"{left} processes that the programs had left running were killed")
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    async def _talk(self) -> None:
+        try:
+            await self._client.run()
+        except CoordinatorLost as error:
+            self._deaf = True
+            self._released.set()  # there will be no last word
+            self.note(str(error))
+            self._abandoned(str(error))
+
+    async def _close_leader(self, leader: Leader) -> None:
+        verdict = leader.verdict
+        if verdict is not None and verdict.status is Status.FAILED and verdict.cause is not None:
+            self._programs.write_failure("\n".join([str(verdict.cause), *verdict.cause.last_lines]))
+        await leader.close()
+
+    def _watch_lifeline(self) -> None:
+        loop = asyncio.get_running_loop()
+        reader = CommandReader()
+        os.set_blocking(0, False)
+
+        def read() -> None:
+            try:
+                data = os.read(0, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                loop.remove_reader(0)
+                self._abandoned("the engine's supervisor died")
+                return
+            for command in reader.feed(data):
+                if self._leader is not None:
+                    self._leader.command(command)
+                elif isinstance(command, StopJob):
+                    grace = self.plan.stop_grace if command.grace is None else command.grace
+                    self._released.set()  # the engine speaks to this host itself because the coordinator is gone
+                    self.stop(StopOrder(command.reason, grace, feed=True))
+
+        loop.add_reader(0, read)
+        self._task(self._watch_parent())
+
+    async def _watch_parent(self) -> None:
+        """Notices the supervisor's death when somebody else holds the lifeline's other end."""
+        while os.getppid() == self._supervisor:
+            await asyncio.sleep(0.5)
+        self._abandoned("the engine's supervisor died")
+
+    def _task(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._task_done)
+        self._tasks.append(task)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None and not self._crashed.done():
+                self._crashed.set_exception(error)
+
+    def _stream(self, name: str) -> Stream:
+        return Stream(self.group.name, self.me.name, name)

@@ -1,0 +1,25 @@
+"""Launchers that start ranks in headrace's place: torchrun (elastic) and mpirun.
+
+MPI: mpirun on the first host of a world, its daemons on the others, the ranks as programs of their own hosts.
+
+    the first host's agent ─▶ launch ─▶ mpirun ─▶ proxy daemon HOST ... ─▶ agent ─▶ coordinator ─▶ HOST's agent ─▶ orted
+    mpirun, orted ─▶ proxy rank ─▶ the agent of that host ─▶ the user's program
+
+mpirun needs neither ssh nor keys: its ``plm_rsh_agent`` is `headrace.agent.host.launcher_proxy`, which asks the agent
+of its host, and the request travels on the control connection. What mpirun and its daemons start on a host is the same proxy; the
+rank itself is started by that host's agent. So a rank has that host's variables, its output has a log of its own, and
+its exit code or signal is known, however mpirun puts it.
+
+    elastic_torchrun   torchrun on this host, and the ranks that it wants
+    launched_ranks     what torchrun and MPI have in common
+    mpi_command        the command line of mpirun, for the versions that are known (pure)
+    mpi_launch         runs in place of mpirun until everything is known, then becomes it
+    mpi_remote         the daemon's command line as mpirun hands it to ssh, without a shell (pure)
+    mpi_variables      the variables of a rank: its host's, and those that mpirun gives it (pure)
+    mpi_host           the agent's part
+
+The coordinator's part is `coordinator.mpi_daemons` (which daemon was wanted by whom, and how it ended) and
+`coordinator.mpi_outcome` (what the end of mpirun means).
+
+This package imports nothing when it is imported.
+"""

@@ -1,0 +1,107 @@
+"""Ranks that a launcher asks for: what MPI and an elastic torchrun have in common on one host.
+
+The launcher starts proxies (see `proxy`) where it believes to start ranks. A proxy asks at the host's socket, and the
+rank is started as a program of the agent: tied to it, watched, with a log of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.agent.host import launcher_proxy
+from headrace.agent.host.launcher_socket import Caller, Port, socket_name
+from headrace.agent.host.process import Running
+from headrace.agent.host.programs import HostPrograms
+from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
+
+
+class HostRanks:
+    """See the module.
+
+    Args:
+        plan: the launch plan.
+        host: name of this host.
+        secret: the job's secret.
+        programs: starts programs.
+        serve: takes a proxy's request; raises ValueError to refuse it.
+        note: writes a line into the agent's log.
+
+    Attributes:
+        me: this host in the plan.
+        stopping: whether the host is being stopped; nothing is started then.
+        running: the last program of each rank, also when it has ended.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        host: str,
+        secret: bytes,
+        programs: HostPrograms,
+        serve: Callable[[Mapping[str, object], Caller], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.me: HostPlan = plan.host(host)
+        self.stopping = False
+        self.running: dict[str, Running] = {}
+        self._programs = programs
+        self._serve = serve
+        self._name = socket_name(plan.run_id, host)
+        self._port = Port(self._name, secret, self._served, note)
+        self._checks: list[asyncio.TimerHandle] = []
+
+    async def open(self) -> None:
+        """Opens the socket for proxies. Raises OSError."""
+        await self._port.open()
+
+    async def close(self) -> None:
+        """Closes it, and forgets the checks."""
+        for check in self._checks:
+            check.cancel()
+        await self._port.close()
+
+    def check_later(self, seconds: float, check: Callable[[Running], None], launcher: Running) -> None:
+        """Looks at a launcher that has not asked for a rank after some seconds, and still runs then."""
+
+        def look() -> None:
+            if not self.running and not self.stopping and not launcher.ended.is_set():
+                check(launcher)
+
+        self._checks.append(asyncio.get_running_loop().call_later(seconds, look))
+
+    def proxy_variables(self) -> dict[str, str]:
+        """Variables by which a proxy finds this host's socket."""
+        return {
+            launcher_proxy.AGENT_VARIABLE: self._name,
+            launcher_proxy.SECRET_VARIABLE: str(channel_dir(self.me.base_dir) / SECRET_NAME),
+        }
+
+    def check_free(self, stream: str) -> None:
+        """Raises ValueError if this rank runs already."""
+        before = self.running.get(stream)
+        if before is not None and not before.ended.is_set():
+            raise ValueError(f"rank {stream} runs already")
+
+    def launch(
+        self,
+        stream: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        on_end: Callable[[Running], None],
+        *,
+        cpus: Sequence[int] = (),
+        report: bool = True,
+    ) -> Running:
+        """Starts a rank. Raises ValueError if it cannot be started; the other arguments are those of `HostPrograms`."""
+        try:
+            running = self._programs.launch(stream, argv, env, cpus, on_end, report)
+        except OSError as error:
+            raise ValueError(f"rank {stream} cannot be started: {error.strerror or error}") from None
+        self.running[stream] = running
+        return running
+
+    def _served(self, request: Mapping[str, object], caller: Caller) -> None:
+        if self.stopping:
+            raise ValueError(f"{self.me.name} is being stopped")
+        self._serve(request, caller)

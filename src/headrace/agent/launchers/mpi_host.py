@@ -1,0 +1,262 @@
+"""The agent's part in MPI: it runs mpirun, its daemons and the ranks of its host.
+
+Each is a program of the agent: tied to it, watched, with a log of its own (``mpirun``, ``orted``, the rank's number).
+mpirun and its daemons stand at a rank through a proxy only, so a rank is ended by its agent, as every program is:
+
+* When the job stops, ranks get SIGTERM and the job's grace. mpirun and its daemons are ended after the ranks, by
+  themselves as a rule.
+* A proxy that is gone without a word was killed by somebody else, and is named: mpirun itself would speak of a network
+  that does not work. For a rank that word is the SIGTERM with which mpirun begins; an mpirun that is at its end itself
+  owes its daemons none.
+* When mpirun wants a rank to end because another one failed, the rank is given a moment first: the one that called
+  MPI_Abort is among them, and tells its own exit code. After that it counts as told to stop, and is no first cause.
+
+An mpirun that has started no rank within the plan's start_timeout is killed with a line that says so. A daemon that is
+stopped (SIGSTOP) is found before, by its own host's agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import cast
+
+import psutil
+
+from headrace.agent.control.control_messages import (
+    DaemonEnd,
+    DaemonEnded,
+    DaemonOrder,
+    DaemonWanted,
+    Exited,
+    Message,
+    Orders,
+)
+from headrace.agent.host.launcher_socket import Caller
+from headrace.agent.host.process import Running
+from headrace.agent.host.programs import HostPrograms
+from headrace.agent.launchers import mpi_variables as names
+from headrace.agent.launchers.launched_ranks import HostRanks
+from headrace.agent.launchers.mpi_remote import check_daemon, daemon_name, expand, parse_daemon
+from headrace.agent.program_specs import MPIRUN, ProgramSpec, is_in_mpi_world
+from headrace.instance.launch_plan import DistributionPlan, LaunchPlan
+from headrace.instance.ranks import world_size
+from headrace.processes.process_table import name_of_exit
+from headrace.processes.spawn import UTF8
+
+ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
+ENDING_SECONDS = 0.2  # an mpirun that has killed the proxies of its daemons is gone after that
+CULPRIT_SECONDS = 2.0  # after start_timeout, for a daemon that is to blame to be found before mpirun is blamed
+END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan:
+    """Returns the MPI world of a host. Raises ValueError if it is in none."""
+    world = plan.distribution_of(plan.host(host).group)
+    if world is None or not is_in_mpi_world(plan, host):
+        raise ValueError(f"{host} is in no MPI world")
+    return world
+
+
+class MpiHost:
+    """See the module.
+
+    Args:
+        plan: the launch plan.
+        host: name of this host, which is in an MPI world.
+        secret: the job's secret.
+        programs: starts them.
+        report: tells the coordinator.
+        note: writes a line into the agent's log.
+        scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
+
+    Attributes:
+        ranks: the ranks of this host.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        host: str,
+        secret: bytes,
+        programs: HostPrograms,
+        report: Callable[[Message], None],
+        note: Callable[[str], None],
+        scratch: str,
+    ) -> None:
+        self.ranks = HostRanks(plan, host, secret, programs, self._serve, note)
+        self._plan = plan
+        self._me = plan.host(host)
+        self._world = mpi_world(plan, host)
+        self._programs = programs
+        self._report = report
+        self._note = note
+        self._scratch = scratch
+        self._wanted: dict[int, Caller] = {}
+        self._number = 0
+        self._started: set[tuple[str, int]] = set()
+        self._launcher: dict[str, str] = {}
+
+    def start_mpirun(self) -> None:
+        """Starts mpirun; the agent of the world's first host does."""
+        argv = [sys.executable, *UTF8, "-m", "headrace.agent.launchers.mpi_launch", self._me.name]
+        mpirun = self._programs.launch(MPIRUN, argv, self._launcher_variables())
+        self._check_later(mpirun, CULPRIT_SECONDS)
+
+    def obey(self, orders: Orders) -> None:
+        """Starts the daemons that are ordered, and tells mpirun which of its own have ended."""
+        for order in orders.daemons:
+            if (order.asker, order.number) not in self._started:
+                self._started.add((order.asker, order.number))
+                self._start_daemon(order)
+        for end in orders.daemon_ends:
+            caller = self._wanted.pop(end.number, None)
+            if caller is not None:
+                self._answer(caller, end)
+
+    # --- what proxies ask for ------------------------------------------------------------------------------------
+
+    def _serve(self, request: Mapping[str, object], caller: Caller) -> None:
+        match request:
+            case {"kind": "rank", "runner": list(runner), "variables": dict(seen), "cpus": list(cpus)}:
+                self._start_rank(caller, [str(word) for word in runner], cast("dict[str, str]", seen), cpus)
+            case {"kind": "daemon", "host": str(host), "command": list(command)}:
+                self._want_daemon(caller, host, [str(word) for word in command])
+            case _:
+                raise ValueError("not a request")
+
+    def _start_rank(self, caller: Caller, runner: list[str], seen: dict[str, str], cpus: Sequence[int]) -> None:
+        rank, _ = names.rank_of(seen)
+        stream = str(rank)
+        self.ranks.check_free(stream)
+        env = names.rank_variables(self._programs.variables_of(ProgramSpec(stream)), self._launcher, seen)
+        ranks = world_size(self._plan, self._me.name)
+        crowded = bool(self._scratch) and ranks > (os.cpu_count() or 1)
+        env = names.machine_variables(self._scratch, crowded) | env
+        if self._world.horovod:
+            hosts = self._plan.hosts_of(self._world)
+            env |= names.horovod_variables(seen, self._me.name, hosts.index(self._me.name), len(hosts))
+        argv = self._programs.argv_of(ProgramSpec(stream))
+        if runner and Path(argv[0]).name.startswith("python"):
+            argv = [argv[0], "-m", *runner, *argv[1:]]
+        bound = sorted(set(cpus)) != sorted(os.sched_getaffinity(0))
+        running = self.ranks.launch(
+            stream, argv, env, lambda it: self._rank_ended(it, caller), cpus=cpus if bound else ()
+        )
+        asked: list[int] = []
+
+        def signalled(number: int) -> None:
+            asked.append(number)
+            self._rank_signalled(running, number)
+
+        caller.on_signal = signalled
+        caller.on_gone = lambda: self._proxy_gone(running, bool(set(asked) & set(END_REQUESTS)))
+
+    def _rank_ended(self, running: Running, caller: Caller) -> None:
+        caller.answer(running.exit_code, running.signal)
+
+    def _rank_signalled(self, running: Running, number: int) -> None:
+        if number not in END_REQUESTS:
+            running.forward(number)
+        elif not self.ranks.stopping:
+            asyncio.get_running_loop().call_later(ABORT_PATIENCE, self._terminate, running)
+
+    def _terminate(self, running: Running) -> None:
+        if not self.ranks.stopping and not running.told:
+            running.terminate()
+
+    def _proxy_gone(self, running: Running, asked: bool) -> None:
+        """The proxy has ended, so mpirun counts the rank as ended. `asked`: mpirun had wanted that."""
+        if not (asked or running.told or self.ranks.stopping):
+            self._blame(running.stream, "the process that stands for it at mpirun", time.time())
+        self._terminate(running)
+        asyncio.get_running_loop().call_later(self._plan.stop_grace, running.kill)
+
+    def _want_daemon(self, caller: Caller, host: str, command: list[str]) -> None:
+        target = next((each.name for each in self._plan.hosts if host in (each.name, each.address)), host)
+        argv, variables = parse_daemon(command)
+        self._number += 1
+        self._wanted[self._number] = caller
+        caller.on_gone = lambda: self._daemon_proxy_gone(target, PurePath(argv[0]).name)
+        self._report(DaemonWanted(self._number, target, tuple(argv), variables))
+
+    def _daemon_proxy_gone(self, host: str, daemon: str) -> None:
+        """What mpirun takes for a daemon has ended, and the daemon has not."""
+        at = time.time()
+
+        def tell() -> None:
+            mpirun = self._programs.running.get(MPIRUN)
+            if self.ranks.stopping or mpirun is None or mpirun.ended.is_set():
+                return
+            self._blame(daemon, f"the process that stands for {daemon} of {host} at mpirun", at)
+
+        asyncio.get_running_loop().call_later(ENDING_SECONDS, tell)
+
+    def _blame(self, stream: str, what: str, at: float) -> None:
+        """Tells the coordinator of a proxy that nothing but SIGKILL can have ended."""
+        reason = f"{what} was {name_of_exit(None, signal.SIGKILL)}"
+        self._programs.write_failure(f"{stream}: {reason}")
+        self._report(Exited(stream, at, signal=signal.SIGKILL, reason=reason))
+
+    def _answer(self, caller: Caller, end: DaemonEnd) -> None:
+        if end.reason:
+            caller.refuse(end.reason)
+        else:
+            caller.answer(end.exit_code, end.signal)
+
+    # --- what is started for mpirun --------------------------------------------------------------------------------
+
+    def _start_daemon(self, order: DaemonOrder) -> None:
+        def ended(running: Running) -> None:
+            self._report(DaemonEnded(order.asker, order.number, running.exit_code, running.signal))
+
+        try:
+            check_daemon(order.argv)
+            if self.ranks.stopping:
+                raise ValueError(f"{self._me.name} is being stopped")
+            env = self._launcher_variables()
+            env |= expand(order.variables, env)
+            stream = daemon_name(order.argv) + (f"-{order.number}" if len(self._started) > 1 else "")
+            self._check_later(self._programs.launch(stream, order.argv, env, (), ended))
+        except (ValueError, OSError) as error:
+            reason = f"the daemon of mpirun cannot be started on {self._me.name}: {error}"
+            self._note(reason)
+            self._report(DaemonEnded(order.asker, order.number, exit_code=255, reason=reason))
+
+    def _check_later(self, launcher: Running, more: float = 0.0) -> None:
+        self.ranks.check_later(self._plan.start_timeout + more, self._check, launcher)
+
+    def _check(self, launcher: Running) -> None:
+        """Ends mpirun or a daemon that keeps the ranks from starting."""
+        limit = f"within {self._plan.start_timeout:g} s"
+        if _is_stopped(launcher.pid):
+            launcher.say(
+                f"error: no rank was started {limit}: {launcher.stream} on {self._me.name} is stopped (SIGSTOP)"
+            )
+        elif launcher.stream == MPIRUN:
+            launcher.say(f"error: mpirun started no rank {limit}")
+        else:
+            return
+        launcher.give_up()
+
+    def _launcher_variables(self) -> dict[str, str]:
+        beside = Path(self._plan.python_of(self._me.group) or sys.executable).parent
+        variables = names.launcher_variables(
+            self._programs.variables_of(ProgramSpec(MPIRUN)),
+            scratch=self._scratch,
+            programs=str(beside) if (beside / "mpirun").exists() else "",
+        )
+        self._launcher = variables | self.ranks.proxy_variables()
+        return dict(self._launcher)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

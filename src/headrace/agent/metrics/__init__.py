@@ -1,0 +1,1 @@
+"""What an agent measures on its host: CPU, memory, network, disk, GPUs, values in logs."""

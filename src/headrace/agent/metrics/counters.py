@@ -1,0 +1,103 @@
+"""The kernel's counters of one host: bytes of its network devices, bytes of its disks, memory of its control group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from headrace.instance.addresses import is_loopback
+from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
+from headrace.processes.oom import FD_VARIABLE
+from headrace.processes.process_table import Process, read_proc
+
+_NETWORK = "/proc/self/net/dev"
+_LOOPBACK = b"lo"
+
+
+def has_network(plan: LaunchPlan, host: str) -> bool:
+    """Whether a host has network devices of its own: as a namespace, or as a machine. Hosts that are loopback
+    addresses of one machine have none."""
+    return plan.isolation.level == NAMESPACE or not is_loopback(plan.host(host).address)
+
+
+def network_bytes(table: str = _NETWORK) -> tuple[int, int]:
+    """Returns (received, sent) of all devices but loopback, since they are there.
+
+    Args:
+        table: a file in the form of /proc/net/dev.
+    """
+    received = sent = 0
+    for line in read_proc(table).splitlines()[2:]:
+        name, _, numbers = line.partition(b":")
+        if name.strip() != _LOOPBACK:
+            fields = numbers.split()
+            received += int(fields[0])
+            sent += int(fields[8])
+    return received, sent
+
+
+class DiskBytes:
+    """Bytes that processes moved from and to disks (not from the page cache), theirs that were waited for included.
+
+    Args:
+        note: writes a line into the agent's log.
+        folder: /proc.
+    """
+
+    def __init__(self, note: Callable[[str], None], folder: str = "/proc") -> None:
+        self._note = note
+        self._folder = folder
+        self._read = 0
+        self._written = 0
+        self._told = False
+        self._counted = os.path.exists(f"{folder}/self/io")  # noqa: PTH110  (a file of the kernel)
+        if not self._counted:
+            note("no disk figures: this kernel does not count the bytes of a process (/proc/PID/io)")
+
+    def read(self, processes: Iterable[Process]) -> tuple[int, int] | None:
+        """Returns (read, written) so far; it never goes back. None when the kernel does not count."""
+        if not self._counted:
+            return None
+        read = written = 0
+        for process in processes:
+            try:
+                lines = read_proc(f"{self._folder}/{process.pid}/io").split()
+            except PermissionError:
+                self._leave_out(process.pid)
+                continue
+            except OSError:  # it has ended
+                continue
+            read += int(lines[9])
+            written += int(lines[11])
+        self._read, self._written = max(self._read, read), max(self._written, written)
+        return self._read, self._written
+
+    def _leave_out(self, pid: int) -> None:
+        if not self._told:
+            self._told = True
+            self._note(f"disk figures are without process {pid} and others of another user: /proc/PID/io is closed")
+
+
+def memory_file() -> Path | None:
+    """Returns memory.stat of this host's own control group, None if it has none or /sys does not show it.
+
+    It is found beside the kernel's counter of out-of-memory kills, which the engine has opened for this agent.
+    """
+    descriptor = os.environ.get(FD_VARIABLE)
+    if not descriptor:
+        return None
+    with contextlib.suppress(OSError):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink().with_name("memory.stat")
+        return path if os.access(path, os.R_OK) else None
+    return None
+
+
+def used_memory(path: Path) -> int:
+    """Returns the bytes of a control group that the kernel cannot take back: private and shared memory, each page
+    once; without the cache of files. Raises OSError."""
+    lines = dict(line.split() for line in read_proc(str(path)).splitlines())
+    if b"total_rss" in lines:  # v1, where the names without `total` leave groups below out
+        return int(lines[b"total_rss"]) + int(lines[b"total_shmem"])
+    return int(lines[b"anon"]) + int(lines[b"shmem"])

@@ -1,0 +1,188 @@
+"""Figures that the job's metric definitions find in the lines of its programs, summed up per second and program.
+
+A regular expression of the user must not hold up the agent, whatever it does on whatever line:
+
+* Of a line the first `LINE_CHARACTERS` are searched.
+* A search that takes `SEARCH_SECONDS` of CPU time is broken off: a timer's signal interrupts it, because Python's re
+  looks for signals while it searches. A definition that this happens to `STRIKES` times is switched off.
+* In a second all searches together get `SECOND_SECONDS`; the lines that come after that are not searched.
+
+What was left out is told in the agent's log, when it first happens and with its number at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from headrace.instance.launch_plan import MetricDefinition
+from headrace.runs import MetricWriter
+from headrace.runs.event_text import OF_DEFINITIONS, TOLD_ONCE
+from headrace.runs.metric_records import ValueSecond
+
+LINE_CHARACTERS = 4096
+SEARCH_SECONDS = 0.05
+SECOND_SECONDS = 0.2
+STRIKES = 3
+_SHOWN = 40
+
+
+class _Interrupted(Exception):
+    """A search took too long."""
+
+
+@dataclass
+class _Rule:
+    name: str
+    regex: re.Pattern[str]
+    strikes: int = 0
+
+
+@dataclass
+class _Sum:
+    count: int
+    last: float
+    low: float
+    high: float
+    total: float
+
+
+class LogValues:
+    """Searches lines and writes what it found. In the main thread only, because of the signal (SIGVTALRM).
+
+    Args:
+        definitions: the job's metric definitions; their regular expressions are valid.
+        writer: where the values go.
+        note: writes a line into the agent's log.
+        clock: seconds since the epoch.
+        spent: seconds of any clock that measures the work of this process.
+    """
+
+    def __init__(
+        self,
+        definitions: Sequence[MetricDefinition],
+        writer: MetricWriter,
+        note: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+        spent: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._rules = [_Rule(each.name, re.compile(each.regex)) for each in definitions]
+        self._writer = writer
+        self._note = note
+        self._clock = clock
+        self._spent = spent
+        self._sums: dict[tuple[str, str], _Sum] = {}
+        self._left = SECOND_SECONDS
+        self._left_out: Counter[str] = Counter()
+        self._searching = False
+        signal.signal(signal.SIGVTALRM, self._alarm)
+
+    def take(self, stream: str, lines: Sequence[bytes]) -> None:
+        """Searches lines that a program wrote.
+
+        Args:
+            stream: the program.
+            lines: without their newlines.
+        """
+        for number, line in enumerate(lines):
+            if self._left <= 0:
+                self._leave_out(f"lines were not searched: more than {SECOND_SECONDS:g} s of work", len(lines) - number)
+                return
+            began = self._spent()
+            self._search(stream, self._text(line))
+            self._left -= self._spent() - began
+
+    def flush(self) -> None:
+        """Writes what was found since the last flush; called once a second."""
+        now = self._clock()
+        for (name, stream), each in self._sums.items():
+            self._writer.write(
+                ValueSecond(
+                    t=now,
+                    name=name,
+                    stream=stream,
+                    count=each.count,
+                    last=each.last,
+                    low=each.low,
+                    high=each.high,
+                    total=each.total,
+                )
+            )
+        self._sums.clear()
+        self._left = SECOND_SECONDS
+
+    def close(self) -> None:
+        """Writes what is left, and says what was left out."""
+        self.flush()
+        for what, count in self._left_out.items():
+            self._note(f"{OF_DEFINITIONS}s: {count} {what}")
+        signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+        self._writer.close()
+
+    def _text(self, line: bytes) -> str:
+        # A character has 4 bytes at most, so no more than these need to be decoded.
+        text = line[: 4 * LINE_CHARACTERS].decode(errors="replace")
+        if len(text) > LINE_CHARACTERS or len(line) > 4 * LINE_CHARACTERS:
+            self._leave_out(f"lines were searched in their first {LINE_CHARACTERS} characters only")
+        return text[:LINE_CHARACTERS]
+
+    def _search(self, stream: str, text: str) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_SECONDS, SEARCH_SECONDS)
+        try:
+            for rule in list(self._rules):
+                try:
+                    self._searching = True
+                    found = rule.regex.search(text)
+                    self._searching = False
+                except _Interrupted:
+                    self._strike(rule)
+                    continue
+                if found is not None and found[1] is not None:
+                    self._add(rule.name, stream, found[1])
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def _alarm(self, _number: int, _frame: FrameType | None) -> None:
+        if self._searching:
+            self._searching = False
+            raise _Interrupted
+
+    def _strike(self, rule: _Rule) -> None:
+        rule.strikes += 1
+        self._leave_out(f"searches of {rule.name} were broken off after {SEARCH_SECONDS * 1000:g} ms")
+        if rule.strikes == STRIKES:
+            self._rules.remove(rule)
+            self._note(
+                f"{OF_DEFINITIONS} {rule.name} is switched off: {STRIKES} of its searches took more than "
+                f"{SEARCH_SECONDS * 1000:g} ms; its regex tries too many ways to match: {rule.regex.pattern}"
+            )
+
+    def _add(self, name: str, stream: str, text: str) -> None:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self._leave_out(f"values of {name} were no finite numbers", example=text)
+            return
+        known = self._sums.get((name, stream))
+        if known is None:
+            self._sums[name, stream] = _Sum(1, value, value, value, value)
+            return
+        known.count += 1
+        known.last = value
+        known.low = min(known.low, value)
+        known.high = max(known.high, value)
+        known.total += value
+
+    def _leave_out(self, what: str, count: int = 1, example: str = "") -> None:
+        if what not in self._left_out:
+            seen = f", the first: {example[:_SHOWN]!r}" if example else ""
+            self._note(f"{OF_DEFINITIONS}s: {what}{seen}{TOLD_ONCE}")
+        self._left_out[what] += count

@@ -1,0 +1,90 @@
+"""What the processes of a host use: one `HostSecond` a second.
+
+CPU time and resident bytes come from the process table, disk bytes from /proc/PID/io, network bytes from /proc/net/dev,
+GPUs from NVML (see `gpus`). What is cheap is read every second, and nothing else: a host with 20 processes costs about
+a thousandth of a core (`python -m bench.sampling`).
+
+The agent is a child subreaper, so all that ever ran on the host descends from it or ended as its descendant. The sum
+of CPU times over the living, each with those of its children that were waited for, is therefore the whole host since
+its start, the agent included; the kernel adds up the bytes of /proc/PID/io in the same way. (What a parent never waits
+for, because it ignores SIGCHLD, is not counted.)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
+from headrace.agent.metrics.gpus import Gpus
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.processes.process_table import PAGE, TICKS
+from headrace.processes.process_tree import Family
+from headrace.runs import MetricWriter
+from headrace.runs.metric_records import HostSecond
+
+
+class UsageSampler:
+    """Writes what the host uses.
+
+    Args:
+        writer: metric file of the host.
+        plan: the launch plan.
+        host: name of the host.
+        gpus: its GPUs.
+        note: writes a line into the agent's log.
+    """
+
+    def __init__(
+        self, writer: MetricWriter, plan: LaunchPlan, host: str, gpus: Gpus, note: Callable[[str], None]
+    ) -> None:
+        me = plan.host(host)
+        self._writer = writer
+        self._gpus = gpus
+        self._cores = len(me.cpus) or len(os.sched_getaffinity(0))
+        self._limit = me.memory or os.sysconf("SC_PHYS_PAGES") * PAGE
+        self._family = Family(os.getpid())
+        self._cpu = 0.0
+        self._disk = DiskBytes(note)
+        self._has_network = has_network(plan, host)
+        self._note = note
+        self._memory = memory_file() if me.memory else None
+
+    def sample(self) -> HostSecond:
+        """Writes one record. Returns it."""
+        family = self._family.look()
+        # A process that ends between two lines of the scan may be missing for once: the sum never goes back.
+        self._cpu = max(self._cpu, sum(process.ticks for process in family) / TICKS)
+        disk = self._disk.read(family)
+        network = network_bytes() if self._has_network else None
+        second = HostSecond(
+            t=time.time(),
+            cpu=self._cpu,
+            cores=self._cores,
+            rss=sum(process.resident for process in family),
+            processes=sum(process.state != "Z" for process in family),
+            memory=self._limit,
+            used=self._used(),
+            received=network and network[0],
+            sent=network and network[1],
+            read=disk and disk[0],
+            written=disk and disk[1],
+            gpus=self._gpus.latest(),
+        )
+        self._writer.write(second)
+        return second
+
+    def close(self) -> None:
+        """Closes the metric file."""
+        self._writer.close()
+
+    def _used(self) -> int | None:
+        if self._memory is None:
+            return None
+        try:
+            return used_memory(self._memory)
+        except OSError as error:
+            self._note(f"the memory of this host's control group cannot be read any more: {error}")
+            self._memory = None
+            return None

@@ -1,0 +1,71 @@
+"""`headrace advise`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option, region_option
+
+
+def _types(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise click.BadParameter(f"{value!r} names no instance type", context, option)
+    return names
+
+
+@click.command("advise", short_help="How many data hosts of which type would help, and at what price.")
+@click.argument("run")
+@click.option(
+    "--types", metavar="TYPE,...", callback=_types, help="Instance types of data hosts to try.  [default: ml.c5.*]"
+)
+@click.option("--max-hosts", type=click.IntRange(1, 64), default=8, show_default=True, help="Data hosts at most.")
+@region_option
+@click.option("--all", "everything", is_flag=True, help="Show all candidates, not only those that stand out.")
+@click.option("--verify", is_flag=True, help="Run the best candidate on this machine, and compare.")
+@output_option
+def command(
+    run: str,
+    types: tuple[str, ...] | None,
+    max_hosts: int,
+    region: str | None,
+    everything: bool,
+    verify: bool,
+    output: str,
+) -> int:
+    """Tell how many data hosts would remove the wait of RUN, a run id or a job name (its newest run).
+
+    A model (compute, workers, network: the longest decides) predicts the step of clusters that keep the hosts which
+    train and put data hosts beside them. What the run did not measure is listed under "assumed". See docs/advise.md.
+    Prices are those of --region, else of the job's budget, else of us-east-1.
+
+    --verify runs the advised cluster with the run's own code and data, each host on CPUs of its own. If this machine
+    has too few CPUs for it, the best one that fits is run.
+
+    \b
+    Examples:
+      headrace advise my-job
+      headrace advise my-job --types ml.c5.9xlarge,ml.m5.4xlarge --max-hosts 4
+      headrace advise my-job --verify
+    """
+    import msgspec
+
+    from headrace.cli.options import echo_json, open_run
+    from headrace.insight import advise
+
+    opened = open_run(run)
+    found = advise.advised(opened, types=types or advise.DEFAULT_TYPES, max_hosts=max_hosts, region=region)
+    if verify:
+        from headrace.cli.verify_advice import verify as run_candidate
+
+        proof = run_candidate(opened, found, quiet=output == "json")
+        found = msgspec.structs.replace(found, verified=proof)
+    if output == "json":
+        echo_json(found)
+    else:
+        from headrace.cli.views.advise_tables import show_advised
+
+        show_advised(found, everything=everything)
+    return 0

@@ -1,0 +1,246 @@
+"""`headrace doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options import output_option, set_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.feed.profiler.run_profiled import Command
+    from headrace.insight.doctor.offload_decision import Transfer
+    from headrace.insight.doctor.probe_records import Observation
+
+POLL_SECONDS = 0.1
+INTERRUPTED = 130
+TRANSFER_SECONDS = 120.0
+
+
+@click.command(
+    "doctor",
+    short_help="Is my script's data loading slow? What does this machine offer to hosts?",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Measured, and replayed, steps.")
+@click.option("--warmup", type=click.IntRange(1), default=5, show_default=True, help="Steps before that do not count.")
+@click.option("--cache", type=click.IntRange(1), default=512, show_default=True, help="MiB of batches to keep.")
+@click.option("--full", is_flag=True, help="Let the script go on to its end; by default it is stopped.")
+@click.option("--no-transfer", is_flag=True, help="Do not measure what a batch costs over TCP.")
+@click.option("--job", default="", metavar="FILE", help="Without COMMAND: also look at the code of this job.")
+@set_option
+@output_option
+@click.argument("script", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+def command(
+    steps: int,
+    warmup: int,
+    cache: int,
+    full: bool,
+    no_transfer: bool,
+    job: str,
+    overrides: tuple[str, ...],
+    output: str,
+    script: tuple[str, ...],
+) -> int:
+    """Run COMMAND, a training script that nobody has changed, and say where its batches should be made.
+
+    torch's DataLoader (torchdata's StatefulDataLoader and headrace's own too) is measured in every Python process of
+    the command: python, torchrun, a shell script. After --steps steps, copies of kept batches are handed out for as
+    many steps, without any wait: that is the step floor, the best that any loader can bring. Then the script is stopped
+    as sys.exit would stop it, and headrace measures what such a batch costs over TCP, on loopback.
+
+    The trial trains on kept batches for some steps, and what the script saves it saves: give it an output directory of
+    its own.
+
+    Without COMMAND: say how this machine keeps the hosts of a job apart (engines.local.isolation), why so, and with
+    --job which lines of the job's code would clash if all hosts were one machine.
+
+    Exit codes: 0 there is a verdict; the command's own code when it failed before; 1 there was nothing to measure;
+    2 usage; 130 Ctrl-C.
+
+    \b
+    Examples:
+      headrace doctor -- python train.py --epochs 1
+      headrace doctor --steps 30 -- torchrun --nproc-per-node 2 -m my.train
+      headrace doctor --output json -- bash train.sh > verdict.json
+      headrace doctor
+      headrace doctor --job job.yaml
+    """
+    import os
+    import sys
+    import tempfile
+    from pathlib import Path
+
+    from headrace.cli.options import echo_json
+    from headrace.errors import UsageError
+    from headrace.feed.profiler.run_profiled import Command
+    from headrace.feed.profiler.spool import Spec
+    from headrace.insight.doctor.doctor_report import report
+    from headrace.insight.doctor.probe_records import read_trial
+
+    if not script:
+        return _machine(job, overrides, output)
+    if job or overrides:
+        raise UsageError("--job and --set are for doctor without a command", hint="leave out the command, or them")
+    spec = Spec(steps, warmup, cache << 20, full, os.getpid())
+    with tempfile.TemporaryDirectory(prefix="headrace-doctor-") as name:
+        folder = Path(name)
+        try:
+            running = Command(script, folder, spec, sys.stderr if output == "json" else None)
+        except OSError as error:
+            raise UsageError(
+                f"cannot start {script[0]}: {error.strerror}", hint="give the command as a shell would take it"
+            ) from error
+        try:
+            code = _watch(running, folder, spec.steps)
+        finally:
+            running.close()
+        if code is None:
+            click.echo("doctor: stopped; nothing was judged", err=True)
+            return INTERRUPTED
+        observed = read_trial(folder)
+        over = (folder / "over").exists()
+        if code != 0 and not over:
+            return _failed(code)
+        transfer, why_not = (None, "--no-transfer") if no_transfer else _transfer(observed, folder)
+        found = report(observed, script, code, stopped=over and not full, transfer=transfer, no_transfer=why_not)
+    if found is None:
+        raise _nothing(observed)
+    if output == "json":
+        echo_json(found)
+    else:
+        from headrace.cli.views.doctor_tables import show_trial
+
+        show_trial(found)
+    return 0
+
+
+def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:
+    """Says what this machine offers to the hosts of a job."""
+    from headrace.cli.options import echo_json
+    from headrace.cli.views import isolation_table
+    from headrace.errors import UsageError
+
+    if overrides and not job:
+        raise UsageError("--set changes a job file, and there is none", hint="give --job FILE too")
+    found = isolation_table.report(job, overrides)
+    if output == "json":
+        echo_json(found)
+    else:
+        isolation_table.show(found)
+    return 0
+
+
+def _watch(running: Command, folder: Path, steps: int) -> int | None:
+    """Waits for the command's end and says what the trial does. Returns its exit code; None after Ctrl-C."""
+    import signal
+    import time
+
+    from headrace.cli.follow import Interrupts
+    from headrace.insight.doctor.doctor_report import words
+    from headrace.insight.doctor.probe_records import read_trial
+
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            click.echo(f"doctor: {text}", err=True)
+
+    with Interrupts() as interrupts:
+        heard = 0
+        looked = 0.0
+        pids: list[int] = []
+        while (code := running.poll(pids)) is None:
+            if interrupts.count > heard:
+                heard = interrupts.count
+                running.signal(signal.SIGINT if heard == 1 else signal.SIGKILL)
+            if time.monotonic() - looked > 0.5:
+                looked = time.monotonic()
+                seen = read_trial(folder)
+                pids = [rank.rank.pid for rank in seen.ranks]
+                for loader in (loader for rank in seen.ranks[:1] for loader in rank.loaders):
+                    if "warmup" in loader.phases:
+                        say(f"measuring {steps} steps of {words(loader.loader)}")
+                    if "cache" in loader.phases:
+                        say(f"replaying kept batches for {steps} steps")
+            time.sleep(POLL_SECONDS)
+    if running.ended_by_us:
+        say("the command went on after the trial, and was ended")
+    return None if interrupts.count else code
+
+
+def _failed(code: int) -> int:
+    """Says that the command failed by itself. Returns its exit code as a shell tells it."""
+    import signal
+
+    how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+    click.echo(f"error: the command failed before the trial was over: {how}", err=True)
+    click.echo(
+        "hint: its own output is above; run it without `headrace doctor` to see whether it works alone", err=True
+    )
+    return code if code > 0 else 128 - code
+
+
+def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str]:
+    """Measures what a batch costs over TCP, in a process of its own. Returns it, or why it could not be measured."""
+    import importlib.util
+    import subprocess
+    import sys
+
+    import msgspec
+
+    from headrace.insight.doctor.doctor_report import judged
+    from headrace.insight.doctor.offload_decision import Transfer
+
+    loaders = [judged(rank) for rank in observed.ranks]
+    batch = next((loader.batch for loader in loaders if loader is not None and loader.batch is not None), None)
+    if batch is None:
+        return None, "no batch was kept"
+    if importlib.util.find_spec("torch") is None:
+        return None, "torch is not installed beside headrace"
+    described = folder / "batch.json"
+    described.write_bytes(msgspec.json.encode(batch.tree))
+    click.echo("doctor: measuring what such a batch costs over TCP, on loopback", err=True)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace.feed.profiler.transfer", "--batch", str(described)],
+            capture_output=True, text=True, timeout=TRANSFER_SECONDS, check=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None, f"it took longer than {TRANSFER_SECONDS:g} s"
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in error.stderr.splitlines() if line.strip()]
+        return None, lines[-1] if lines else f"exit code {error.returncode}"
+    return msgspec.json.decode(done.stdout, type=Transfer), ""
+
+
+def _nothing(observed: Observation) -> Exception:
+    from headrace.errors import HeadraceError
+    from headrace.insight.doctor.doctor_report import LEAST_STEPS, words
+
+    loaders = [loader for rank in observed.ranks for loader in rank.loaders]
+    if loaders:
+        seen = ", ".join(f"{words(loader.loader)}: {loader.total} steps" for loader in loaders)
+        return HeadraceError(
+            f"the script made too few steps to judge ({seen})",
+            hint=f"it must make the warm-up and {LEAST_STEPS} steps more: give it more data or epochs, or --warmup 1; "
+            "a loop that makes a new iterator for every batch cannot be measured",
+        )
+    if observed.imported:
+        return HeadraceError(
+            "the script never iterated over a DataLoader of torch, torchdata or headrace",
+            hint="doctor measures these loaders only; for another one use headrace.track(loader)",
+        )
+    if observed.pythons:
+        return HeadraceError(
+            "the script never imported torch.utils.data.DataLoader",
+            hint="doctor measures the loaders of torch, torchdata and headrace",
+        )
+    return HeadraceError(
+        "the command started no Python process that could be measured",
+        hint="the probe comes by PYTHONPATH: python -E, -I and -S, containers and other hosts do not see it",
+    )

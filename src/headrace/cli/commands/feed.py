@@ -1,0 +1,242 @@
+"""`headrace feed`: the feed without a job. Servers by hand, their secret, how they are, and a measurement."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.commands import feed_bench
+from headrace.cli.options import output_option
+from headrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.feed.wire.endpoints import Places
+
+FEED_VARIABLE = "HEADRACE_FEED"
+SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
+CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size(text: str) -> int:
+    """Reads a number of bytes as people write it; units are powers of 1024.
+
+    >>> size("1.5 GiB"), size("512M")
+    (1610612736, 536870912)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{text!r} is not a size, e.g. 512M or 1.5GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+@click.group("feed", short_help="Data workers by hand: serve, status, bench, secret.")
+def command() -> None:
+    """Data workers on hosts of your own, without a job.
+
+    \b
+    Examples:
+      headrace feed secret feed.secret                       once; the same file on every host
+      headrace feed serve --secret-file feed.secret          on every host with data workers
+      headrace feed status 127.0.0.1:7070 --secret-file feed.secret
+      headrace feed bench                                    how fast is it here?
+    """
+
+
+command.add_command(feed_bench.command)
+
+
+@command.command("secret", short_help="Make the secret that servers and trainers share.")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def secret(file: Path | None) -> None:
+    """Write a new random secret to FILE, which only you may read (mode 0600), or print it.
+
+    \b
+    Examples:
+      headrace feed secret feed.secret
+      headrace feed secret | kubectl create secret generic headrace-feed --from-file=secret=/dev/stdin
+    """
+    import secrets
+
+    text = secrets.token_hex(32) + "\n"
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise UsageError(
+            f"{file} exists already", hint="use it, or remove it first; servers that run keep the secret they read"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text)
+
+
+@command.command("serve", short_help="Serve data workers on this host.")
+@click.option("--bind", default="127.0.0.1:7070", show_default=True, metavar="IP:PORT", help="Where to listen.")
+@click.option("--executors", type=click.IntRange(1), help="Worker processes. Default: the cores that may be used here.")
+@click.option(
+    "--secret-file",
+    envvar=SECRET_VARIABLE,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="File with the secret that trainers hold too.",
+)
+@click.option(
+    "--code",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of the pipelines' code; may be repeated. Default: the current directory.",
+)
+@click.option("--nice", type=click.IntRange(0, 19), default=0, help="Niceness of the worker processes.")
+@click.option(
+    "--memory", type=size, metavar="SIZE", default="1GiB", show_default=True, help="Limit for results on their way."
+)
+@click.option("--host-name", help="Name of this host in messages. Default: its own.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate, PEM: connections are TLS 1.3.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM.")
+@click.option("--metrics-port", default="", metavar="[IP:]PORT", help="Serve metrics for Prometheus there.")
+def serve(
+    bind: str,
+    executors: int | None,
+    secret_file: Path | None,
+    code: tuple[Path, ...],
+    nice: int,
+    memory: int,
+    host_name: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    metrics_port: str,
+) -> None:
+    """Serve data workers on this host until Ctrl-C or SIGTERM.
+
+    One line says when it is ready, and what the trainer's DataLoader needs as `workers=`.
+
+    \b
+    Examples:
+      headrace feed serve --secret-file feed.secret
+      headrace feed serve --bind 0.0.0.0:7070 --executors 8 --secret-file feed.secret --code ~/project
+    """
+    from headrace.feed.serve import ServeOptions
+    from headrace.feed.serve import serve as run
+    from headrace.feed.worker.usable_cores import usable_cores
+
+    if secret_file is None:
+        raise UsageError(
+            "a feed server needs a secret",
+            hint=f"headrace feed secret FILE, then --secret-file FILE or {SECRET_VARIABLE}=FILE; the same file on all "
+            "hosts",
+        )
+    host = host_name or socket.gethostname()
+    options = ServeOptions(
+        bind=bind,
+        executors=executors or usable_cores(),
+        secret_file=secret_file,
+        code=tuple(directory.absolute() for directory in code or (Path.cwd(),)),
+        nice=nice,
+        host=host,
+        memory=memory,
+        metrics=metrics_port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
+
+    def ready(ip: str, port: int) -> None:
+        if options.tls_cert is None:
+            _warn_of_plain_text(ip)
+        click.echo(
+            f'ready, executors: {options.executors}; in the trainer: workers="tcp://{_reachable(ip, host)}:{port}"'
+        )
+
+    run(options, ready)
+
+
+def _warn_of_plain_text(ip: str) -> None:
+    import ipaddress
+
+    if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
+        click.echo(
+            f"warning: it listens on {ip} without TLS: clients are authenticated, but data is not encrypted; "
+            "see --tls-cert",
+            err=True,
+        )
+
+
+def _reachable(ip: str, host: str) -> str:
+    """Returns how others reach this host: its name when it listens on every address."""
+    if ip in ("0.0.0.0", "::"):
+        return host
+    return f"[{ip}]" if ":" in ip else ip
+
+
+@command.command("status", short_help="Ask feed servers what they are doing.")
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
+@click.option(
+    "--secret-file",
+    envvar=SECRET_VARIABLE,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="File with the servers' secret.",
+)
+@click.option("--tls-ca", envvar=CA_VARIABLE, show_envvar=True, help="CA that signed the servers' certificates.")
+@click.option("--timeout", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds for each server.")
+@output_option
+def status(
+    addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | None, timeout: float, output: str
+) -> int:
+    """Show executors, clients, queue and rates of the feed servers at ADDRESS (host:port), or those of HEADRACE_FEED.
+
+    Exit code 1 if one of them cannot be reached or refuses.
+
+    \b
+    Examples:
+      headrace feed status h1:7070 h2:7070 --secret-file feed.secret
+      HEADRACE_FEED=tcp://h1:7070,h2:7070 headrace feed status --output json
+    """
+    from headrace.cli.options import echo_json
+    from headrace.feed.client.server_status import inquire
+
+    answers = inquire(_places(addresses, secret_file, tls_ca), timeout)
+    if output == "json":
+        echo_json(
+            [
+                {"address": each.place.address, "error": each.reason or None, "status": _plain(each.status)}
+                for each in answers
+            ]
+        )
+    else:
+        from headrace.cli.views.feed_tables import show_status
+
+        show_status(answers)
+    return int(any(each.status is None for each in answers))
+
+
+def _places(addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | None) -> Places:
+    from headrace.errors import FeedError
+    from headrace.feed.wire.endpoints import Places
+
+    source = ",".join(addresses) or os.environ.get(FEED_VARIABLE, "")
+    if source in ("", "local"):
+        raise UsageError("which feed servers?", hint=f"headrace feed status h1:7070 h2:7070, or set {FEED_VARIABLE}")
+    if addresses and not source.startswith(("tcp://", "unix:")):
+        source = f"tcp://{source}"
+    try:
+        return Places(source, str(secret_file) if secret_file is not None else None, tls_ca)
+    except FeedError as error:
+        raise UsageError(error.message, error.hint) from error
+
+
+def _plain(value: object) -> object:
+    """Returns a message as dict and list, with the names of its fields."""
+    import msgspec
+
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,40 @@
+"""`headrace ps`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option
+
+
+@click.command("ps", short_help="List the runs that go on.")
+@click.option("-a", "--all", "every", is_flag=True, help="List those that have ended, too; newest last.")
+@output_option
+def command(every: bool, output: str) -> None:
+    """List the runs of this machine that go on, or all of them.
+
+    A run whose engine was killed is shown as Failed. With --all, standard error names the runs whose header cannot be
+    read; they are in no list.
+
+    \b
+    Examples:
+      headrace ps
+      headrace ps --all --output json
+    """
+    import time
+
+    from headrace.cli.options import echo_json
+    from headrace.cli.views.run_tables import show_runs
+    from headrace.runs import list_runs
+    from headrace.runs.run_listing import run_line
+    from headrace.runs.store import unreadable_headers
+
+    runs = [run for run in list_runs() if every or not run.finished]
+    lines = [run_line(run, time.time()) for run in runs]
+    if output == "json":
+        echo_json(lines)
+    else:
+        show_runs(lines, every)
+    if every:
+        for damage in unreadable_headers():
+            click.echo(f"headrace: {damage}", err=True)

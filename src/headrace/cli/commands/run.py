@@ -1,0 +1,55 @@
+"""`headrace run`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option, set_option
+
+
+@click.command("run", short_help="Run a job on this machine and follow it.")
+@click.argument("job", type=click.Path())
+@set_option
+@output_option
+@click.option("-q", "--quiet", is_flag=True, help="Show how the run ends and nothing else.")
+@click.option("-d", "--detach", is_flag=True, help="Start the run, print its id and return; it lives on by itself.")
+def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, detach: bool) -> int:
+    """Run the job file JOB on this machine; follow its logs and progress to the end.
+
+    JOB may also be a CreateTrainingJob request as JSON; `headrace plan` tells what of it has no effect here.
+
+    Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too, unless it
+    was detached: then it goes on without this command, the shell and the terminal.
+
+    Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 4 stopped because its budget was
+    used up, 130 stopped.
+
+    \b
+    Examples:
+      headrace run job.yaml
+      headrace run job.yaml --set hyperparameters.epochs=3 --set job_name=try-3
+      headrace run job.yaml --quiet --output json
+      run=$(headrace run job.yaml --detach) && headrace logs $run -f && headrace wait $run
+    """
+    from headrace import engines
+    from headrace.cli.follow import follow
+    from headrace.cli.options import echo_json
+    from headrace.cli.views.run_screen import RunScreen, outcome
+    from headrace.cli.views.terminal import Terminal
+    from headrace.job import load_job
+
+    loaded = load_job(job, list(overrides))
+    if detach:
+        handle = engines.start(loaded, detach=True)
+        if output == "json":
+            echo_json({"run_id": handle.id, "run_dir": str(handle.paths.root), "status": handle.status})
+        else:
+            click.echo(handle.id)
+        return 0
+    screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet)
+    handle = follow(lambda: engines.start(loaded), screen)
+    code = handle.exit_code
+    screen.end(handle.run)
+    if output == "json":
+        echo_json(outcome(handle.run, 1 if code is None else code))
+    return 1 if code is None else code

@@ -1,0 +1,34 @@
+"""`headrace status`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option
+
+
+@click.command("status", short_help="Show where a run is, why it failed, and what its hosts cost in time.")
+@click.argument("run")
+@output_option
+def command(run: str, output: str) -> None:
+    """Show the status of RUN, a run id or a job name (its newest run).
+
+    With --output json the keys are those of the service's DescribeTrainingJob; what the service does not know is
+    under `headrace`.
+
+    \b
+    Examples:
+      headrace status my-job
+      headrace status my-job --output json
+    """
+    import time
+
+    from headrace.cli.options import echo_json, open_run
+    from headrace.cli.views.run_tables import show_status
+    from headrace.runs.describe import describe
+
+    found = open_run(run)
+    if output == "json":
+        echo_json(describe(found))
+    else:
+        show_status(found, time.time())

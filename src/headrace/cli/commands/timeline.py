@@ -1,0 +1,36 @@
+"""`headrace timeline`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option
+
+
+@click.command("timeline", short_help="Show the life of every host of a run, and its events.")
+@click.argument("run")
+@output_option
+def command(run: str, output: str) -> None:
+    """Show what happened in RUN, a run id or a job name (its newest run): its events in the order of time.
+
+    With --output json also the life of every host: starting, ready, running, done, stopping, released or lost. The page
+    of `headrace ui` draws it.
+
+    \b
+    Examples:
+      headrace timeline my-job
+      headrace timeline my-job --output json
+    """
+    import time
+
+    from headrace.cli.options import echo_json
+    from headrace.insight.run_index import RunIndex
+    from headrace.runs import Run
+
+    found = RunIndex(Run.open(run).paths).timeline(time.time())
+    if output == "json":
+        echo_json(found)
+    else:
+        from headrace.cli.views.timeseries_tables import show_timeline
+
+        show_timeline(found)

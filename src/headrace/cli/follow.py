@@ -1,0 +1,127 @@
+"""Following a run from its files to the screen, and Ctrl-C to the run.
+
+The loop looks at events, metrics and logs every 80 ms. It ends when the run has finished and all is shown.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+from headrace.runs import EndOfRun, EventFollower, LogFollower, MetricFollower, Run, Selector, Status
+from headrace.runs.reader import POLL_SECONDS
+
+if TYPE_CHECKING:
+    from headrace.cli.views.run_screen import RunScreen
+    from headrace.engines.local.supervision.local_run import Handle
+
+
+RUNNING = (Status.IN_PROGRESS, Status.STOPPING)
+
+
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM instead of dying of them.
+
+    Attributes:
+        count: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+
+def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interrupts: Interrupts) -> None:
+    """Stops a run in order and waits for its end. A further Ctrl-C stops it at once.
+
+    Args:
+        stop: stops the run; its argument is whether at once.
+        over: waits for a moment and returns whether the run is over.
+        interrupts: the user's wish.
+    """
+    heard = interrupts.count
+    stop(False)
+    while not over():
+        if interrupts.count > heard:
+            heard = interrupts.count
+            stop(True)
+
+
+def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
+    """Starts a run and shows it to its end. Ctrl-C, or a reader of the output that is gone, stops it in order.
+
+    Args:
+        start: starts the run.
+        screen: where to show it.
+
+    Returns:
+        The run, which is over.
+    """
+    with Interrupts() as interrupts:
+        handle = start()
+        try:
+            watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
+        except BaseException:
+            stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
+            raise
+        handle.wait()
+    return handle
+
+
+def watch(
+    run: Run,
+    screen: RunScreen,
+    interrupts: Interrupts,
+    stop: Callable[[bool], None],
+    look_after: Callable[[], None] = lambda: None,
+) -> None:
+    """Shows a run until it has finished.
+
+    Args:
+        run: the run.
+        screen: where to show it.
+        interrupts: the user's wish to stop: once in order, twice at once.
+        stop: stops the run; its argument is whether at once.
+        look_after: called all the time; see `Handle.look_after`.
+    """
+    events = EventFollower(run.paths, run.on_damage)
+    logs = LogFollower(run.paths, Selector(), run.on_damage)
+    metrics = MetricFollower(run.paths, run.on_damage)
+    end = EndOfRun(run, events)
+    asked = 0
+    screen.begin(run)
+    while True:
+        for event in events.poll():
+            screen.event(event)
+        final = end.reached()
+        if interrupts.count > asked and not final:
+            asked = interrupts.count
+            screen.stopping(now=asked > 1)
+            stop(asked > 1)
+        for stream, metric in metrics.poll():
+            screen.metric(stream, metric)
+        for line in logs.poll(final):
+            end.noticed()
+            screen.log(line)
+        screen.tick(time.time())
+        look_after()
+        if final:
+            return
+        time.sleep(POLL_SECONDS)

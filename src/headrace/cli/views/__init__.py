@@ -1,0 +1,1 @@
+"""What commands print: tables, progress and logs on a terminal."""

@@ -1,0 +1,124 @@
+"""The advice as a table. Measured and predicted stand in different tables, with a title each."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from headrace.cli.views.cost_tables import sources
+from headrace.cli.views.plan_tables import console
+from headrace.cli.views.table import columns
+from headrace.insight.advise import Advised, Candidate, Range
+from headrace.insight.cost.billing import amount
+from headrace.insight.figures.figure import Figure, Spread
+from headrace.insight.render.plain_text import MISSING, quantity, spread
+
+
+def show_advised(found: Advised, *, everything: bool) -> None:
+    """Prints the advice for one run.
+
+    Args:
+        found: the advice.
+        everything: all candidates, not only those that stand out.
+    """
+    out = console()
+    out.print(Text(found.run_id, style="bold"))
+    out.print()
+    now = found.now
+    unit = f"{found.currency}/1000 samples"
+    table = columns(
+        ("measured, this run", "step", "", "data wait", unit, f"{found.currency} to train"), right=("step", "data wait")
+    )
+    table.add(
+        now.cluster,
+        milliseconds(now.step.value),
+        _range(now.step),
+        f"{100 * now.wait:.1f} %",
+        _money(now.cost_per_1000_samples),
+        _money(now.cost),
+    )
+    out.print(table)
+    out.print()
+    shown = [one for one in found.candidates if everything or one.marks]
+    table = columns(
+        (
+            f"predicted{'' if found.trusted else ', NOT TRUSTED'}, data hosts",
+            "step",
+            "",
+            "data wait",
+            unit,
+            f"{found.currency} to train",
+            "verdict",
+            "",
+        ),
+        right=("step", "data wait"),
+    )
+    for one in shown:
+        table.add(*_cells(one))
+    if shown:
+        out.print(table)
+    hidden = len(found.candidates) - len(shown)
+    if hidden and found.trusted:
+        out.print(Text(f"{hidden} more candidates: --all"))
+    elif hidden:
+        out.print(Text(f"{hidden} candidates are not shown, because their predictions are not to be trusted: --all"))
+    out.print()
+    out.print(Text(found.advice, style="bold"))
+    if found.verified is not None:
+        _show_verified(found)
+    out.print()
+    error = f"{100 * now.residual:+.1f} %"
+    out.print(Text(f"model: {milliseconds(now.predicted.value)} for this run's own cluster, measured {error} of that"))
+    for text in found.assumptions:
+        out.print(Text(f"assumed: {text}"))
+    for line in sources(found.prices):
+        out.print(Text(line))
+    for text in found.notes:
+        out.print(Text(f"note: {text}"))
+    out.print(Text("note: [a .. b]: measured, 10th to 90th percentile of the seconds; predicted, what follows from it"))
+
+
+def _cells(one: Candidate) -> tuple[str, ...]:
+    per_sample, train = one.cost_per_1000_samples, one.cost
+    return (
+        one.title,
+        milliseconds(one.step.value),
+        _range(one.step),
+        f"{100 * one.wait:.0f} %",
+        _money(per_sample.value if per_sample else None),
+        _money(train.value if train else None),
+        one.verdict,
+        " ".join(one.marks),
+    )
+
+
+def _show_verified(found: Advised) -> None:
+    proof = found.verified
+    assert proof is not None
+    out = console()
+    out.print()
+    table = columns(("verified", "step", "", "data wait"), right=("step", "data wait"))
+    for name, step, wait in (
+        ("predicted", proof.predicted, proof.predicted_wait),
+        ("measured", proof.measured, proof.measured_wait),
+    ):
+        table.add(name, milliseconds(step.value), _range(step), f"{100 * wait:.0f} %")
+    out.print(table)
+    where = "inside" if proof.inside else "outside"
+    error = f"measured {100 * proof.error:+.1f} % of the prediction, {where} its range"
+    out.print(Text(f"{proof.cluster}: {error} ({proof.run_id})"))
+    if proof.unverified:
+        out.print(Text(proof.unverified))
+
+
+def milliseconds(seconds: float) -> str:
+    """Returns a time with its unit, as a report writes it."""
+    return quantity(1000 * seconds, "ms")
+
+
+def _range(of: Range) -> str:
+    between = Spread(1000 * of.low, 1000 * of.high, count=0)
+    return spread(Figure("step", "ms", 1000 * of.value, None, between))
+
+
+def _money(value: float | None) -> str:
+    return MISSING if value is None else amount(value)

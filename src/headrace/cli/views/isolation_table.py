@@ -1,0 +1,81 @@
+"""`headrace doctor` without a command: how this machine keeps the hosts of a job apart. It shows; it finds nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.text import Text
+
+from headrace.cli.views.plan_tables import console
+from headrace.cli.views.table import Columns
+
+if TYPE_CHECKING:
+    from headrace.engines.local.isolation.clashes import Clash
+    from headrace.instance.launch_plan import Isolation
+
+
+class MachineReport(msgspec.Struct, frozen=True):
+    """What this machine offers to hosts.
+
+    Attributes:
+        isolation: what ``engines.local.isolation: auto`` gets here.
+        as_root: whether namespaces are made as root, without a user namespace.
+        channels_read_only: why hosts in namespaces can only read their channels; empty where each can write to a view
+            of its own.
+        job: name of the job that was looked at; empty without one.
+        clashes: lines of its code that count on isolation.
+    """
+
+    isolation: Isolation
+    as_root: bool
+    channels_read_only: str = ""
+    job: str = ""
+    clashes: tuple[Clash, ...] = ()
+
+
+def report(path: str, overrides: tuple[str, ...]) -> MachineReport:
+    """Looks at this machine, and at a job file when there is one. Raises what `load_job` and `choose` raise."""
+    from headrace.engines.local.isolation.clashes import clashes
+    from headrace.engines.local.isolation.probing import choose, examine
+    from headrace.job import load_job
+
+    found = examine()
+    root, read_only = not found.user_namespace, found.overlay
+    if not path:
+        return MachineReport(choose("auto"), root, read_only)
+    job = load_job(path, list(overrides))
+    job.check_files()
+    return MachineReport(choose(job.local.isolation), root, read_only, job.job_name, clashes(job))
+
+
+def show(found: MachineReport) -> None:
+    """Prints the report."""
+    out = console()
+    isolation = found.isolation
+    out.print(Text(f"isolation: {isolation.level} ({isolation.why})", style="bold"))
+    if isolation.level == "namespace":
+        out.print(Text("  every host has its own /opt/ml, /tmp, name, address, ports and processes"))
+        out.print(Text(f"  made {'as root' if found.as_root else 'without root, in a user namespace'}"))
+        writes = "what a host writes to its input channels stays with it, and goes with the run"
+        if found.channels_read_only:
+            writes = f"hosts can only read their input channels: {found.channels_read_only}"
+        out.print(Text(f"  {writes}"))
+        way = "hosts reach other machines" if isolation.outward else "hosts reach only each other"
+        out.print(Text(f"  {way}{f': {isolation.why_not_outward}' if isolation.why_not_outward else ''}"))
+    else:
+        out.print(Text("  hosts are addresses of this machine: they share its name, files, processes and ports"))
+        out.print(Text("  what a host writes to an input channel changes your own folder, and what other hosts see"))
+        out.print(Text("  a port on 0.0.0.0 can be had by one host; names algo-N do not resolve; there is no /opt/ml"))
+    if not found.job:
+        return
+    out.print()
+    if not found.clashes:
+        out.print(Text(f"{found.job}: no line of its code is known to clash with isolation none"))
+        return
+    apart = isolation.level == "namespace"
+    out.print(Text(f"{found.job}: {'would clash' if apart else 'will clash'} with isolation none", style="bold"))
+    table = Columns(())
+    for clash in found.clashes:
+        table.add(clash.place, clash.text, clash.why)
+    out.print(table)

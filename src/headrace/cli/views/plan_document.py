@@ -1,0 +1,364 @@
+"""A launch plan as people read it: hosts with their programs and channels. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.agent.host.program_environment import HostVariables
+from headrace.agent.launchers.mpi_command import plain_command, slots_of
+from headrace.agent.program_specs import (
+    ProgramSpec,
+    expected_streams,
+    is_in_mpi_world,
+    program_argv,
+    programs_of,
+    service_argv,
+)
+from headrace.errors import UsageError
+from headrace.insight.cost.billing import PricedGroup, amount
+from headrace.insight.cost.projection import Projection, project
+from headrace.instance import Environment
+from headrace.instance.launch_plan import (
+    MPI,
+    NAMESPACE,
+    DistributionPlan,
+    GroupPlan,
+    HostPlan,
+    Isolation,
+    LaunchPlan,
+    Ports,
+    Retry,
+    TfDataPlan,
+)
+from headrace.instance.program_arguments import hyperparameter_arguments
+from headrace.instance.tfdata import tf_data_servers
+from headrace.instance.torchrun import torchrun_command
+from headrace.instance.tree import resource_config
+from headrace.runs.event_text import counted
+
+if TYPE_CHECKING:
+    from headrace.job import Job
+
+
+class ProgramView(msgspec.Struct, frozen=True):
+    """One program: stream (rank, ``feed``, ``tf-worker-0``), its local rank in torch.distributed, its command line."""
+
+    stream: str
+    local_rank: int | None
+    argv: tuple[str, ...]
+
+
+class HostView(msgspec.Struct, frozen=True):
+    """One host.
+
+    `cpus` empty means all of the machine; `limits` are its other limits in words, `memory` the bytes that it may use
+    (0: no limit), `gpus` the GPU ids that its programs see (None: all); `launched` are the ranks that mpirun starts
+    here; `channels` maps names to places.
+    """
+
+    name: str
+    group: str
+    address: str
+    cpus: tuple[int, ...]
+    limits: str
+    memory: int
+    gpus: tuple[int, ...] | None
+    programs: tuple[ProgramView, ...]
+    launched: tuple[str, ...]
+    channels: dict[str, str]
+
+
+class UnusedView(msgspec.Struct, frozen=True):
+    """A value of the job that is accepted and has no effect here."""
+
+    field: str
+    why: str
+
+
+class StorageView(msgspec.Struct, frozen=True):
+    """Where model and output go, and checkpoints; an empty place is the run's own folder, or nowhere."""
+
+    output: str
+    checkpoints: str
+    checkpoint_path: str
+
+
+class PlanView(msgspec.Struct, frozen=True):
+    """What a job would run where. Nothing was started.
+
+    `limits` says in sentences how the machine is divided; `requirements` maps groups to the file that is installed for
+    them, whose environment then replaces the interpreter that is shown; `tf_data_ports` are those of the workers of
+    tf.data.service, each once.
+    """
+
+    job_name: str
+    entry_point: str
+    leader: str
+    groups: tuple[GroupPlan, ...]
+    hosts: tuple[HostView, ...]
+    distributions: tuple[DistributionPlan, ...]
+    completion_groups: tuple[str, ...]
+    ports: Ports
+    tf_data: TfDataPlan | None
+    environment: dict[str, str]
+    stop_grace: float
+    max_run: float
+    isolation: Isolation
+    without_effect: tuple[UnusedView, ...]
+    storage: StorageView
+    requirements: dict[str, str]
+    stall_after: float
+    encrypt: bool
+    retry: Retry
+    cost: Projection
+    limits: tuple[str, ...] = ()
+    tf_data_ports: tuple[int, ...] = ()
+
+
+def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str | None = None) -> PlanView:
+    """Returns the plan of a job with the command lines and channels of every host.
+
+    Args:
+        job: the job.
+        plan: its launch plan.
+        limits: how the machine is divided, in sentences.
+        region: whose prices are taken; None for that of the job's budget, else us-east-1.
+    """
+    groups = [PricedGroup(group.name, group.instance_type, group.hosts) for group in plan.groups]
+    budget = plan.budget
+    where = region or (budget.region if budget else None)
+    return PlanView(
+        job_name=plan.job_name,
+        entry_point=plan.entry_point,
+        leader=plan.leader,
+        groups=plan.groups,
+        hosts=tuple(_host(job, plan, host) for host in plan.hosts),
+        distributions=plan.distributions,
+        completion_groups=plan.completion_groups,
+        ports=plan.ports,
+        tf_data=plan.tf_data,
+        environment=plan.environment,
+        stop_grace=plan.stop_grace,
+        max_run=plan.max_run,
+        isolation=plan.isolation,
+        cost=project(groups, plan.max_run, max_cost=budget.max_cost if budget else None, region=where),
+        limits=limits,
+        tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
+        storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
+        requirements=_requirements(job),
+        stall_after=plan.stall_after,
+        encrypt=plan.encrypt,
+        retry=plan.retry,
+        without_effect=(
+            *(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
+            *dict.fromkeys(_set_over(job, plan)),
+        ),
+    )
+
+
+def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
+    """Variables of the user whose values no program gets, because headrace says there who and where it is."""
+    for index, group in enumerate(plan.groups):
+        if not plan.environment_of(group.name) or not group.entry_point:
+            continue
+        environment = Environment(
+            plan.host(group.hosts[0]).base_dir,
+            resource_config=resource_config(group.hosts[0], plan.groups, "eth0"),
+            input_data_config=dict.fromkeys(job.channels_of(group.name)),
+            hyperparameters=dict(job.hyperparameters_of(group.name)),
+            environ={},
+        )
+        own = (spec for spec in programs_of(plan, group.hosts[0]) if not spec.is_service)
+        spec = next(own, ProgramSpec("0"))  # of MPI, only the first host has a program of its own
+        for name in HostVariables.set_over(plan, spec, environment):
+            place = f"instance_groups[{index}].environment" if name in group.environment else "environment"
+            yield UnusedView(f"{place}.{name}", "headrace sets it itself")
+
+
+def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
+    # It brings the whole job room, which `brief` does not need.
+    from headrace.engines.local.limits.explain import describe_host
+
+    programs = [
+        ProgramView(spec.stream, spec.local_rank, tuple(_argv(job, plan, host, spec)))
+        for spec in programs_of(plan, host.name)
+    ]
+    return HostView(
+        name=host.name,
+        group=host.group,
+        address=host.address,
+        cpus=host.cpus,
+        limits=describe_host(host.cpu_weight, host.memory, host.gpus),
+        memory=host.memory,
+        gpus=host.gpus,
+        programs=tuple(programs),
+        launched=expected_streams(plan, host.name) if is_in_mpi_world(plan, host.name) else (),
+        channels={name: _channel(job, name) for name in job.channels_of(host.group)},
+    )
+
+
+def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
+    """The command line of a program, with that of a rank in the place where a launcher has a proxy of it."""
+    python = plan.python_of(host.group) or "python"
+    if spec.is_service:
+        # The last two arguments are a descriptor that exists only once the agent runs, and so does the folder.
+        return [python, *service_argv(plan, host.name, spec.stream, "$TMPDIR", 0)[:-2]]
+    folder = job.base_path / job.source_dir
+    arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
+    program = program_argv(plan, host.group, arguments, python, folder if folder.is_dir() else None)
+    if spec.is_torchrun:
+        return torchrun_command(plan, host.name, program, python)
+    world = plan.distribution_of(host.group)
+    if spec.is_mpirun and world is not None:
+        try:
+            return plain_command(slots_of(plan, world, named=plan.isolation.level == NAMESPACE), program, world.options)
+        except ValueError as error:
+            raise UsageError(f"custom_mpi_options: {error}", "give the value, or leave the option out") from None
+    return program
+
+
+def _requirements(job: Job) -> dict[str, str]:
+    """The file of requirements of each group that has one; an archive of code is not opened to look for one."""
+    from headrace.engines.local.inputs.requirements import DEFAULT
+
+    default = DEFAULT if (job.base_path / job.source_dir / DEFAULT).is_file() else ""
+    names = [group.instance_group_name for group in job.groups]
+    return {name: file for name in names if (file := job.requirements_of(name) or default)}
+
+
+def _channel(job: Job, name: str) -> str:
+    """Where a channel's data are, and how they come when that is not the common way."""
+    channel = job.inputs[name]
+    place = channel.s3_data if channel.is_remote else str(channel.local_path(job.base_path))
+    ways: list[str] = [job.input_mode_of(name), channel.distribution, channel.s3_data_type]
+    ways += [channel.compression or "None", channel.record_wrapping or "None"]
+    told = [way for way in ways if way not in ("File", "FullyReplicated", "S3Prefix", "None")]
+    return f"{place} ({', '.join(told)})" if told else place
+
+
+def brief(plan: LaunchPlan) -> list[str]:
+    """Returns one line a group: its hosts, their CPUs and what they run; then how hosts are kept apart."""
+    lines = []
+    for group in plan.groups:
+        hosts = [plan.host(name) for name in group.hosts]
+        names = hosts[0].name if len(hosts) == 1 else f"{hosts[0].name}..{hosts[-1].name}"
+        cpus = sorted({cpu_set(host.cpus) for host in hosts})
+        lines.append(
+            f"{group.name}: {len(hosts)} x {group.instance_type} ({names}), CPUs {' '.join(cpus)}: "
+            f"{work(group, plan.tf_data)}"
+        )
+    return [*lines, isolated(plan.isolation)]
+
+
+def isolated(isolation: Isolation) -> str:
+    """Returns in words how hosts are kept apart, why so, and what they do not reach.
+
+    >>> isolated(Isolation("none", "engines.local.isolation says so"))
+    'isolation: none (engines.local.isolation says so)'
+    """
+    why = f" ({isolation.why})" if isolation.why else ""
+    alone = "" if isolation.outward else f"; hosts reach only each other: {isolation.why_not_outward}"
+    return f"isolation: {isolation.level}{why}{alone}"
+
+
+def worlds(plan: PlanView) -> list[str]:
+    """Returns one line a distribution: its kind, groups and ranks, and what its launcher is told."""
+    groups = {group.name: group for group in plan.groups}
+    lines = []
+    for world in plan.distributions:
+        ranks = sum(groups[name].processes_per_host * len(groups[name].hosts) for name in world.groups)
+        kind = f"{world.kind} with Horovod" if world.horovod else world.kind
+        words = [f"{kind} over {' '.join(world.groups)}: {counted(ranks, 'rank')}"]
+        if world.kind == MPI:
+            words.append(f"started by mpirun on {groups[world.groups[0]].hosts[0]}")
+        if world.elastic is not None:
+            words.append(
+                f"elastic from {counted(world.elastic.min_hosts, 'host')} on, "
+                f"restarted {counted(world.elastic.max_restarts, 'time')} at most"
+            )
+        lines.append(", ".join(words))
+    return lines
+
+
+def promises(plan: PlanView) -> str:
+    """Returns in words when the job ends.
+
+    A part is left out when it is not so: retries, the limit of silence, TLS.
+    """
+    words = [f"stops after {plan.max_run:g} s" if plan.max_run else "no time limit"]
+    if plan.cost.max_cost is not None:
+        words.append(f"stops when it has cost {amount(plan.cost.max_cost)} {plan.cost.currency}")
+    words.append(f"succeeds with {', '.join(plan.completion_groups)}")
+    if plan.stall_after:
+        words.append(f"fails after {plan.stall_after:g} s of silence")
+    if plan.retry.attempts:
+        which = "any failure" if plan.retry.any else "the loss of a host"
+        words.append(f"is tried again after {which}, {counted(plan.retry.attempts, 'time')}")
+    if plan.encrypt:
+        words.append("control and feed under TLS")
+    return "; ".join(words)
+
+
+def used_ports(plan: PlanView) -> str:
+    """Returns the ports that the job takes, in words."""
+    words = [f"control {plan.ports.control}"]
+    if any(group.feed_executors for group in plan.groups):
+        words.append(f"feed {plan.ports.feed}")
+    if plan.tf_data is not None:
+        words.append(f"tf.data dispatcher {plan.ports.tf_data}")
+        words.append(f"tf.data {'workers' if len(plan.tf_data_ports) > 1 else 'worker'} {_ranges(plan.tf_data_ports)}")
+    if any(world.kind != MPI for world in plan.distributions):
+        words.append(f"ranks {plan.ports.master}" + (" and next" if len(plan.distributions) > 1 else ""))
+    return f"ports: {', '.join(words)}"
+
+
+def _ranges(ports: Sequence[int]) -> str:
+    """``7073 to 7075 and 7079`` of 7073, 7074, 7075, 7079."""
+    runs: list[list[int]] = []
+    for port in ports:
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    return " and ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
+    """Returns what every host of a group runs, in words.
+
+    Args:
+        group: the group.
+        tf_data: the job's tf.data.service, None without one.
+    """
+    parts = []
+    if group.entry_point:
+        ranks = group.processes_per_host
+        parts.append(counted(ranks, "rank") if ranks else "entry point")
+    if group.feed_executors:
+        parts.append(counted(group.feed_executors, "data worker"))
+    if tf_data is not None and group.name in tf_data.groups:
+        parts.append(counted(tf_data.workers_per_host, "tf.data worker"))
+        if group.name == tf_data.groups[0]:
+            parts.append(f"dispatcher on {group.hosts[0]}")
+    waits = f", after {' and '.join(group.depends_on)}" if group.depends_on else ""
+    return (" + ".join(parts) or "nothing") + waits
+
+
+def cpu_set(cpus: tuple[int, ...]) -> str:
+    """Formats CPU ids as Linux does.
+
+    >>> cpu_set((0, 1, 2, 5)), cpu_set(())
+    ('0-2,5', 'all')
+    """
+    if not cpus:
+        return "all"
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,0 +1,72 @@
+"""Plans as tables, with rich. It shows values; it computes none."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.cli.views.plan_document import PlanView, cpu_set, isolated, promises, used_ports, work, worlds
+from headrace.cli.views.table import columns as _table
+
+NO_LIMIT = 1_000_000
+"""Characters a line where there is no terminal: more than any row has."""
+
+
+class _Console(Console):
+    """rich ends a program whose reader is gone with exit code 1; headrace has one of its own for that."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console(file: TextIO | None = None) -> Console:
+    """Returns a console on standard output, or on a file. Outside a terminal nothing is wrapped or cut."""
+    screen = file is None and sys.stdout.isatty()
+    return _Console(file=file, width=None if screen else NO_LIMIT, highlight=False, soft_wrap=not screen)
+
+
+def show_plan(plan: PlanView) -> None:
+    """Prints a plan."""
+    out = console()
+    out.print(Text(f"{plan.job_name}  ({promises(plan)})", style="bold"))
+    table = _table(("group", "type", "hosts", "a host runs"))
+    for group in plan.groups:
+        table.add(group.name, group.instance_type, " ".join(group.hosts), work(group, plan.tf_data))
+    out.print()
+    out.print(table)
+    for host in plan.hosts:
+        leader = ", leads the job" if host.name == plan.leader else ""
+        out.print()
+        owns = f"CPUs {cpu_set(host.cpus)}" + (f", {host.limits}" if host.limits else "")
+        out.print(Text(f"{host.group}/{host.name}  {host.address}  {owns}{leader}", style="bold"))
+        for program in host.programs:
+            out.print(Text(f"  [{program.stream}] {shlex.join(program.argv)}"))
+        if host.launched:
+            out.print(Text(f"  [{' '.join(host.launched)}] ranks that mpirun starts"))
+        for name, folder in host.channels.items():
+            out.print(Text(f"  channel {name}: {folder}"))
+    out.print()
+    for line in (*worlds(plan), *_stored(plan), *plan.limits, used_ports(plan)):
+        out.print(Text(line))
+    out.print(Text(isolated(plan.isolation)))
+    if plan.without_effect:
+        table = _table(("without effect here", "why"))
+        for unused in plan.without_effect:
+            table.add(unused.field, unused.why)
+        out.print()
+        out.print(table)
+
+
+def _stored(plan: PlanView) -> Iterable[str]:
+    """What the job brings along and keeps, in words."""
+    for group, file in plan.requirements.items():
+        yield f"requirements of {group}: {file}, installed before the start, once for all jobs with the same"
+    storage = plan.storage
+    yield f"model and output: {storage.output or 'output, in the folder of the run'}"
+    if storage.checkpoints:
+        yield f"checkpoints: {storage.checkpoint_path} of every host, kept in {storage.checkpoints}"

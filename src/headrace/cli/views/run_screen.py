@@ -1,0 +1,159 @@
+"""What `headrace run` shows: the plan in brief, log lines, events worth knowing, progress, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from headrace.cli.views.plan_document import brief
+from headrace.cli.views.progress import Progress, duration
+from headrace.cli.views.terminal import Terminal
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream, read_plan
+from headrace.runs.event_text import counted, ended, losses, sentence
+from headrace.runs.events import (
+    ChannelProgress,
+    DataWorkerLost,
+    HostLost,
+    HostReleased,
+    ProgramExited,
+    SecondaryStatus,
+    StatusChanged,
+)
+from headrace.runs.run_paths import AGENT
+
+_QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
+LAST_LINES = 10
+CLASHES = 10  # that are named
+
+
+class RunScreen:
+    """The screen of one run.
+
+    Args:
+        terminal: where to write.
+        quiet: only the end.
+    """
+
+    def __init__(self, terminal: Terminal, quiet: bool = False) -> None:
+        self._terminal = terminal
+        self._quiet = quiet
+        self._progress = Progress()
+        self._created = 0.0
+
+    def begin(self, run: Run) -> None:
+        """Shows which run this is, and its plan in brief."""
+        self._created = run.header.created
+        if self._quiet:
+            return
+        self._terminal.write(f"run {run.id}")
+        for line in brief(read_plan(run.paths, LaunchPlan)):
+            self._terminal.write(f"  {line}")
+        self._terminal.flush()
+
+    def event(self, event: Event) -> None:
+        """Shows an event if it is worth knowing."""
+        if self._quiet:
+            return
+        if isinstance(event, StatusChanged):
+            begun, self._progress.part = bool(self._progress.part), event.message
+            if begun and event.status not in _QUIET_PARTS:  # the first one is over at once
+                self._say(event.message)
+        elif isinstance(event, HostReleased):
+            self._say(f"{event.group}/{event.host}: released: its programs are done")
+        elif isinstance(event, DataWorkerLost):
+            degraded = "" if event.fatal else " (run degraded)"
+            self._say(f"{event.group}/{event.host}: {sentence(event)}{degraded}")
+        elif isinstance(event, HostLost):
+            self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
+        elif isinstance(event, ChannelProgress):
+            self._progress.staged(event)
+            if event.files == event.files_total:
+                self._say(f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB")
+        elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
+            how = ended(event.exit_code, event.signal)
+            why = f": {event.reason}" if event.reason else ""
+            self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}{why}")
+
+    def metric(self, stream: Stream, metric: Metric) -> None:
+        """Takes a metric into the progress line."""
+        self._progress.add(stream, metric)
+
+    def log(self, line: LogLine) -> None:
+        """Shows a line of a program."""
+        if not self._quiet and line.stream.name != AGENT:  # its notes are for `headrace logs`
+            self._terminal.log(line)
+
+    def stopping(self, now: bool) -> None:
+        """Says that a wish to stop was heard."""
+        self._say("killing" if now else "stopping (Ctrl-C again to kill)")
+
+    def tick(self, now: float) -> None:
+        """Renews the progress line."""
+        if not self._quiet:
+            self._terminal.below(self._progress.text(now - self._created, now))
+        self._terminal.flush()
+
+    def end(self, run: Run) -> None:
+        """Shows how the run ended, why, and what to ask next."""
+        state = run.state()
+        self._terminal.below("")
+        if not self._quiet:
+            for damage in run.damage:
+                self._say(str(damage))
+        if state.cause is not None and state.status is not Status.COMPLETED:
+            lines = state.cause.last_lines[-LAST_LINES:]
+            if lines:
+                self._terminal.write(
+                    f"last lines of {_place(state.cause.group, state.cause.host, state.cause.stream)}:"
+                )
+            for line in lines:
+                self._terminal.write(f"  | {line}")
+        took = f" after {duration(state.ended - self._created)}" if state.ended is not None else ""
+        degraded = f" (degraded: {losses(state.lost)})" if state.degraded else ""
+        why = f": {state.cause}" if state.cause is not None else ""
+        self._terminal.write(f"{run.id}: {state.status.value}{took}{degraded}{why}")
+        for line in artefact_lines(state.artefacts):
+            self._terminal.write(f"  {line}")
+        self._terminal.write(f"  headrace report {run.id}")
+        self._terminal.write(f"  headrace logs {run.id}")
+        self._terminal.flush()
+
+    def _say(self, text: str) -> None:
+        self._terminal.write(f"headrace: {text}")
+        self._terminal.flush()
+
+
+def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
+    """Yields what was stored where, and what several hosts had made under one name."""
+    for stored in artefacts:
+        whose = " of this job" if stored.name == "checkpoints" else ""  # others may be at that place too
+        files = counted(stored.files, "file")
+        yield f"{stored.name}: {stored.uri} ({files}{whose}, {stored.bytes / 2**20:.1f} MiB)"
+        for clash in stored.clashes[:CLASHES]:
+            dropped = ", ".join(clash.dropped)
+            yield f"warning: {stored.name}: {clash.path} differs: that of {clash.kept} was kept, not that of {dropped}"
+        if stored.clash_count > CLASHES:
+            yield f"warning: {stored.name}: {stored.clash_count - CLASHES} more files differ between hosts"
+        if stored.left_out:
+            yield f"warning: {stored.name}: left out, no files: {', '.join(stored.left_out[:CLASHES])}"
+
+
+def _place(group: str, host: str, stream: str) -> str:
+    if not host:
+        return "the job"
+    return f"{group}/{host}[{stream}]" if stream else f"{group}/{host}"
+
+
+def outcome(run: Run, exit_code: int) -> dict[str, object]:
+    """Returns what ``headrace run --output json`` prints."""
+    state = run.state()
+    return {
+        "run_id": run.id,
+        "run_dir": str(run.paths.root),
+        "status": state.status,
+        "exit_code": exit_code,
+        "cause": state.cause,
+        "degraded": state.degraded,
+        "started": state.started,
+        "ended": state.ended,
+    }

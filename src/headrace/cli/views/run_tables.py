@@ -1,0 +1,79 @@
+"""Runs and their lives as tables, with rich: for `headrace ps` and `headrace status`. It computes nothing."""
+
+from __future__ import annotations
+
+import time
+
+from rich.text import Text
+
+from headrace.cli.views.plan_tables import console
+from headrace.cli.views.progress import duration
+from headrace.cli.views.table import columns as _table
+from headrace.runs import Run
+from headrace.runs.event_text import counted, losses
+from headrace.runs.lifecycle import billable_seconds
+from headrace.runs.run_listing import RunLine
+
+
+def show_runs(lines: list[RunLine], every: bool) -> None:
+    """Prints a list of runs."""
+    out = console()
+    if not lines:
+        out.print("no run yet" if every else "no run goes on (headrace ps --all lists those that have ended)")
+        return
+    shown = _table(("run", "status", "", "hosts", "started", "ran for"), right=("hosts", "ran for"))
+    for line in lines:
+        attempt = f"attempt {line.attempt}" if line.attempt > 1 else ""
+        words = [word for word in (line.secondary_status, attempt) if word]
+        second = ", ".join(words) if line.secondary_status != line.status else attempt
+        hosts, took = str(line.hosts or "-"), duration(line.seconds)
+        shown.add(line.run_id, line.status, second, hosts, moment(line.created), took)
+    out.print(shown)
+
+
+def show_status(run: Run, now: float) -> None:
+    """Prints the life of a run."""
+    out = console()
+    state = run.state()
+    second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
+    degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
+    attempt = f", attempt {state.attempt}" if state.attempt > 1 else ""
+    out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
+    if state.failure_reason:
+        out.print(Text(f"failure reason: {state.failure_reason}"))
+    if state.cause is not None and str(state.cause) != state.failure_reason:
+        out.print(Text(f"cause: {state.cause}"))
+    parts = _table(("status", "since (UTC)", "for", ""), right=("for",))
+    for each in state.transitions:
+        took = duration((now if each.end is None else each.end) - each.start)
+        final = each.end == each.start
+        parts.add(each.status.value, moment(each.start), "" if final else took, _brief(each.message))
+    out.print()
+    out.print(parts)
+    if state.hosts:
+        times = _table(("group", "host", "billable", ""), right=("billable",))
+        for host in state.hosts:
+            note = "released early" if host.released else ("runs" if host.ended is None else "")
+            times.add(host.group, host.host, f"{host.seconds(now):.1f} s", note)
+        out.print()
+        out.print(times)
+        sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
+        out.print(Text(f"billable seconds of all hosts: {sums}"))
+    for stored in state.artefacts:
+        many = "file differs" if stored.clash_count == 1 else "files differ"
+        clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
+        out.print(Text(f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}{clashes})"))
+
+
+def _brief(message: str) -> str:
+    """The first line of a message; the whole of a cause stands above the table."""
+    return message.partition("\n")[0]
+
+
+def moment(seconds: float) -> str:
+    """Formats a time in UTC.
+
+    >>> moment(0)
+    '1970-01-01 00:00:00'
+    """
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

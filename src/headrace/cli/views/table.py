@@ -1,0 +1,125 @@
+"""Tables with plain cells: nothing in a cell is markup and nothing is ever cut; and the notes under them.
+
+A table that is wider than the terminal folds its last column between words, when that is enough; else every row becomes
+a block of lines, ``name  value``. On a pipe and in a file there is no width, so a row is always one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+_GAP = 2
+_FOLDED = 30  # characters; a narrower column of words is hard to read
+
+
+@dataclass
+class Columns:
+    """A table. Print it with a console of `headrace.cli.views.plan_tables.console`.
+
+    Attributes:
+        names: of the columns; none at all for a table without a head.
+        right: numbers of the columns that are flush right.
+        rows: their cells, one a column.
+    """
+
+    names: tuple[str, ...]
+    right: frozenset[int] = frozenset()
+    rows: list[tuple[Text, ...]] = field(default_factory=list)
+
+    def add(self, *cells: str | Text, style: str = "") -> None:
+        """Adds a row; `style` is that of the whole of it."""
+        made = tuple(Text(cell) if isinstance(cell, str) else cell.copy() for cell in cells)
+        for cell in made:
+            cell.stylize_before(style)
+        self.rows.append(made)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        head = [tuple(Text(name, style="bold") for name in self.names)] if self.names else []
+        every = [*head, *self.rows]
+        if not every:
+            return
+        widths = [max(_width(cell) for cell in column) for column in zip_longest(*every, fillvalue=Text())]
+        room = options.max_width - sum(widths[:-1]) - _GAP * (len(widths) - 1)
+        if room >= widths[-1]:
+            lines = self._lines(every, widths)
+        elif len(widths) - 1 not in self.right and room >= max(_FOLDED, *(_word(row[-1]) for row in every)):
+            folded = [(*row[:-1], Text("\n").join(row[-1].wrap(console, room))) for row in every]
+            lines = self._lines(folded, [*widths[:-1], room])
+        else:
+            lines = self._blocks(console, options.max_width)
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ignore"
+            yield line
+
+    def _lines(self, rows: Iterable[Sequence[Text]], widths: Sequence[int]) -> Iterator[Text]:
+        """Yields the rows as they stand side by side."""
+        for row in rows:
+            for parts in zip_longest(*(cell.split("\n", allow_blank=True) or [Text()] for cell in row)):
+                line = Text()
+                for index, part in enumerate(parts):
+                    shown = part if part is not None else Text()
+                    blank = " " * (widths[index] - shown.cell_len)
+                    line.append(blank if index in self.right else "").append_text(shown)
+                    line.append(("" if index in self.right else blank) + " " * _GAP)
+                line.rstrip()
+                yield line
+
+    def _blocks(self, console: Console, width: int) -> Iterator[Text]:
+        """Yields every row as lines of a name and its value; what has no name stands behind the value before it."""
+        names = self.names or ("",) * len(self.rows[0])
+        named = max((cell_len(name) for name in names), default=0) + _GAP
+        indent = named if width - named >= _FOLDED else _GAP
+        for number, row in enumerate(self.rows):
+            if number:
+                yield Text()
+            for name, value in _named(names, row):
+                first = Text().append(name, style="bold")
+                if name and indent < named:
+                    yield first
+                    first = Text()
+                for part in value.wrap(console, width - (indent if name else 0)):
+                    pad = " " * (indent - first.cell_len) if name else ""
+                    line = first.append(pad).append_text(part)
+                    line.rstrip()
+                    yield line
+                    first = Text()
+
+
+def _named(names: Sequence[str], row: Sequence[Text]) -> list[tuple[str, Text]]:
+    """Returns the cells of a row that are not empty, by the names of their columns."""
+    found: list[tuple[str, Text]] = []
+    for name, cell in zip(names, row, strict=True):
+        if not cell.plain:
+            continue
+        if name or not found:
+            found.append((name, Text().append_text(cell)))
+        else:
+            found[-1][1].append(" " * _GAP).append_text(cell)
+    return found
+
+
+def _width(cell: Text) -> int:
+    return max((cell_len(line) for line in cell.plain.split("\n")), default=0)
+
+
+def _word(cell: Text) -> int:
+    return max((cell_len(word) for word in cell.plain.split()), default=0)
+
+
+def columns(names: Iterable[str], right: Iterable[str] = ()) -> Columns:
+    """Returns an empty table; the columns `right` are flush right."""
+    known, wanted = tuple(names), set(right)
+    return Columns(known, frozenset(index for index, name in enumerate(known) if name in wanted))
+
+
+def notes(out: Console, lines: Iterable[str]) -> None:
+    """Prints notes, one a line."""
+    out.print()
+    for line in lines:
+        out.print(Text(f"note: {line}"))

@@ -1,0 +1,79 @@
+"""The server of the page: one socket on 127.0.0.1, until Ctrl-C."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import uvicorn
+
+from headrace.console.app import make_app
+from headrace.errors import EngineRefused
+from headrace.insight.run_index import Library
+
+ADDRESS = "127.0.0.1"
+
+
+class _Server(uvicorn.Server):
+    """A server whose signals are caught from before its address is told until after its end."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leaves the signals to `_ended_by_signals`; the base class would raise them once more after the shutdown."""
+        yield
+
+
+@contextmanager
+def _ended_by_signals(server: uvicorn.Server) -> Generator[None, None, None]:
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def serve(port: int, path: str, ready: Callable[[str], None]) -> None:
+    """Serves the page until SIGINT or SIGTERM.
+
+    Args:
+        port: where to listen on 127.0.0.1; 0 takes one that is free.
+        path: first page, e.g. ``/`` or ``/runs/RUN``.
+        ready: told the address, with its token, as soon as it can be opened.
+
+    Raises:
+        EngineRefused: the port is in use.
+    """
+    token = secrets.token_urlsafe(24)
+    with _listen(port) as listener:
+        bound = int(listener.getsockname()[1])
+        server: _Server | None = None
+        app = make_app(Library(), token, bound, lambda: server is not None and server.should_exit)
+        config = uvicorn.Config(
+            app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=3, http="h11", loop="asyncio",
+        )  # fmt: skip
+        server = _Server(config)
+        with _ended_by_signals(server):
+            ready(f"http://{ADDRESS}:{bound}{quote(path)}?token={token}")
+            server.run(sockets=[listener])
+
+
+def _listen(port: int) -> socket.socket:
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it an answer takes 40 ms more.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((ADDRESS, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise EngineRefused(
+            f"{ADDRESS}:{port} cannot be listened on: {error.strerror or error}",
+            hint="choose another with --port, or leave it out: a free one is taken",
+        ) from error
+    return listener

@@ -1,0 +1,1 @@
+"""Programs of a run beside its agents: they stage and serve channels, install, copy and collect."""

@@ -1,0 +1,87 @@
+"""Brings checkpoints to the hosts before each attempt of a job.
+
+It is started as `python -m headrace.engines.local.helpers.restore RUN_DIR`.
+
+Every host gets all that is at their place, as on the service, also what other hosts saved in an attempt before: each
+file is fetched once and copied from host to host. Ends with 0, or with 1 and ``error: ...`` as the last line of
+standard error. SIGTERM ends it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.engines.local.helpers.helper_main import work
+from headrace.engines.local.helpers.mirror import Folder, same_content
+from headrace.engines.local.helpers.sync import read_known, write_known
+from headrace.engines.local.inputs.artefacts import RESTORE, read_plan
+from headrace.errors import ObjectMissing
+from headrace.instance import storage
+from headrace.instance.storage import Object, Store
+from headrace.runs import CheckpointsRestored, EventWriter, RunPaths
+
+FAILED = "ClientError: Checkpoint download failed"
+
+
+def restore(paths: RunPaths, store: Store) -> None:
+    """Brings the checkpoints of a run to its hosts, before the first attempt and before every other one.
+
+    A host that has a file already keeps it when no host has written one of that name later.
+
+    Raises:
+        StorageError, UsageError: they cannot be read, or not written.
+    """
+    plan = read_plan(paths, RESTORE)
+    kept = [Folder(host.name, Path(host.checkpoints), plan.checkpoints) for host in plan.hosts]
+    found = find(store, plan.checkpoints)
+    latest = {name: newest(storage.inside(folder.path, name) for folder in kept) for name in found}
+    source = dict(found)
+    known = read_known(paths)
+    for folder in kept:
+        folder.known.update(known.get(str(folder.path), {}))
+        places = {name: storage.inside(folder.path, name) for name in found}
+        wanted = [name for name, path in places.items() if not is_current(path, latest[name])]
+        store.download_all([(source[name], places[name]) for name in wanted])
+        for name in wanted:
+            source[name] = storage.local_object(str(places[name]))
+            folder.known[name] = source[name].etag
+    write_known(paths, kept)
+    with EventWriter(paths.events(RESTORE)) as events:
+        size = sum(file.size for file in found.values())
+        events.write(CheckpointsRestored(t=time.time(), uri=plan.checkpoints, files=len(found), bytes=size))
+
+
+def newest(paths: Iterable[Path]) -> Path | None:
+    """Returns that of several files which was written last; None when none is there."""
+    there = [path for path in paths if path.is_file()]
+    return max(there, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def is_current(path: Path, latest: Path | None) -> bool:
+    """Tells whether a host's file is the one that was written last, or holds the same."""
+    return latest is not None and path.is_file() and (path == latest or same_content(path, latest))
+
+
+def find(store: Store, place: str) -> dict[str, Object]:
+    """Returns what is at a place, by the name below it; nothing when a folder is not there yet."""
+    prefix = place.rstrip("/") + "/"
+    try:
+        files = store.list(prefix)
+    except ObjectMissing:
+        if storage.is_s3(place):
+            raise
+        return {}
+    return {file.uri.removeprefix(prefix): file for file in files}
+
+
+def main(paths: RunPaths) -> None:
+    """Entry point."""
+    with Store() as store:
+        restore(paths, store)
+
+
+if __name__ == "__main__":
+    sys.exit(work(main, FAILED))

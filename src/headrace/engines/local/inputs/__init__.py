@@ -1,0 +1,1 @@
+"""What a job needs before its programs start: code, channels, requirements, certificates, artefact places."""

@@ -1,0 +1,187 @@
+"""What a job keeps and where: from the job to the files that tell `restore`, `sync` and `collect` what to do.
+
+    <output_path>/<job name>/output/model.tar.gz     what all hosts left in /opt/ml/model
+    <output_path>/<job name>/output/output.tar.gz    what they left in /opt/ml/output/data
+    <output_path>/<job name>/output/intermediate/    what they close in /opt/ml/output/intermediate, while the job runs
+    <checkpoint_s3_uri>/                             /opt/ml/checkpoints of every host, there and back
+
+Without `output_path` the folder is `output` in the run's own. With OutputDataConfig's CompressionType NONE there are
+folders `model` and `data` in place of the archives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.errors import EngineRefused, StorageError, UsageError
+from headrace.instance import storage
+from headrace.instance.launch_plan import NAMESPACE, LaunchPlan, write_atomically
+from headrace.instance.paths import DEFAULT_BASE, TreePaths
+from headrace.runs import RunPaths
+
+if TYPE_CHECKING:  # the processes of a run do without it
+    from headrace.job import Job
+
+RESTORE, SYNC, COLLECT = "restore", "sync", "collect"
+CHECKPOINT_CONFIG = "checkpointconfig.json"
+DEFAULT_CHECKPOINTS = PurePosixPath(DEFAULT_BASE, "checkpoints")
+TAKEN = (
+    *(PurePosixPath(DEFAULT_BASE, name) for name in ("input", "code", "model", "output")),
+    *(PurePosixPath("/", name) for name in ("proc", "sys", "dev")),
+)
+
+
+class HostArtefacts(msgspec.Struct, frozen=True):
+    """Folders of one host, on this machine.
+
+    Attributes:
+        name: the host.
+        base: its /opt/ml.
+        checkpoints: its folder of checkpoints.
+    """
+
+    name: str
+    base: str
+    checkpoints: str
+
+
+class ArtefactPlan(msgspec.Struct, frozen=True):
+    """`engine/restore.json`, `engine/sync.json` and `engine/collect.json`.
+
+    Attributes:
+        output: where model, output and intermediate go; absolute.
+        hosts: by number, the leader first: its file is kept where several hosts have one of the same name.
+        checkpoints: where checkpoints are kept; absolute, empty when they stay with the hosts.
+        compress: whether model and output become archives.
+        remote: the user chose `output`: intermediate files go there while the job runs.
+    """
+
+    output: str
+    hosts: tuple[HostArtefacts, ...]
+    checkpoints: str = ""
+    compress: bool = True
+    remote: bool = False
+
+    @property
+    def intermediate(self) -> str:
+        """Where intermediate files go."""
+        return storage.join(self.output, "intermediate")
+
+
+def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> ArtefactPlan:
+    """Returns what is kept where."""
+    output = str(paths.output)
+    if job.output_path is not None:
+        output = storage.join(_absolute(job.output_path, job.base_path), plan.job_name, "output")
+    checkpoints = "" if job.checkpoint_s3_uri is None else _absolute(job.checkpoint_s3_uri, job.base_path)
+    config = job.request_extras.get("OutputDataConfig")
+    compression = config.get("CompressionType") if isinstance(config, Mapping) else None
+    leader_first = sorted(plan.hosts, key=lambda host: host.name != plan.leader)
+    return ArtefactPlan(
+        output=output,
+        hosts=tuple(
+            HostArtefacts(host.name, str(paths.host(host.name)), str(checkpoint_folder(job, paths, host.name)))
+            for host in leader_first
+        ),
+        checkpoints=checkpoints,
+        compress=compression != "NONE",
+        remote=job.output_path is not None,
+    )
+
+
+def checkpoint_folder(job: Job, paths: RunPaths, host: str) -> Path:
+    """Returns the folder of this machine that holds a host's checkpoints.
+
+    A `checkpoint_local_path` below /opt/ml is that part of the host's tree. Any other is `checkpoints` in the tree,
+    which isolation shows at that path.
+    """
+    wanted = PurePosixPath(job.checkpoint_local_path)
+    if wanted.is_relative_to(DEFAULT_BASE):
+        return paths.host(host) / wanted.relative_to(DEFAULT_BASE)
+    return TreePaths(paths.host(host)).checkpoints
+
+
+def check_checkpoint_folder(job: Job, isolated: bool) -> None:
+    """Checks that hosts can have `checkpoint_local_path`. Asks nobody.
+
+    Args:
+        job: the job.
+        isolated: whether every host has a file system of its own.
+
+    Raises:
+        EngineRefused: they cannot.
+    """
+    local = PurePosixPath(job.checkpoint_local_path)
+    default = f"leave it out for {DEFAULT_CHECKPOINTS}, or name a folder below {DEFAULT_BASE}"
+    if local in {PurePosixPath("/"), PurePosixPath(DEFAULT_BASE)} or any(map(local.is_relative_to, TAKEN)):
+        raise EngineRefused(f"checkpoint_local_path: {str(local)!r} has another use in an instance", hint=default)
+    if not isolated and not local.is_relative_to(DEFAULT_BASE):
+        raise EngineRefused(
+            f"checkpoint_local_path: without isolation hosts share one file system, and cannot each have {local}",
+            hint=f"{default}, or use engines: {{local: {{isolation: namespace}}}}",
+        )
+
+
+def check_places(job: Job) -> None:
+    """Checks that what the job keeps can be written where it shall be. Raises EngineRefused."""
+    try:
+        with storage.Store() as store:
+            for place in (job.output_path, job.checkpoint_s3_uri):
+                if place is not None:
+                    store.check_writable(_absolute(place, job.base_path))
+    except (StorageError, UsageError) as error:
+        raise EngineRefused(error.message, error.hint) from error
+
+
+def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
+    """Writes what the processes of the run need, and checkpointconfig.json of every host.
+
+    Args:
+        job: the job.
+        plan: its launch plan; the trees of its hosts exist.
+        paths: the run's directory.
+
+    Raises:
+        OSError: something cannot be written.
+    """
+    artefacts = plan_artefacts(job, plan, paths)
+    wanted = [COLLECT]
+    if artefacts.checkpoints:
+        wanted += [RESTORE, SYNC]
+    elif artefacts.remote:
+        wanted.append(SYNC)
+    folder = paths.engine
+    folder.mkdir(exist_ok=True)
+    for name in wanted:
+        (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(artefacts)) + b"\n")
+    isolated = plan.isolation.level == NAMESPACE
+    for host in artefacts.hosts:
+        Path(host.checkpoints).mkdir(parents=True, exist_ok=True)
+        if artefacts.checkpoints:
+            content = msgspec.json.encode({"LocalPath": job.checkpoint_local_path if isolated else host.checkpoints})
+            write_atomically(TreePaths(host.base).input_config / CHECKPOINT_CONFIG, content)
+
+
+def read_plan(run: RunPaths, name: str) -> ArtefactPlan:
+    """Reads the plan for one of the processes. Raises OSError or msgspec.DecodeError."""
+    return msgspec.json.decode((run.engine / f"{name}.json").read_bytes(), type=ArtefactPlan)
+
+
+def has_artefacts(run: RunPaths) -> bool:
+    """Tells whether any host left something to collect, so that no process need be started when none did."""
+    for base in (run.root / "hosts").glob("*"):
+        tree = TreePaths(base)
+        for folder in (tree.model, tree.output_data, tree.output_intermediate):
+            if folder.is_dir() and any(folder.iterdir()):
+                return True
+    return False
+
+
+def _absolute(place: str, base: Path) -> str:
+    if place.startswith("https://"):  # the other spelling of an S3 place: https://bucket/prefix
+        return storage.S3_SCHEME + place.removeprefix("https://")
+    return place if storage.is_s3(place) else str(storage.local_path(place, base))

@@ -1,0 +1,181 @@
+"""The channels of a job on this machine: what is only linked, what is staged and served, and what must be true first.
+
+A channel that is a folder of this machine is a link in the tree of every host that has it, and no process is needed.
+Everything else is ordered of `stage` and `serve_channels`, see `headrace.instance.channels`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from headrace.engines.local.inputs.channel_area import FOLDER, LINKS, VIEWS, channel_area
+from headrace.engines.local.isolation.network_layout import View
+from headrace.errors import EngineRefused, HeadraceError, UsageError
+from headrace.instance import Channel
+from headrace.instance.channels import filling, linking, mounts, object_listing
+from headrace.instance.channels.filling import named
+from headrace.instance.channels.order import (
+    FAST_FILE,
+    NONE,
+    S3_PREFIX,
+    ChannelOrder,
+    StageOrder,
+    write_orders,
+)
+from headrace.instance.storage import Store
+from headrace.job import Job
+from headrace.runs import RunPaths
+
+CHECK_SECONDS = 5.0  # for one answer of an object store before a run is made
+CHECK_ATTEMPTS = 2
+
+# Both forms in which S3 itself writes https:// addresses.
+_PATH_STYLE = re.compile(r"https://s3[.-][^/]*amazonaws\.com(?:\.cn)?/([^/]+)/?(.*)")
+_HOST_STYLE = re.compile(r"https://([^/]+?)\.s3[.-][^/]*amazonaws\.com(?:\.cn)?/?(.*)")
+
+
+def order_of(job: Job, name: str) -> ChannelOrder:
+    """Returns a channel of a job as an order. Raises UsageError for an address that is none of S3's."""
+    channel = job.inputs[name]
+    hosts = tuple(host for group, hosts in job.hosts.items() if name in job.channels_of(group) for host in hosts)
+    return ChannelOrder(
+        name=name,
+        uri=_s3_uri(name, channel.s3_data) if channel.is_remote else str(channel.local_path(job.base_path).absolute()),
+        hosts=hosts,
+        data_type=channel.s3_data_type,
+        distribution=channel.distribution,
+        input_mode=job.input_mode_of(name),
+        compression=channel.compression or NONE,
+        record_wrapping=channel.record_wrapping or NONE,
+        seed=channel.shuffle_config.seed if channel.shuffle_config else None,
+        attributes=tuple(channel.attribute_names),
+    )
+
+
+def orders(job: Job) -> tuple[ChannelOrder, ...]:
+    """Returns all channels of a job as orders."""
+    return tuple(order_of(job, name) for name in job.inputs)
+
+
+def tree_channels(job: Job, host: str, isolated: bool = False) -> dict[str, Channel]:
+    """Returns the channels of a host as its tree shows them; what is not only a link is filled in, or shown, later.
+
+    Args:
+        job: the job.
+        host: name of the host.
+        isolated: whether it has views of its own of them.
+    """
+    return {
+        order.name: Channel(
+            source=Path(order.uri) if order.is_link and not isolated else None,
+            content_type=job.inputs[order.name].content_type,
+            input_mode=order.input_mode,
+            distribution=order.distribution,
+            record_wrapping=order.record_wrapping,
+            compression=order.compression,
+        )
+        for order in orders(job)
+        if host in order.hosts
+    }
+
+
+def views_of(job: Job, paths: RunPaths, host: str) -> tuple[View, ...]:
+    """Returns what an isolated host sees of its channels."""
+    area = channel_area(paths)
+    found = []
+    for order in orders(job):
+        if host not in order.hosts or order.is_piped or order.is_mounted:
+            continue
+        own = "" if order.input_mode == FAST_FILE else str(area / VIEWS / host / order.name)
+        if order.is_link:
+            links = area / LINKS / order.name
+            found.append(View(order.name, order.uri, own, str(links) if links.is_dir() else ""))
+            continue
+        staged = _stage_order(job, paths).area(order.name)
+        share = staged / filling.DATA / str(order.place(host))
+        found.append(View(order.name, str(share), own, root_file=str(staged / linking.ROOT)))
+    return tuple(found)
+
+
+def redirect_links(job: Job, paths: RunPaths) -> None:
+    """Mends the links in channels that are folders of this machine, for views of them. Raises OSError."""
+    for order in orders(job):
+        if order.is_link:
+            linking.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
+
+
+def _stage_order(job: Job, paths: RunPaths, isolated: bool = False) -> StageOrder:
+    root = paths.root.resolve()
+    bases = {
+        host: str(root / paths.host(host).relative_to(paths.root)) for names in job.hosts.values() for host in names
+    }
+    staged = tuple(order for order in orders(job) if not order.is_link)
+    return StageOrder(paths.id, str(root / FOLDER), bases, staged, isolated)
+
+
+def prepare_channels(job: Job, paths: RunPaths, isolated: bool = False) -> None:
+    """Writes the orders of a run; nothing when every channel is only a link. Raises OSError.
+
+    Args:
+        job: the job.
+        paths: the run's directory.
+        isolated: whether hosts have views of their own of their channels.
+    """
+    order = _stage_order(job, paths, isolated)
+    if order.channels:
+        write_orders(order, paths.root)
+
+
+def check_mounts(job: Job) -> None:
+    """Checks that FastFile channels can be mounted. Starts nothing and asks nobody.
+
+    Raises:
+        EngineRefused: they cannot, with what to install.
+    """
+    mounted = [order.name for order in orders(job) if order.is_mounted]
+    why, hint = mounts.why_not() if mounted else ("", "")
+    if why:
+        names = ", ".join(repr(name) for name in mounted)
+        raise EngineRefused(
+            f"FastFile channels need a FUSE mount, which is not possible here: {why} (channel {names})",
+            hint=f"{hint}; or use input_mode: File",
+        )
+
+
+def check_channels(job: Job) -> None:
+    """Checks that the data of every channel are there: one question for each, answered soon or not at all.
+
+    Raises:
+        EngineRefused: nothing is there, or it cannot be asked for.
+    """
+    staged = [order for order in orders(job) if not order.is_link]
+    if not staged:
+        return
+    with Store(timeout=CHECK_SECONDS, attempts=CHECK_ATTEMPTS) as store:
+        for order in staged:
+            try:
+                _check(order, store)
+            except HeadraceError as error:
+                about = named(order.name, error)
+                raise EngineRefused(about.message, hint=about.hint) from error
+
+
+def _check(order: ChannelOrder, store: Store) -> None:
+    if order.data_type != S3_PREFIX:
+        store.look(order.uri)
+    elif order.is_s3:
+        if store.first(order.uri) is None:
+            raise object_listing.empty(order)
+    else:
+        object_listing.list_items(order, store)
+
+
+def _s3_uri(name: str, uri: str) -> str:
+    if uri.startswith("s3://"):
+        return uri
+    found = _PATH_STYLE.fullmatch(uri) or _HOST_STYLE.fullmatch(uri)
+    if found is None:
+        raise UsageError(f"channel {name!r}: {uri!r} is no address of S3", "write s3://bucket/prefix")
+    return f"s3://{found[1]}/{found[2]}"

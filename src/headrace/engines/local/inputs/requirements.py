@@ -1,0 +1,175 @@
+"""Files of requirements: which environment each needs, by what it says. Nothing is installed here.
+
+Two jobs whose files of requirements say the same share an environment, whatever their names. What counts: the text of
+the file and of those that it includes (`-r`, `-c`), the content of archives and folders of this machine that it names,
+the Python that the environment is made from, the platform, and pip's own settings (PIP_* variables).
+
+An environment is a folder `<digest>` in `$HEADRACE_HOME/environments`, which may be removed whenever no job runs. When
+the file installs a folder of the code as editable (`-e`), the environment names a path of the run and is the run's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.engines.local.inputs.virtual_environments import is_made
+from headrace.errors import UsageError
+from headrace.runs import RunPaths, runs_dir
+
+if TYPE_CHECKING:  # the process that installs does without it
+    from headrace.job import Job
+
+ENVIRONMENTS = "environments"
+DEFAULT = "requirements.txt"
+INSTALL = "install"
+_INCLUDES = {"-r", "--requirement", "-c", "--constraint"}
+_EDITABLE = {"-e", "--editable"}
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """One environment that a run needs.
+
+    Attributes:
+        requirements: the file, inside the code.
+        path: folder of the environment; its interpreter is `path`/bin/python.
+        groups: instance groups whose programs run in it.
+    """
+
+    requirements: str
+    path: str
+    groups: tuple[str, ...]
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return str(Path(self.path, "bin", "python"))
+
+
+def plan_environments(job: Job, paths: RunPaths) -> dict[str, Environment]:
+    """Returns the environment of each group that has requirements; the code of the run is in place.
+
+    Raises:
+        UsageError: a file of requirements that cannot be read.
+    """
+    groups: dict[str, list[str]] = {}
+    for group in job.groups:
+        name = group.instance_group_name
+        file = job.requirements_of(name) or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
+        if file:
+            groups.setdefault(file, []).append(name)
+    made = [environment_of(file, paths, tuple(names)) for file, names in groups.items()]
+    return {name: environment for environment in made for name in environment.groups}
+
+
+def prepare_install(environments: dict[str, Environment], paths: RunPaths) -> None:
+    """Writes `engine/install.json`, unless all environments are there already. Raises OSError."""
+    wanted = list({environment.path: environment for environment in environments.values()}.values())
+    if all(is_made(Path(environment.path)) for environment in wanted):
+        return
+    folder = paths.engine
+    folder.mkdir(exist_ok=True)
+    (folder / f"{INSTALL}.json").write_bytes(msgspec.json.format(msgspec.json.encode(wanted)) + b"\n")
+
+
+def environments_dir() -> Path:
+    """Returns the folder of all environments: $HEADRACE_HOME/environments, by default ~/.headrace/environments."""
+    return runs_dir().parent / ENVIRONMENTS
+
+
+def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...]) -> Environment:
+    """Returns the environment for a file of requirements.
+
+    Args:
+        requirements: the file, inside the code of the run, which is in place.
+        paths: the run's directory.
+        groups: the groups that need it.
+
+    Raises:
+        UsageError: the file, or one that it names, cannot be read.
+    """
+    digest = hashlib.sha256()
+    for part in (sys.implementation.cache_tag, sys.version, sysconfig.get_platform(), sys.prefix, *_pip_settings()):
+        _add(digest, str(part).encode())
+    own = False
+    for kind, content in _contents(paths.code / requirements, paths.code, ()):
+        _add(digest, content)
+        own = own or kind in _EDITABLE
+    folder = paths.root / ENVIRONMENTS if own else environments_dir()
+    return Environment(requirements, str(folder / digest.hexdigest()[:24]), groups)
+
+
+def _add(digest: hashlib._Hash, part: bytes) -> None:
+    digest.update(b"%d:" % len(part))
+    digest.update(part)
+
+
+def _pip_settings() -> list[str]:
+    return sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_"))
+
+
+def _contents(file: Path, folder: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
+    """Yields (option, content) of a file of requirements and of all that it names on this machine.
+
+    Args:
+        file: the file.
+        folder: where pip runs: paths of archives and folders are relative to it.
+        above: the files that include this one.
+    """
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"requirements: {file} cannot be read: {error.strerror}", "name a file in source_dir"
+        ) from error
+    yield "", text
+    for line in text.decode(errors="replace").splitlines():
+        option, value = _read(line)
+        if option in _INCLUDES and "://" not in value:
+            included = file.parent / value
+            if included not in above:
+                yield from _contents(included, folder, (*above, file))
+        elif value and "://" not in value:  # the name of a package, or a path
+            yield from _local(option, folder / value)
+
+
+def _read(line: str) -> tuple[str, str]:
+    """Returns the option of a line (empty for a plain requirement) and its value."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # pip will say what is wrong with it
+        return "", ""
+    if not words:
+        return "", ""
+    option, _, value = words[0].partition("=")
+    if option in _INCLUDES | _EDITABLE:
+        return option, value or (words[1] if len(words) > 1 else "")
+    if words[0][:2] in {"-r", "-c", "-e"} and len(words[0]) > 2 and not words[0].startswith("--"):
+        return words[0][:2], words[0][2:]
+    if words[0].startswith("-"):
+        return "", ""
+    return "", words[2] if len(words) > 2 and words[1] == "@" else words[0].split("[")[0] if "/" in words[0] else words[
+        0
+    ]
+
+
+def _local(option: str, path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields the content of an archive or a folder; nothing for the name of a package."""
+    if path.is_dir() and (option or (path / "setup.py").exists() or (path / "pyproject.toml").exists()):
+        for root, names, files in os.walk(path):
+            names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
+            for name in sorted(files):
+                file = Path(root, name)
+                if file.is_file():
+                    yield option, str(file.relative_to(path)).encode(errors="surrogateescape")
+                    yield option, hashlib.sha256(file.read_bytes()).digest()
+    elif path.is_file() and not option:
+        yield option, hashlib.sha256(path.read_bytes()).digest()

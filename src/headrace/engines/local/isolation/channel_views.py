@@ -1,0 +1,162 @@
+"""What an instance sees of its input channels: a view of its own, so that nothing it does to them reaches the data.
+
+    writable    an overlay: the data below, what the instance changes in a folder of its own above
+    read-only   a read-only bind mount with all that is mounted below it; a write ends with EROFS
+
+A channel gets a read-only view when FastFile asks for it, as on the service, and where an overlay cannot be had: this
+machine allows none, something is mounted below the data (an overlay would not show it), or the instance's own folder
+lies inside the data.
+
+The links of a shard lead to /opt/ml/input/sources/<channel>, which is such a view of the data that they stand for.
+
+Everything is made in the instance's own mount namespace, so no mount is left. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace.engines.local.isolation.network_layout import View
+from headrace.engines.local.isolation.syscalls import (
+    MS_BIND,
+    MS_NOATIME,
+    MS_NODEV,
+    MS_NODIRATIME,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_RELATIME,
+    MS_REMOUNT,
+    bind,
+    mount,
+)
+
+DATA, SOURCES = (
+    "input/data",
+    "input/sources",
+)  # of /opt/ml; as headrace.instance.channels has them, which needs more
+MOUNTS = "/proc/self/mountinfo"
+_KEPT = {  # of a mount that is mounted once more; the kernel lets a user namespace take none of them away
+    os.ST_NOSUID: MS_NOSUID,
+    os.ST_NODEV: MS_NODEV,
+    os.ST_NOEXEC: MS_NOEXEC,
+    os.ST_NOATIME: MS_NOATIME,
+    os.ST_NODIRATIME: MS_NODIRATIME,
+    os.ST_RELATIME: MS_RELATIME,
+}
+
+
+def show(view: View, base: Path, overlays: bool, user_namespace: bool) -> None:
+    """Mounts the view of one channel. Raises OSError.
+
+    Args:
+        view: the channel.
+        base: the instance's /opt/ml.
+        overlays: whether this machine allows overlays.
+        user_namespace: whether the instance is in a user namespace.
+    """
+    own = Path(view.own) if view.own and overlays else None
+    places = [(view.source, base / DATA / view.channel, "data")]
+    if view.root_file and os.path.exists(view.root_file):  # noqa: PTH110
+        places.append((Path(view.root_file).read_text(), base / SOURCES / view.channel, "sources"))
+    for source, target, name in places:
+        target.mkdir(parents=True, exist_ok=True)
+        layers = [source] if name == "sources" or not view.links else [view.links, source]
+        above = own / name if own is not None else None
+        if overlays and not _is_crossed(source, above) and (above is not None or len(layers) > 1):
+            overlay(layers, target, above, user_namespace)
+        else:
+            bind_read_only(source, target)
+
+
+def overlay(layers: Sequence[str], target: Path, own: Path | None, user_namespace: bool) -> None:
+    """Mounts an overlay. Raises OSError.
+
+    Args:
+        layers: directories that are never written to, the uppermost first; two at least without `own`.
+        target: an existing directory.
+        own: directory for all that is written; made if need be. Without it the overlay is read-only.
+        user_namespace: whether this process is root of a user namespace only.
+    """
+    # By descriptors: commas and colons in a path would be taken for separators, and many paths are too long.
+    held = [os.open(layer, os.O_PATH | os.O_DIRECTORY) for layer in layers]
+    try:
+        options = ["lowerdir=" + ":".join(f"/proc/self/fd/{each}" for each in held)]
+        if own is not None:
+            for name in ("upper", "work"):
+                (own / name).mkdir(parents=True, exist_ok=True)
+                held.append(os.open(own / name, os.O_PATH | os.O_DIRECTORY))
+                options.append(f"{name}dir=/proc/self/fd/{held[-1]}")
+            (own / "upper").chmod(Path(layers[-1]).stat().st_mode & 0o7777 | 0o700)
+        if user_namespace:
+            options.append("userxattr")  # trusted.* is for the machine's root only
+        flags = MS_NOSUID | MS_NODEV | (MS_RDONLY if own is None else 0)
+        mount("overlay", str(target), "overlay", flags, ",".join(options))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def bind_read_only(source: str, target: Path) -> None:
+    """Shows a directory, with what is mounted in it, at another place too, where nobody can write. Raises OSError."""
+    bind(source, str(target))
+    for point in [str(target), *_mounted_below(str(target))]:
+        has = os.statvfs(point).f_flag
+        kept = sum(flag for bit, flag in _KEPT.items() if has & bit)
+        mount("none", point, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+
+
+def try_overlay(folder: Path, user_namespace: bool) -> None:
+    """Does in a small overlay what programs do to their data.
+
+    Args:
+        folder: an empty directory of the file system where instances have their own folders.
+        user_namespace: whether this process is root of a user namespace only.
+
+    Raises:
+        OSError: this machine allows no overlay, or it does not hold.
+    """
+    below, target = folder / "below", folder / "target"
+    (below / "folder").mkdir(parents=True)
+    target.mkdir()
+    for name in ("changed", "removed", "folder/inside"):
+        (below / name).write_text("as it was")
+    overlay([str(below)], target, folder / "own", user_namespace)
+    (target / "changed").write_text("new")
+    (target / "removed").unlink()
+    (target / "folder" / "inside").unlink()
+    (target / "folder").rmdir()
+    (target / "folder").mkdir()
+    kept = sorted(path.name for path in below.rglob("*")) == ["changed", "folder", "inside", "removed"]
+    seen = sorted(path.name for path in target.rglob("*")) == ["changed", "folder"]
+    if not (kept and seen and (below / "changed").read_text() == "as it was"):
+        raise OSError("an overlay does not hold what is written to it")
+
+
+def _is_crossed(source: str, own: Path | None) -> bool:
+    """Whether an overlay of a directory would miss what is mounted in it, or be written into itself."""
+    real = os.path.realpath(source)
+    inside = own is not None and Path(os.path.realpath(own)).is_relative_to(real)
+    crossed = inside or any(True for _ in _mounted_below(real))
+    if crossed and own is not None:
+        why = "the run's own folder lies in it" if inside else "another file system is mounted in it"
+        print(f"{source} is shown read-only: {why}", file=sys.stderr, flush=True)
+    return crossed
+
+
+def _mounted_below(folder: str) -> Iterator[str]:
+    """Yields the mount points inside a directory, which are not it itself; `folder` has no links in it."""
+    prefix = folder.rstrip("/") + "/"
+    for line in Path(MOUNTS).read_text(errors="surrogateescape").splitlines():
+        point = _unescaped(line.split()[4])
+        if point.startswith(prefix) and point != prefix:
+            yield point
+
+
+def _unescaped(text: str) -> str:
+    for code in ("040", "011", "012", "134"):
+        text = text.replace(f"\\{code}", chr(int(code, 8)))
+    return text

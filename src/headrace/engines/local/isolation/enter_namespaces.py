@@ -1,0 +1,125 @@
+"""Becomes the first process of an instance: `... isolation.enter LAYOUT HOST REPORT NET USER BRIDGE -- ARGV`.
+
+It enters or makes the instance's namespaces, lays its cable to the job's bridge, makes its mounts, and starts ARGV as
+process 1 of a PID namespace: when that ends, the kernel ends every process of the instance. This process then writes
+the pid that process 1 has outside to the descriptor REPORT (or ``error: ...``) and goes, so that process 1 becomes a
+child of the caller, which is a child subreaper.
+
+NET and USER are descriptors of the job's namespaces; USER is -1 when run as root. Process 1 keeps NET open: the
+network lasts as long as there are instances, also when the engine's supervisor was killed.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.engines.local.isolation import filesystem, syscalls
+from headrace.engines.local.isolation.netlink import Netlink
+from headrace.engines.local.isolation.network_layout import BITS, INTERFACE, Layout
+
+LINK_SECONDS = 10.0
+SEPARATE = (
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
+)
+
+
+def lay_cable(layout: Layout, host: str, job: int, bridge: int) -> None:
+    """Connects this process's network namespace with the job's bridge. Raises OSError.
+
+    Args:
+        layout: the job's.
+        host: the host that this process becomes.
+        job: descriptor of the job's network namespace.
+        bridge: index of the bridge there.
+    """
+    instance = layout.instance(host)
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(job, syscalls.CLONE_NEWNET)
+        with Netlink() as there:
+            _remove_former(there, host)
+            there.add_cable(host, bridge, INTERFACE, own)
+            if instance.bandwidth:
+                there.limit(socket.if_nametoindex(host), instance.bandwidth)
+        syscalls.setns(own, syscalls.CLONE_NEWNET)
+        with Netlink() as here:
+            index = socket.if_nametoindex(INTERFACE)
+            here.turn(socket.if_nametoindex("lo"), on=True)
+            here.add_address(index, instance.address, BITS)
+            here.turn(index, on=True)
+            here.ask_often(index)
+            if instance.bandwidth:
+                here.limit(index, instance.bandwidth)
+            if layout.outward:
+                here.add_default_route(layout.gateway)
+            here.await_running(index, LINK_SECONDS)
+        syscalls.setns(job, syscalls.CLONE_NEWNET)
+        with Netlink() as there:
+            there.await_running(socket.if_nametoindex(host), LINK_SECONDS)
+        syscalls.setns(own, syscalls.CLONE_NEWNET)
+    finally:
+        os.close(own)
+
+
+def _remove_former(links: Netlink, name: str) -> None:
+    """Removes the cable of a former attempt: the kernel takes its time to do so after its host has ended."""
+    for index, other in socket.if_nameindex():
+        if other == name:
+            with contextlib.suppress(OSError):  # it has just gone; if it has not, its name is taken, and that is said
+                links.remove(index)
+
+
+def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:
+    """Makes this process, and its children even more so, one of the instance. Raises OSError."""
+    if user >= 0:
+        syscalls.setns(user, syscalls.CLONE_NEWUSER)
+    syscalls.unshare(SEPARATE)
+    lay_cable(layout, host, net, bridge)
+    socket.sethostname(host)
+    filesystem.arrange(layout, host)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point. Returns 0 when process 1 was started."""
+    path, host, *numbers, _ = arguments[: arguments.index("--") + 1]
+    argv = [*arguments[arguments.index("--") + 1 :]]
+    report, net, user, bridge = (int(number) for number in numbers)
+    folder = os.getcwd()  # noqa: PTH109
+    try:
+        enter(Layout.read(Path(path)), host, net, user, bridge)
+        ready, ready_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ready)
+            os.close(report)
+            _become(argv, folder, ready_end)
+        os.close(ready_end)
+        words = os.read(ready, 4096).decode(errors="replace")  # empty: its end was closed by execve
+        os.write(report, (f"error: {words}" if words else str(pid)).encode())
+        return int(bool(words))
+    except (OSError, ValueError, KeyError) as error:
+        os.write(report, f"error: {error}".encode())
+        return 1
+
+
+def _become(argv: list[str], folder: str, failed: int) -> None:
+    """Ends in the program, or says on `failed` why not."""
+    try:
+        filesystem.mount_proc()
+        os.chdir(folder)  # once more: the directory as this mount namespace shows it
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        os.write(failed, str(error).encode())
+    finally:
+        os._exit(127)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""From a job and its launch plan to the layout of its isolation, written into the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.catalog.bandwidth import parse_bandwidth
+from headrace.engines.local.inputs.local_channels import redirect_links, views_of
+from headrace.engines.local.isolation import network_layout, syscalls
+from headrace.engines.local.isolation.probing import examine
+from headrace.engines.local.supervision.scratch_dir import scratch_dir
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.job import Job
+from headrace.runs import RunPaths
+
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
+
+
+def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
+    """Writes what the supervisor needs to isolate the instances of a run. Raises OSError."""
+    folder = paths.engine
+    folder.mkdir(exist_ok=True)
+    redirect_links(job, paths)
+    network = job.local.network
+    rates = {group: parse_bandwidth(options.bandwidth) for group, options in network.items()}
+    checkpoints = "" if job.checkpoint_local_path.startswith("/opt/ml/") else job.checkpoint_local_path
+    instances = tuple(
+        network_layout.Instance(
+            name=host.name,
+            address=host.address,
+            tree=str(paths.host(host.name)),
+            bandwidth=rates.get(host.group, 0),
+            checkpoints=checkpoints,
+            views=views_of(job, paths, host.name),
+        )
+        for host in plan.hosts
+    )
+    outward = plan.isolation.outward
+    gateway = network_layout.gateway_of(".".join(plan.hosts[0].address.split(".")[:2]))
+    visible = network_layout.shown_below_tmp(list(_named(job, plan, paths)))
+    machine = Path(network_layout.RESOLVER)
+    resolver = machine.read_text(encoding="utf-8", errors="replace") if machine.exists() else ""
+    made = network_layout.Layout(
+        user_namespace=not syscalls.may_separate(),
+        outward=outward,
+        own_resolver=not network_layout.name_servers(resolver),
+        gateway=gateway,
+        scratch=str(scratch_dir(plan.run_id)),
+        visible=visible,
+        files=str(folder),
+        instances=instances,
+        overlays=not examine().overlay,
+    )
+    made.write(folder / network_layout.FILE)
+    (folder / "hosts").write_text(network_layout.hosts_text(instances, outward), encoding="utf-8")
+    (folder / "resolv.conf").write_text(network_layout.resolver_text(resolver, outward), encoding="utf-8")
+
+
+def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:
+    """Yields the paths that the job names: the run, its data, Python, and those in variables and hyperparameters."""
+    yield str(paths.root)
+    yield from (str(channel.local_path(job.base_path)) for group in plan.groups
+                for channel in job.channels_of(group.name).values())  # fmt: skip
+    yield from (sys.prefix, sys.base_prefix, sys.executable, plan.python, str(Path(network_layout.__file__).parents[4]))
+    yield from (entry for entry in sys.path if entry)
+    ours = [value for name, value in os.environ.items() if name not in TEMPORARY]
+    values = [*ours, *job.environment.values(), *map(str, job.hyperparameters.values())]
+    for group in plan.groups:
+        values += plan.environment_of(group.name).values()
+    for value in values:
+        yield from value.split(os.pathsep)

@@ -1,0 +1,100 @@
+"""Fills the directory of a run: the job, a snapshot of the code, the tree of every host, plan and secret."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.engines.local.inputs.artefacts import prepare_artefacts
+from headrace.engines.local.inputs.host_certificates import make_certificates
+from headrace.engines.local.inputs.local_channels import prepare_channels, tree_channels
+from headrace.engines.local.inputs.requirements import plan_environments, prepare_install
+from headrace.engines.local.inputs.source_code import bring_code
+from headrace.engines.local.isolation.network_layout import INTERFACE
+from headrace.engines.local.isolation_plan import arrange
+from headrace.instance import build_tree
+from headrace.instance.certificates import write_certificates
+from headrace.instance.launch_plan import NAMESPACE, LaunchPlan, write_plan
+from headrace.instance.paths import DEFAULT_BASE
+from headrace.job import Job
+from headrace.runs import RunPaths
+
+
+def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
+    """Writes all that the supervisor and the agents need.
+
+    Args:
+        job: the job.
+        plan: its launch plan.
+        paths: the run's directory, which exists.
+
+    Raises:
+        UsageError, StorageError: code or requirements that cannot be used.
+        OSError: something cannot be read or written.
+    """
+    (paths.root / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    paths.job.write_text(job.to_json(), encoding="utf-8")
+    paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
+    bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
+    environments = plan_environments(job, paths)
+    plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
+    prepare_install(environments, paths)
+    paths.plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    secret = secrets.token_hex(32)
+    certificates = make_certificates(plan)
+    apart = plan.isolation.level == NAMESPACE
+    if apart:
+        arrange(job, plan, paths)
+    for host in plan.hosts:
+        tree = paths.host(host.name)  # host.base_dir is what the host itself sees
+        hyperparameters = job.hyperparameters_of(host.group)
+        moved = {name: json.dumps(path) for name, path in moved_paths(hyperparameters, host.base_dir).items()}
+        verbatim = job.request_texts_of(host.group)
+        texts = job.hyperparameter_texts_of(host.group) | job.reserved_texts if verbatim is None else verbatim
+        build_tree(
+            tree,
+            current_host=host.name,
+            groups=plan.groups,
+            code=paths.code,
+            job_name=plan.job_name,
+            entry_point=plan.entry_point_of(host.group),
+            hyperparameters=hyperparameters,
+            texts=texts | moved,
+            verbatim=verbatim is not None,
+            channels=tree_channels(job, host.name, apart),
+            distributions=plan.distributions,
+            network_interface_name=INTERFACE if apart else "lo",
+        )
+        write_plan(plan, tree, secret)
+        if plan.encrypt:
+            write_certificates(tree, certificates[host.name])
+    prepare_artefacts(job, plan, paths)
+    prepare_channels(job, paths, apart)
+
+
+def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:
+    """Returns the hyperparameters that are paths of an instance, as a host has them whose tree is elsewhere.
+
+    `--model_dir /opt/ml/model`, which SageMaker's TensorFlow estimator gives to every script, would else be a place of
+    this machine.
+
+    >>> moved_paths({"model_dir": "/opt/ml/model", "note": "/opt/mlx"}, "/runs/r/hosts/algo-1")
+    {'model_dir': '/runs/r/hosts/algo-1/model'}
+    """
+    return {
+        name: base + value[len(DEFAULT_BASE) :]
+        for name, value in hyperparameters.items()
+        if isinstance(value, str) and f"{value}/".startswith(f"{DEFAULT_BASE}/") and base != DEFAULT_BASE
+    }
+
+
+def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:
+    """Returns the plan with interpreters of their own for the programs of some groups."""
+    groups = tuple(
+        msgspec.structs.replace(group, python=pythons[group.name]) if group.name in pythons else group
+        for group in plan.groups
+    )
+    return msgspec.structs.replace(plan, groups=groups)

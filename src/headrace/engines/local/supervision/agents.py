@@ -1,0 +1,254 @@
+"""The agents of one attempt: their start, what they are told, and their end as the supervisor sees it.
+
+* An agent dies: the leader's agent is told; when it was the leader's, the others are told to stop.
+* A host that was released early is no loss: its agent ended with 0 while the job went on.
+* Agents that do not end in time are killed, and the leader's when it has been stopped (SIGSTOP) for some seconds: the
+  coordinator is in it, which finds out about the others.
+* What was asked for before the leader's agent died stays the reason of the end.
+
+The verdict is the coordinator's, or a failure. There is no other way to Completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.engines.local.isolation.start_agents import Start, Started, Starter
+from headrace.engines.local.limits.cgroups import RunGroups
+from headrace.engines.local.supervision.scratch_dir import scratch_dir
+from headrace.errors import HeadraceError
+from headrace.instance.launch_plan import HostPlan, LaunchPlan
+from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
+from headrace.instance.paths import BASE_VARIABLE
+from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, oom_words
+from headrace.processes.process_table import describe_exit, name_of_exit
+from headrace.processes.spawn import UTF8, spawn
+from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
+from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
+from headrace.runs.events import HostLost, HostStarted, JobFinished
+from headrace.runs.run_paths import AGENT
+
+FAILURE_GRACE = 5.0
+AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
+STILL_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
+AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
+
+
+@dataclass
+class _Agent:
+    host: HostPlan
+    process: Started
+    lifeline: int  # this end of it
+    memory: RecentKills | None  # processes of the host that the kernel killed for memory
+    stillness: Stillness
+    stood_still: bool = False
+
+
+@dataclass
+class _Begun:
+    start: Start
+    process: subprocess.Popen[bytes]
+    lifeline: int
+    memory: OomCounter | None
+
+
+class Agents:
+    """See the module.
+
+    Args:
+        paths: the run's directory.
+        plan: the launch plan.
+        events: the engine's event file.
+        used: variables that tell the agents what is used up already of time and money.
+        starter: makes the instances.
+        groups: the run's control groups.
+
+    Attributes:
+        leader_ended: the leader's agent is gone.
+    """
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        plan: LaunchPlan,
+        events: EventWriter,
+        used: dict[str, str],
+        starter: Starter,
+        groups: RunGroups,
+    ) -> None:
+        self.leader_ended = False
+        self._paths = paths
+        self._plan = plan
+        self._events = events
+        self._used = used
+        self._starter = starter
+        self._groups = groups
+        self._agents: dict[int, _Agent] = {}
+        self._earlier = len(self._verdicts())  # of earlier attempts
+        self._cause: Cause | None = None  # why the leader is no help any more
+        self._asked: StopJob | None = None  # the first wish that the leader was told
+        self._kill_at = float("inf")
+
+    @property
+    def pids(self) -> Iterable[int]:
+        """Processes of the agents that have not ended."""
+        return self._agents.keys()
+
+    def start(self) -> None:
+        """Starts the agents of all hosts, side by side. Raises OSError, HeadraceError."""
+        begun = [self._begin(host) for host in self._plan.hosts]
+        for host, each in zip(self._plan.hosts, begun, strict=True):
+            process = self._started(each, host.name)
+            memory = None if each.memory is None else RecentKills(each.memory)
+            agent = _Agent(host, process, each.lifeline, memory, Stillness(process.pid))
+            self._agents[agent.process.pid] = agent
+            self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+
+    def _started(self, begun: _Begun, host: str) -> Started:
+        try:
+            return self._starter.agent(begun.start, begun.process)
+        except HeadraceError as error:
+            os.close(begun.lifeline)
+            words = self._last_words(host)[-1:]
+            raise HeadraceError(": ".join((error.message, *words)), error.hint) from error
+
+    def _begin(self, host: HostPlan) -> _Begun:
+        reading, writing = os.pipe()
+        ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), **self._used}
+        env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
+        path = self._paths.engine / f"{host.name}.log"
+        weight = host.cpu_weight * len(self._plan.hosts)
+        groups = self._groups.add(host.name, memory=host.memory, cpu_weight=weight)
+        kills = self._groups.open_events(host.name)
+        if kills is not None:
+            env[FD_VARIABLE] = str(kills)
+        try:
+            with path.open("ab") as log:
+                start = self._starter.prepare(host.name, [sys.executable, *UTF8, "-m", "headrace.agent", OPTION])
+                process = spawn(
+                    start.argv,
+                    env={**env, **start.variables},
+                    cwd=self._paths.root,
+                    tied=False,
+                    cpus=host.cpus,
+                    groups=groups,
+                    stdin=reading,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=start.pass_fds if kills is None else (*start.pass_fds, kills),
+                )
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
+        return _Begun(start, process, writing, None if kills is None else OomCounter(kills))
+
+    def stop(self, command: StopJob) -> None:
+        """Has the job stopped, or stopped faster."""
+        grace = self._plan.stop_grace if command.grace is None else command.grace
+        self._kill_at = min(self._kill_at, time.monotonic() + grace + AFTER_GRACE)
+        if self.leader_ended:
+            self._tell_all(command)
+            return
+        self._asked = self._asked or command
+        if not self._tell(self._plan.leader, command):
+            self._kill_at = 0.0  # its pipe is full or broken: it stands still
+
+    def ended(self, pid: int, status: int) -> None:
+        """Takes the wait status of an agent."""
+        agent = self._agents.pop(pid)
+        agent.process.returncode = os.waitstatus_to_exitcode(status)
+        os.close(agent.lifeline)
+        how = f"agent {_how_it_ended(agent, status)}"
+        if agent.host.name != self._plan.leader:
+            deaf = agent.process.returncode == COORDINATOR_LOST
+            self._tell(self._plan.leader, AgentGone(agent.host.name, how, deaf))
+            # The leader alone, and others have given up waiting for its word, or have its last word: it must come to an
+            # end. When they were killed, or released, it goes on.
+            alone = (
+                not self.leader_ended and len(self._agents) == 1
+            )  # else the whole record would be read for each host
+            if alone and (agent.process.returncode > 0 or self.verdict_of_coordinator() is not None):
+                self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
+            return
+        self.leader_ended = True
+        patience = AFTER_VERDICT
+        if self.verdict_of_coordinator() is None:
+            group, host = agent.host.group, agent.host.name
+            self._cause = Cause(how, group, host, AGENT, last_lines=self._last_words(host), infrastructure=True)
+            self._events.write(HostLost(t=time.time(), group=group, host=host, reason=how))
+            grace = min(FAILURE_GRACE, self._plan.stop_grace)
+            self._tell_all(StopJob(f"the leader's {how}", failed=True, grace=grace))
+            patience += grace
+        self._kill_at = min(self._kill_at, time.monotonic() + patience)
+
+    def look_after(self) -> None:
+        """Notes what the kernel killed for memory, and kills the agents when their time is over."""
+        for agent in self._agents.values():
+            if agent.memory is not None:
+                agent.memory.look()
+            if self.leader_ended or agent.host.name == self._plan.leader:
+                agent.stood_still = agent.stillness.seconds() > (STILL_AFTER_VERDICT if self.leader_ended else LIMIT)
+            if agent.stood_still or time.monotonic() > self._kill_at:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+
+    def verdict_of_coordinator(self) -> JobFinished | None:
+        """Returns the coordinator's last word, None if it has not said it."""
+        verdicts = self._verdicts()
+        return verdicts[self._earlier] if len(verdicts) > self._earlier else None
+
+    def verdict(self) -> tuple[Status, Cause | None]:
+        """Returns how the attempt ended."""
+        verdict = self.verdict_of_coordinator()
+        if verdict is not None:
+            return verdict.status, verdict.cause
+        if self._asked is not None:
+            return (Status.FAILED if self._asked.failed else Status.STOPPED), Cause(self._asked.reason)
+        return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict", infrastructure=True)
+
+    def _verdicts(self) -> list[JobFinished]:
+        return [event for event in Run(self._paths).events() if isinstance(event, JobFinished)]
+
+    def _last_words(self, host: str) -> tuple[str, ...]:
+        path = self._paths.engine / f"{host}.log"
+        with contextlib.suppress(OSError):
+            return tuple(path.read_text(errors="replace").splitlines()[-20:])
+        return ()
+
+    def _tell(self, host: str, command: Command) -> bool:
+        """Returns whether the agent of that host could be told, or has ended."""
+        for agent in self._agents.values():
+            if agent.host.name == host:
+                try:
+                    os.write(agent.lifeline, encode(command))
+                except BlockingIOError:
+                    return False
+                except OSError:
+                    return True  # it is just ending; its exit will be seen
+        return True
+
+    def _tell_all(self, command: Command) -> None:
+        for agent in self._agents.values():
+            self._tell(agent.host.name, command)
+
+
+def _how_it_ended(agent: _Agent, status: int) -> str:
+    exit_code, number = describe_exit(status)
+    if agent.memory is not None:
+        killed = agent.memory.look()
+        agent.memory.close()
+        if killed and number == signal.SIGKILL:
+            return oom_words(agent.host.memory)
+    if agent.stood_still and number == signal.SIGKILL:
+        return stood_still()
+    return name_of_exit(exit_code, number)

@@ -1,0 +1,81 @@
+"""Between two attempts of a job, and after the last: what is tried again, what is cleared, and why the job failed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from headrace.engines.local.inputs.channel_area import remove_views
+from headrace.errors import HeadraceError
+from headrace.instance import read_failure
+from headrace.instance.code import copy_code
+from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir
+from headrace.instance.outcome import FAILURE_CHARACTERS, OWN_WORDS
+from headrace.instance.paths import TreePaths
+from headrace.runs import Cause, RunPaths, Status
+
+
+def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | None) -> bool:
+    """Tells whether a job gets another attempt. Only a failed one does, not one that was stopped.
+
+    Args:
+        retry: what the job wants.
+        attempt: number of the attempt that has ended, from 1.
+        status, cause: how it ended.
+    """
+    if status is not Status.FAILED or attempt > retry.attempts:
+        return False
+    return retry.any or (cause is not None and cause.infrastructure)
+
+
+def clear(plan: LaunchPlan, paths: RunPaths) -> None:
+    """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics; code is copied anew.
+
+    Args:
+        plan: the launch plan.
+        paths: the run's directory, where the trees of the hosts are; their `base_dir` is what they see themselves.
+
+    Raises:
+        HeadraceError: the code cannot be copied.
+        OSError: something cannot be removed.
+    """
+    remove_views(paths)
+    for host in plan.hosts:
+        tree = TreePaths(paths.host(host.name))
+        for folder in (tree.model, tree.output_data, tree.output_intermediate):
+            _empty(folder)
+        _remove(tree.code)  # a new container would have it as it was sent
+        try:
+            copy_code(paths.code, tree.code)
+        except OSError as error:
+            raise HeadraceError(f"{host.name}: the code could not be copied for another attempt: {error}") from error
+        tree.failure.unlink(missing_ok=True)
+        (channel_dir(tree.base) / FEED_NAME).unlink(missing_ok=True)
+
+
+def _empty(folder: Path) -> None:
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def failure_reason(plan: LaunchPlan, paths: RunPaths, cause: Cause | None) -> str:
+    """Returns why a job failed, at most 1024 characters.
+
+    What the user's program wrote to output/failure comes first: that of the host of the first cause, else that of
+    another host. Without one it is the cause.
+    """
+    hosts = sorted(plan.hosts, key=lambda host: cause is None or host.name != cause.host)
+    for host in hosts:
+        text = read_failure(paths.host(host.name))
+        if text.strip() and not text.startswith(OWN_WORDS):
+            return text
+    return str(cause or "")[:FAILURE_CHARACTERS]

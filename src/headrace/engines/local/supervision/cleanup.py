@@ -1,0 +1,25 @@
+"""What a run leaves on this machine outside its record, and its removal: by its supervisor at the end, by the caller
+when the supervisor was killed, and by the next start of any run when all were killed together.
+
+Control groups have a sweep of their own (`limits_cgroup`): they may lie where no run can be read.
+"""
+
+from __future__ import annotations
+
+from headrace.engines.local.inputs.channel_area import channel_area, remove_channels
+from headrace.engines.local.supervision.scratch_dir import remove_scratch, scratch_dir
+from headrace.runs import RunPaths, list_runs
+
+
+def remove_leftovers(paths: RunPaths) -> None:
+    """Removes the temporary files and channels of a run that has ended."""
+    remove_scratch(paths.id)
+    remove_channels(paths)
+
+
+def sweep_leftovers() -> None:
+    """Removes what runs have left whose every process was killed."""
+    for run in list_runs():
+        left = channel_area(run.paths).is_dir() or scratch_dir(run.id).is_dir()
+        if left and not run.supervised:
+            remove_leftovers(run.paths)

@@ -1,0 +1,39 @@
+"""Stays with a detached run in the place of a caller: `python -m headrace.engines.local.supervision.detached RUN_DIR`.
+
+It starts the supervisor, says ``ready`` on standard output (else ``error: ...``), and waits. Whoever is killed, the
+other one cleans up: a supervisor whose keeper dies stops the job, a keeper whose supervisor dies waits for the agents,
+removes what is left and says the last word. It has a session of its own and ignores the end of a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from headrace.engines.local.helpers.helper_main import complaint
+from headrace.engines.local.supervision.start import READY, start_supervisor
+from headrace.errors import EngineRefused
+from headrace.runs import RunPaths
+
+
+def main() -> int:
+    """Entry point. Returns 0 when the run has ended, 1 when it could not be started."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        handle = start_supervisor(RunPaths(Path(sys.argv[1])))
+    except EngineRefused as error:
+        print(complaint(error), flush=True)
+        return 1
+    print(READY, flush=True)
+    null = os.open(os.devnull, os.O_WRONLY)  # nobody reads on
+    os.dup2(null, 1)
+    os.close(null)
+    while handle.exit_code is None:
+        handle.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

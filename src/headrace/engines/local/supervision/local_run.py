@@ -1,0 +1,209 @@
+"""The caller's end of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
+from headrace.engines.local.supervision.cleanup import remove_leftovers
+from headrace.processes.process_table import Process, is_running, look, name_of_exit, send
+from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
+from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
+from headrace.runs.events import HostStarted, RunFinished
+from headrace.runs.run_paths import AGENT
+
+ENGINE = "engine"  # name of the engine's event file
+POLL_SECONDS = 0.05
+LOOKS = 0.5  # seconds between two looks at the supervisor
+AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
+
+_live: set[Handle] = set()  # a handle that nobody holds must not close the lifeline of its run
+
+
+class Handle:
+    """A run that this process has started. Unless it is detached, it is stopped when this process dies.
+
+    Args:
+        paths: the run's directory.
+        process: the supervisor, or what stands for it.
+        lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a detached run.
+
+    Attributes:
+        paths: the run's directory.
+        run: what the run's files say.
+    """
+
+    def __init__(self, paths: RunPaths, process: subprocess.Popen[bytes], lifeline: int | None) -> None:
+        self.paths = paths
+        self.run = Run(paths)
+        self._process = process
+        self._lifeline = lifeline
+        self._over = False
+        self._stillness = Stillness(process.pid)
+        self._stood_still = False
+        _live.add(self)
+
+    def __repr__(self) -> str:
+        return f"Handle({self.id!r})"
+
+    @property
+    def id(self) -> str:
+        """The run id."""
+        return self.paths.id
+
+    @property
+    def status(self) -> Status:
+        """SageMaker's status, as the run's files say now."""
+        self._look()
+        return self.run.status
+
+    @property
+    def cause(self) -> Cause | None:
+        """The first thing that went wrong, None if nothing did."""
+        self._look()
+        return self.run.cause
+
+    @property
+    def exit_code(self) -> int | None:
+        """0 for Completed, 130 when the user stopped it, 1 for every other end; None while it runs."""
+        self._look()
+        return self.run.state().exit_code
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Waits until the run is over: everything has ended and is cleaned up.
+
+        Args:
+            timeout: at most so many seconds.
+
+        Returns:
+            The status; InProgress or Stopping when the time was not enough.
+        """
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while self._process.poll() is None and (left := deadline - time.monotonic()) > 0:
+            self.look_after()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(min(left, LOOKS))
+        return self.status
+
+    def look_after(self) -> None:
+        """Ends a supervisor that has been stopped (SIGSTOP) for some seconds: the run would never end. `wait` does it;
+        whoever waits in another way calls it now and then."""
+        if self._process.poll() is None and self._stillness.seconds() > LIMIT:
+            self._stood_still = True
+            self._process.kill()
+
+    def wait_interactively(self) -> Status:
+        """Waits like `wait`. The first Ctrl-C stops the run in order, a second one at once."""
+        interrupts = 0
+        while True:
+            try:
+                return self.wait()
+            except KeyboardInterrupt:
+                interrupts += 1
+                self.stop(now=interrupts > 1)
+
+    def logs(self, selector: Selector | str | None = None, *, follow: bool = False) -> Iterator[LogLine]:
+        """Yields log lines, merged by time; see `headrace.runs.Run.logs`.
+
+        Without a selector the agents' own notes are left out, as `headrace run` does.
+        """
+        lines = self.run.logs(selector, follow=follow)
+        return lines if selector is not None else (line for line in lines if line.stream.name != AGENT)
+
+    def report(self) -> object:
+        """Returns the report of the run; see `headrace.insight.report`."""
+        return importlib.import_module("headrace.insight").report(self.run)
+
+    def stop(self, now: bool = False) -> None:
+        """Stops the run: SIGTERM to its programs, time to save, SIGKILL. `now` leaves the first two out."""
+        if self._process.poll() is None:
+            for number in _stop_signals(now):
+                self._process.send_signal(number)
+
+    def _look(self) -> None:
+        """When the supervisor has ended: lets go of it, and says the last word if it could not."""
+        if self._over or self._process.poll() is None:
+            return
+        self._over = True
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+        _live.discard(self)
+        if not any(isinstance(event, RunFinished) for event in self.run.events()):
+            self._say_last_word()
+
+    def _say_last_word(self) -> None:
+        code = self._process.returncode
+        how = name_of_exit(code, None) if code >= 0 else name_of_exit(None, -code)
+        how = stood_still() if self._stood_still else how
+        end_agents(self.run, AGENTS_SECONDS)
+        remove_leftovers(self.paths)
+        sweep(find_places(), [self.paths.root / RECORD], REMOVE_SECONDS)
+        cause = Cause(f"the engine's supervisor was {how}" if code < 0 else f"the engine's supervisor {how}")
+        with EventWriter(self.paths.events(ENGINE)) as events:  # its writer is dead
+            events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))
+
+
+class DetachedHandle(Handle):
+    """A run that lives without this process: its parent is the run's keeper (see `detached`)."""
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Waits until the run is over; see `Handle.wait`."""
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        super().wait(timeout)
+        while not self.run.finished and time.monotonic() < deadline:  # its keeper was killed: it is being stopped
+            time.sleep(POLL_SECONDS)
+        return self.status
+
+    def stop(self, now: bool = False) -> None:
+        """Stops the run; see `Handle.stop`."""
+        stop_run(self.paths, now)
+
+    def _look(self) -> None:
+        if self._process.poll() is not None and not self.run.supervised:
+            super()._look()
+
+
+def end_agents(run: Run, seconds: float) -> None:
+    """Waits for agents that have lost their supervisor; they end their hosts themselves. Kills those that do not."""
+    pids = [event.pid for event in run.events() if isinstance(event, HostStarted)]
+    # An agent is told from a later process of its pid by the mark of its run.
+    agents = [agent for pid in pids if (agent := look(pid)) is not None and _is_of_run(pid, run.id)]
+    deadline = time.monotonic() + seconds
+    while any(is_running(agent.pid, agent.start) for agent in agents):
+        if time.monotonic() > deadline:
+            for agent in agents:
+                send(agent, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _is_of_run(pid: int, run_id: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            return f"HEADRACE_RUN_ID={run_id}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def stop_run(paths: RunPaths, now: bool = False) -> bool:
+    """Signals the supervisor of a run, and no later process that got its pid.
+
+    Returns:
+        Whether it was still there.
+
+    Raises:
+        OSError, msgspec.DecodeError: the run has no readable header.
+    """
+    header = read_header(paths)
+    supervisor = Process(header.supervisor_pid, 0, int(header.supervisor_start_time), "", 0, 0)
+    return all(send(supervisor, number) for number in _stop_signals(now))
+
+
+def _stop_signals(now: bool) -> tuple[signal.Signals, ...]:
+    # Two different signals: two of the same kind may arrive as one.
+    return (signal.SIGTERM, signal.SIGINT) if now else (signal.SIGTERM,)

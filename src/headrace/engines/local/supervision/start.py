@@ -1,0 +1,113 @@
+"""Starts the process that answers for a run: its supervisor, or for a detached run its keeper, which starts that.
+
+A supervisor stops its run when its caller dies, and the caller cleans up when the supervisor was killed: each ends what
+the other one leaves. A detached run has a keeper as its caller (see `keeper`), so that this holds there too.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from headrace.engines.local.supervision.local_run import DetachedHandle, Handle
+from headrace.errors import EngineRefused
+from headrace.instance.lifeline import RUN_ID
+from headrace.processes.process_table import name_of_exit
+from headrace.processes.spawn import UTF8
+from headrace.runs import RunPaths, read_header
+
+SUPERVISOR = "headrace.engines.local.supervision.supervisor"
+KEEPER = "headrace.engines.local.supervision.detached"
+SUPERVISOR_SECONDS = 30.0
+READY = "ready"
+
+
+def start_supervisor(paths: RunPaths) -> Handle:
+    """Starts the supervisor of a run that is prepared. Raises EngineRefused or OSError; then nothing is left."""
+    logs = paths.engine
+    logs.mkdir(exist_ok=True)
+    reading, writing = os.pipe()
+    try:
+        with (logs / "supervisor.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *UTF8, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                stdin=reading,
+                stdout=log,
+                stderr=log,
+                env=supervisor_environment(paths.id),
+                cwd=paths.root,  # so that no module of the user's directory is imported in its place
+                start_new_session=True,  # a signal to the caller's terminal is none to the supervisor
+            )
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    try:
+        _await_supervisor(paths, process)
+    except BaseException:
+        os.close(writing)
+        process.kill()
+        process.wait()
+        raise
+    return Handle(paths, process, writing)
+
+
+def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None:
+    """Waits until the supervisor answers for the run, so that from here on others can see and stop it."""
+    deadline = time.monotonic() + SUPERVISOR_SECONDS
+    while read_header(paths).supervisor_pid != process.pid:
+        if process.poll() is not None or time.monotonic() > deadline:
+            words = (paths.engine / "supervisor.log").read_text(errors="replace").strip()
+            code = process.returncode
+            hint = ""
+            if code is None:
+                words = words or f"it said nothing for {SUPERVISOR_SECONDS:g} s"
+            elif code < 0:
+                words = f"it was {name_of_exit(None, -code)}"
+                hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"
+            raise EngineRefused(f"the engine's supervisor did not start: {words or name_of_exit(code, None)}", hint)
+        time.sleep(0.005)
+
+
+def start_keeper(paths: RunPaths) -> DetachedHandle:
+    """Starts the keeper of a run that is prepared, and with it the run. Raises as `start_supervisor` does."""
+    logs = paths.engine
+    logs.mkdir(exist_ok=True)
+    with (logs / "keeper.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=supervisor_environment(paths.id),
+            cwd=paths.root,
+            start_new_session=True,
+        )
+    words = _first_line(process)
+    if words != READY:
+        process.kill()  # its supervisor sees that and ends
+        process.wait()
+        raise EngineRefused(words.removeprefix("error: ") or f"the run's keeper did not start; see {logs}")
+    return DetachedHandle(paths, process, None)
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> str:
+    """Returns what a process says first, within the time that a supervisor may need; empty if it says nothing."""
+    assert process.stdout is not None
+    with process.stdout as out, selectors.DefaultSelector() as selector:
+        selector.register(out, selectors.EVENT_READ)
+        return out.readline().decode(errors="replace").strip() if selector.select(2 * SUPERVISOR_SECONDS) else ""
+
+
+def supervisor_environment(run_id: str) -> dict[str, str]:
+    """Returns the variables of supervisor and agents: those of the caller, and how headrace is found from elsewhere."""
+    package = str(Path(__file__).resolve().parents[4])
+    search = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if package not in search:
+        search.insert(0, package)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(search), RUN_ID: run_id}

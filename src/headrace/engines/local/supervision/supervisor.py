@@ -1,0 +1,405 @@
+"""Stands between the caller and the agents.
+
+    python -m headrace.engines.local.supervision.supervisor RUN_DIR CALLER_PID
+
+It leads a run through its parts, each only when there is something to do (see `helper_processes`):
+
+    Starting      installs the requirements
+    Downloading   fills the channels, brings earlier checkpoints
+    Training      one agent a host; beside them what serves channels and keeps checkpoints; again after a failure
+                  (Restarting) when the job wants that, with all checkpoints on every host
+    Uploading     collects model and output
+
+and only watches meanwhile:
+
+* the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. The
+  caller of a detached run is its keeper;
+* SIGTERM or SIGINT: the job is stopped in order; the second one: at once. That holds in every part;
+* a process that works beside the agents, or keeps the way out of their network open, ends unasked: the job fails;
+* what an agent or another process leaves running is adopted (child subreaper) and ended.
+
+At the end it removes the temporary files and says the last word, `run_finished`. It never says Completed unless the
+coordinator did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.engines.local.inputs.artefacts import has_artefacts
+from headrace.engines.local.isolation.start_agents import Starter, open_starter
+from headrace.engines.local.limits.cgroups import RECORD, RunGroups, find_places
+from headrace.engines.local.supervision.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.supervision.attempts import clear, failure_reason, is_tried_again
+from headrace.engines.local.supervision.cleanup import remove_leftovers
+from headrace.engines.local.supervision.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
+from headrace.engines.local.supervision.scratch_dir import remove_scratch
+from headrace.engines.local.supervision.used_budget import Spent
+from headrace.errors import HeadraceError
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.lifeline import StopJob
+from headrace.processes.bootstrap import become_subreaper
+from headrace.processes.process_table import descendants, reap, send
+from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt, read_plan
+from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+
+ENGINE = "engine"
+STOPPED_BY_USER = "stopped by the user"
+LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.host.kill_leftovers
+READY_SECONDS = 60.0  # for what works beside the agents to be ready
+HELPER_GRACE = 5.0  # between SIGTERM and SIGKILL for a process whose work is not wanted any more
+LAST_SYNC_SECONDS = 900.0  # for the last checkpoints to be brought to safety
+COLLECT_SECONDS = 3600.0
+ORPHANED_SECONDS = 10.0  # in place of both, when the caller is gone
+END_SECONDS = 10.0  # for what is killed at the very end
+POLL = 0.5
+POLL_END = 0.02
+RESTORE = ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints")
+BEFORE = (
+    ("install", SecondaryStatus.STARTING, "Installing the requirements"),
+    ("stage", SecondaryStatus.DOWNLOADING, "Downloading the training data"),
+    RESTORE,
+)
+
+Outcome = tuple[Status, Cause | None]
+
+
+class Supervisor:
+    """See the module.
+
+    Args:
+        paths: the run's directory.
+        caller: pid of the process that started the run.
+    """
+
+    def __init__(self, paths: RunPaths, caller: int) -> None:
+        self._paths = paths
+        self._caller = caller
+        self._plan = read_plan(paths, LaunchPlan)
+        self._events = EventWriter(paths.events(ENGINE))
+        self._agents: Agents | None = None
+        self._helpers: dict[int, HelperProcess] = {}
+        self._beside: list[HelperProcess] = []
+        self._adopting = False  # something of ours has ended: there may be orphans
+        self._orphans_since = 0.0
+        self._wishes: list[StopJob] = []
+        self._broken: Cause | None = None  # what worked beside the agents and ended unasked
+        self._spent = Spent(self._plan, paths)
+        self._instances_run = False
+        self._trained = False  # agents were started: there may be something to collect
+        self._selector = selectors.DefaultSelector()
+        self._wake, wake_end = socket.socketpair()
+        for end in (self._wake, wake_end):
+            end.setblocking(False)
+        self._wake_end = wake_end
+        self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
+        self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
+        self._signals: list[int] = []
+        self._starter = Starter()
+        self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
+
+    def run(self) -> Status:
+        """Runs the job to its end. Returns how it ended."""
+        signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: self._signals.append(number))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        status = Status.FAILED
+        cause: Cause | None = Cause("the engine's supervisor was interrupted")
+        try:
+            adopt(self._paths)
+            status, cause = self._job()
+        except HeadraceError as error:  # a network or a host that cannot be made, in words
+            cause = Cause(error.message, infrastructure=True)
+        except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
+            traceback.print_exc()
+            cause = Cause(f"the engine's supervisor failed: {error!r}")
+        finally:
+            self._starter.close()
+            self._end_everything()
+            remove_leftovers(self._paths)
+            for group in self._groups.remove():
+                print(f"the control group {group} could not be removed", file=sys.stderr)
+            reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
+            self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
+        return status
+
+    # --- the parts of a run --------------------------------------------------------------------------------------
+
+    def _job(self) -> Outcome:
+        self._part(SecondaryStatus.STARTING, "Preparing the instances for training")
+        self._spent = Spent(self._plan, self._paths)
+        for name, status, message in BEFORE:
+            outcome = self._before(name, status, message)
+            if outcome is not None:
+                return outcome
+        self._starter = open_starter(self._paths)
+        return self._after(self._attempts())
+
+    def _part(self, status: SecondaryStatus, message: str) -> None:
+        if status in {SecondaryStatus.DOWNLOADING, SecondaryStatus.TRAINING} and not self._instances_run:
+            self._instances_run = True
+            hosts = {group.name: group.hosts for group in self._plan.groups}
+            self._events.write(InstancesStarted(t=time.time(), hosts=hosts))
+        self._events.write(StatusChanged(t=time.time(), status=status, message=message))
+
+    def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
+        """Does some work before the programs start. Returns how the job ends if they shall not."""
+        if not is_wanted(self._paths, name):
+            return None
+        self._part(status, message)
+        limit = self._spent.deadline()
+        helper = self._start_helper(name)
+        self._until_ended(helper, limit, lambda: bool(self._wishes))
+        if self._wishes:
+            return self._wished()
+        if helper.exit_code == 0:
+            return None
+        if helper.told:
+            return Status.STOPPED, self._spent.cause(WORK[name])
+        return Status.FAILED, helper.failure()
+
+    def _attempts(self) -> Outcome:
+        """Runs the programs, and once more after a failure as often as the job wants it."""
+        attempt = 1
+        while True:
+            self._part(SecondaryStatus.TRAINING, "Training in progress")
+            status, cause = self._attempt()
+            if self._wishes or not is_tried_again(self._plan.retry, attempt, status, cause):
+                return status, cause
+            if self._spent.cause("the job") is not None:
+                return status, cause
+            attempt += 1
+            if self._starter.broken:
+                self._starter.close()
+                self._starter = open_starter(self._paths)
+            of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
+            self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
+            remove_scratch(self._plan.run_id)
+            clear(self._plan, self._paths)
+            self._events.write(AttemptStarted(t=time.time(), number=attempt))
+            outcome = self._before(*RESTORE)
+            if outcome is not None:
+                return outcome
+
+    def _attempt(self) -> Outcome:
+        """Runs the programs once."""
+        if self._wishes:
+            return self._wished()
+        outcome = self._start_beside()
+        if outcome is None:
+            self._trained = True
+            used = self._spent.variables()
+            agents = self._agents = Agents(self._paths, self._plan, self._events, used, self._starter, self._groups)
+            agents.start()
+            if self._broken is not None:
+                self._break(self._broken)
+            while agents.pids or self._orphans():
+                self._step()
+            outcome = agents.verdict()
+            self._agents = None
+        trouble = self._end_beside()
+        broken, self._broken = self._broken, None
+        if broken is not None and outcome[1] is not None and outcome[1].reason == broken.reason:
+            return Status.FAILED, broken  # with its last lines
+        if trouble is not None and outcome[0] is not Status.FAILED:
+            return Status.FAILED, trouble
+        return outcome
+
+    def _start_beside(self) -> Outcome | None:
+        """Starts what works beside the agents. Returns how the job ends if that fails."""
+        for name in ("serve_channels", "sync"):
+            if not is_wanted(self._paths, name):
+                continue
+            helper = self._start_helper(name)
+            self._beside.append(helper)
+            deadline = time.monotonic() + READY_SECONDS
+            while not (helper.ready or helper.ended or self._wishes) and time.monotonic() < deadline:
+                self._step()
+            if not (helper.ready or self._wishes):
+                late = f"{WORK[name]} failed: not ready within {READY_SECONDS:g} s"
+                return Status.FAILED, helper.failure() if helper.ended else Cause(late)
+        return self._wished() if self._wishes else None
+
+    def _end_beside(self) -> Cause | None:
+        """Ends what works beside the agents; the checkpoints get time. Returns what went wrong with it."""
+        trouble: Cause | None = None
+        for helper in self._beside:
+            seconds = self._patience(LAST_SYNC_SECONDS) if helper.name == "sync" else HELPER_GRACE
+            unasked = helper.ended
+            helper.terminate()
+            self._until_ended(helper, time.monotonic() + seconds, self._at_once)
+            # Data that the job has read may have ended too early, or what it has saved may be lost.
+            if unasked or (helper.name == "sync" and helper.exit_code != 0):
+                trouble = helper.failure()
+        self._beside = []
+        return trouble
+
+    def _after(self, outcome: Outcome) -> Outcome:
+        """Collects what the job has made. Returns how it ends."""
+        if not (is_wanted(self._paths, "collect") and has_artefacts(self._paths) and self._trained) or self._at_once():
+            return outcome
+        self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
+        heard = len(self._wishes)
+        helper = self._start_helper("collect", {JOB_STATUS: outcome[0].value})
+        limit = time.monotonic() + self._patience(COLLECT_SECONDS)
+        self._until_ended(helper, limit, lambda: self._at_once() or len(self._wishes) > heard)
+        if helper.exit_code == 0 or outcome[0] is Status.FAILED:
+            return outcome
+        return self._wished() if len(self._wishes) > heard else (Status.FAILED, helper.failure())
+
+    # --- processes beside the agents -----------------------------------------------------------------------------
+
+    def _start_helper(self, name: str, more: dict[str, str] | None = None) -> HelperProcess:
+        helper = HelperProcess(name, self._paths, self._selector, more)
+        self._helpers[helper.pid] = helper
+        return helper
+
+    def _until_ended(self, helper: HelperProcess, limit: float, unwanted: Callable[[], bool]) -> None:
+        """Waits for a process to end. When it is unwanted or its time is over, asks it to (once), then kills it."""
+        kill_at = float("inf")
+        while not helper.ended or self._orphans():
+            self._step()
+            now = time.monotonic()
+            if kill_at == float("inf") and (now > limit or unwanted()):
+                kill_at = now if helper.told else now + HELPER_GRACE
+                if not helper.told:
+                    helper.terminate()
+            if now > kill_at or (kill_at < float("inf") and self._at_once()):
+                helper.kill()
+
+    def _patience(self, seconds: float) -> float:
+        return min(seconds, ORPHANED_SECONDS) if any(wish.failed for wish in self._wishes) else seconds
+
+    def _helper_ended(self, helper: HelperProcess, status: int) -> None:
+        helper.finish(status)
+        self._adopting = True
+        if helper in self._beside and not helper.told and self._agents is not None:
+            self._break(helper.failure())
+
+    def _break(self, cause: Cause) -> None:
+        """Something that the agents need has ended."""
+        self._broken = self._broken or cause
+        if self._agents is not None:
+            grace = min(FAILURE_GRACE, self._plan.stop_grace)
+            self._agents.stop(StopJob(self._broken.reason, failed=True, grace=grace))
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        ending = self._orphans_since > 0 or (self._agents is not None and self._agents.leader_ended)
+        for key, _ in self._selector.select(POLL_END if ending else POLL):
+            key.data()
+        while self._signals:
+            self._signals.pop()
+            self._stop(StopJob(STOPPED_BY_USER, failed=False, grace=0.0 if self._wishes else None))
+        if self._caller and os.getppid() != self._caller:
+            self._caller_died()
+        for pid, status in reap():
+            if self._agents is not None and pid in self._agents.pids:
+                self._agents.ended(pid, status)
+                self._adopting = True
+            elif pid in self._helpers:
+                self._helper_ended(self._helpers.pop(pid), status)
+            elif words := self._starter.ended(pid, status):
+                self._break(Cause(words, infrastructure=True))
+        if self._adopting:
+            self._end_orphans()
+        for helper in self._helpers.values():
+            helper.look_after()
+        self._starter.look_after()
+        if self._agents is not None:
+            self._agents.look_after()
+
+    def _signalled(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake.recv(4096)
+
+    def _lifeline_moved(self) -> None:
+        if not os.read(0, 4096):
+            self._selector.unregister(0)
+            self._caller_died()
+
+    def _caller_died(self) -> None:
+        caller, self._caller = self._caller, 0
+        if caller:
+            grace = min(FAILURE_GRACE, self._plan.stop_grace)
+            self._stop(StopJob(f"the process that started the run (pid {caller}) died", failed=True, grace=grace))
+
+    def _stop(self, wish: StopJob) -> None:
+        self._wishes.append(wish)
+        if not wish.failed and len(self._wishes) == 1:
+            self._part(SecondaryStatus.STOPPING, "Stopping the training job")
+        if self._agents is not None:
+            self._agents.stop(wish)
+
+    def _wished(self) -> Outcome:
+        first = self._wishes[0]
+        return (Status.FAILED if first.failed else Status.STOPPED), Cause(first.reason)
+
+    def _at_once(self) -> bool:
+        return any(wish.grace == 0 for wish in self._wishes)
+
+    # --- what is left --------------------------------------------------------------------------------------------
+
+    def _ours(self) -> list[int]:
+        return [*(self._agents.pids if self._agents is not None else ()), *self._helpers, *self._starter.own()]
+
+    def _orphans(self) -> bool:
+        return self._adopting and bool(descendants(os.getpid(), without=self._ours()))
+
+    def _end_orphans(self) -> None:
+        """Ends what agents have left; helpers that end by themselves get a moment."""
+        orphans = descendants(os.getpid(), without=self._ours())
+        now = time.monotonic()
+        if not orphans:
+            self._orphans_since = 0.0
+        elif not self._orphans_since:
+            self._orphans_since = now
+        elif now - self._orphans_since > LINGER:
+            for orphan in orphans:
+                send(orphan, signal.SIGKILL)
+
+    def _end_everything(self) -> None:
+        """Kills all that is left. After an orderly end there is nothing."""
+        deadline = time.monotonic() + END_SECONDS
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+            for process in left:
+                send(process, signal.SIGKILL)
+            time.sleep(POLL_END)
+            for pid, status in reap():
+                if self._agents is not None and pid in self._agents.pids:
+                    self._agents.ended(pid, status)
+                elif pid in self._helpers:
+                    self._helpers.pop(pid).finish(status)
+
+
+def _sweep_environments() -> None:
+    """Removes what an installation that was killed has left."""
+    from headrace.engines.local.inputs import (
+        requirements,  # slow to import, and few jobs need them
+        virtual_environments,
+    )
+
+    virtual_environments.sweep(requirements.environments_dir())
+
+
+def main() -> int:
+    """Entry point. Returns 0 if the job is complete."""
+    root, caller = sys.argv[1:]
+    become_subreaper()
+    return 0 if Supervisor(RunPaths(Path(root)), int(caller)).run() is Status.COMPLETED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

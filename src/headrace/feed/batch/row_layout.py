@@ -1,0 +1,292 @@
+"""Batches whose rows can be written one by one: the layout of a stacked batch.
+
+torch's `default_collate`, and `stack_arrays`, stack equal tensors, arrays and numbers along a new first axis. For such
+samples a batch is a set of tables, one a leaf, and any run of rows can be written by any worker straight into its
+place. The layout is learned from one collated sample and is the same on every worker; it places the tables of n rows
+one after the other, aligned.
+
+Samples that differ from the first in type, dtype or shape, and samples with leaves that do not stack (strings), have
+no layout: `Uneven`. Then the whole batch is collated at once, with the collate function's own result or error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ProtocolError
+from headrace.feed.batch.pytree import Bytes, Node, align, is_tensor
+
+MAX_LEAVES = 10_000
+_STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call
+
+
+class Uneven(Exception):
+    """The samples cannot be written row by row; collate the whole batch."""
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True):
+    """One leaf of a stacked batch: dtype (torch's name, or NumPy's as in `<f4`), shape of a row, bytes of a row."""
+
+    dtype: str
+    row_shape: tuple[int, ...]
+    row_bytes: int
+
+    def rows(self, raw: NDArray[np.uint8], count: int) -> Any:
+        """Returns bytes as a tensor or array of `count` rows, a view of them."""
+        shape = (count, *self.row_shape)
+        if self.dtype[0] in "<>|=":
+            return raw.view(self.dtype).reshape(shape)
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        return torch.from_numpy(raw).view(dtype).reshape(shape) if raw.size else torch.empty(shape, dtype=dtype)
+
+
+class Layout(msgspec.Struct, frozen=True, array_like=True):
+    """Layout of a stacked batch.
+
+    Attributes:
+        tree: description of the batch as in `tree`, where a leaf is ["t", k] or ["a", k], k an index into `tables`.
+        tables: the leaves.
+    """
+
+    tree: list[Any]
+    tables: tuple[Table, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Payload bytes of one row over all tables."""
+        return sum(table.row_bytes for table in self.tables)
+
+    def offsets(self, rows: int) -> list[int]:
+        """Returns where each table starts in a block for `rows` rows."""
+        offsets, size = [], 0
+        for table in self.tables:
+            offsets.append(size)
+            size = align(size + table.row_bytes * rows)
+        return offsets
+
+    def size(self, rows: int) -> int:
+        """Returns the size of a block for `rows` rows, bytes."""
+        return sum(align(table.row_bytes * rows) for table in self.tables)
+
+    def regions(self, rows: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Returns (offset, length) of rows first..last-1 in each table of a block for `rows` rows."""
+        return [
+            (offset + first * table.row_bytes, (last - first) * table.row_bytes)
+            for offset, table in zip(self.offsets(rows), self.tables, strict=True)
+        ]
+
+    def describe(self, rows: int, start: int = 0) -> Node:
+        """Returns the description of a whole batch of `rows` rows that begins at `start`, for `tree.rebuild`."""
+        return self._fill(self.tree, [start + offset for offset in self.offsets(rows)], rows)
+
+    def _fill(self, node: Any, offsets: Sequence[int], rows: int) -> Node:
+        kind = node[0]
+        if kind in ("t", "a"):
+            table = self.tables[node[1]]
+            return [kind, table.dtype, [rows, *table.row_shape], offsets[node[1]]]
+        children = [self._fill(child, offsets, rows) for child in node[-1]]
+        return [*node[:-1], children]
+
+    def check(self) -> None:
+        """Raises ProtocolError if a layout that came from a peer is not sound."""
+        if len(self.tables) > MAX_LEAVES or any(
+            table.row_bytes < 0 or any(extent < 0 for extent in table.row_shape) for table in self.tables
+        ):
+            raise ProtocolError("a batch layout with bad tables")
+        try:
+            self.describe(1)
+        except (TypeError, ValueError, LookupError, RecursionError) as error:
+            raise ProtocolError(f"a batch layout with a malformed tree: {error}") from error
+
+
+_layouts = msgspec.msgpack.Decoder(Layout)
+
+
+@functools.lru_cache(maxsize=256)
+def decode_layout(data: bytes) -> Layout:
+    """Decodes a layout that came from a peer. Raises ProtocolError if it is not sound."""
+    try:
+        layout = _layouts.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
+        raise ProtocolError(f"a batch layout that cannot be decoded: {error}") from error
+    layout.check()
+    return layout
+
+
+def learn(sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
+    """Learns the layout of batches made of samples like this one, from the collate function itself.
+
+    Raises:
+        Uneven: batches of such samples are not stacked tensors or arrays throughout.
+    """
+    tables: list[Table] = []
+    try:
+        collated = collate([sample])
+    except (TypeError, ValueError, RuntimeError):
+        raise Uneven from None  # its own words, for the whole batch
+    tree = _node(collated, tables)
+    if not tables:
+        raise Uneven
+    return Layout(tree, tuple(tables))
+
+
+def _node(value: Any, tables: list[Table]) -> Node:
+    if is_tensor(value):
+        if value.ndim == 0 or value.shape[0] != 1 or value.device.type != "cpu" or not _is_strided(value):
+            raise Uneven
+        shape = tuple(value.shape[1:])
+        tables.append(Table(str(value.dtype).removeprefix("torch."), shape, value[0].numel() * value.element_size()))
+        return ["t", len(tables) - 1]
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0 or value.shape[0] != 1 or value.dtype.kind not in "biufc":
+            raise Uneven
+        tables.append(Table(value.dtype.str, value.shape[1:], value[0].nbytes))
+        return ["a", len(tables) - 1]
+    if type(value) is dict and all(isinstance(key, (str, int)) for key in value):
+        return ["d", [["v", key] for key in value], [_node(item, tables) for item in value.values()]]
+    if type(value) is list:
+        return ["l", [_node(item, tables) for item in value]]
+    if type(value) is tuple:
+        return ["u", [_node(item, tables) for item in value]]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        name = f"{type(value).__module__}:{type(value).__qualname__}"
+        return ["n", name, list(value._fields), [_node(item, tables) for item in value]]
+    raise Uneven
+
+
+def _is_strided(tensor: Any) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided
+
+
+class LayoutCache:
+    """The layouts of the samples that were seen, so that each is learned once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Layout] = {}
+
+    def of(self, sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
+        """Returns the layout of batches that `collate` makes of such samples. Raises Uneven."""
+        signature = _signature(sample)
+        if signature not in self._known:
+            if len(self._known) >= 64:
+                self._known.clear()
+            self._known[signature] = learn(sample, collate)
+        return self._known[signature]
+
+
+class RowWriter:
+    """Writes samples as consecutive rows of a stacked batch. Small ones are collected and stacked together.
+
+    Args:
+        sample: the first sample; the others must be like it.
+        layout: its layout, and that of the batch.
+        block: block of the whole batch, uint8.
+        rows: rows of the whole batch.
+        first: row of the first sample.
+    """
+
+    def __init__(self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int) -> None:
+        self._template = sample
+        self._samples: list[Any] = []
+        self._written = first
+        self._most = max(1, _STACK_BYTES // max(1, layout.row_bytes))
+        self._targets = [
+            table.rows(block[offset : offset + table.row_bytes * rows], rows)
+            for table, offset in zip(layout.tables, layout.offsets(rows), strict=True)
+        ]
+
+    def write(self, sample: Any) -> None:
+        """Takes the next sample. Raises Uneven if it, or one before it, differs from the first one."""
+        self._samples.append(sample)
+        if len(self._samples) >= self._most:
+            self.finish()
+
+    def finish(self) -> None:
+        """Writes what was collected. Raises Uneven."""
+        if not self._samples:
+            return
+        first, last = self._written, self._written + len(self._samples)
+        columns: list[list[Any]] = []
+        if not _columns(self._samples, self._template, columns):
+            raise Uneven
+        try:
+            for target, column in zip(self._targets, columns, strict=True):
+                _stack(column, target[first:last])
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise Uneven from None  # the collate function's own result, or its own words, for the whole batch
+        self._samples.clear()
+        self._written = last
+
+
+def _stack(column: list[Any], target: Any) -> None:
+    """Writes equal leaves as the rows of a tensor or array."""
+    leaf = column[0]
+    if isinstance(target, np.ndarray):
+        if isinstance(leaf, np.ndarray):
+            np.stack(column, out=target)
+        else:
+            target[:] = column
+        return
+    import torch
+
+    if isinstance(leaf, torch.Tensor):
+        if any(tensor.requires_grad for tensor in column):
+            column = [tensor.detach() for tensor in column]
+        if len(column) == 1:
+            target[0].copy_(column[0])
+        else:
+            torch.stack(column, out=target)
+    elif isinstance(leaf, np.ndarray):
+        for row, array in zip(target, column, strict=True):
+            row.copy_(torch.as_tensor(array))
+    else:
+        values = [item.item() if isinstance(item, np.generic) else item for item in column]
+        target.copy_(torch.tensor(values, dtype=target.dtype))
+
+
+def _columns(samples: list[Any], template: Any, columns: list[list[Any]]) -> bool:
+    """Lists the samples' leaves, column by column, in the order in which `default_collate` lays them out.
+
+    Returns:
+        False when a sample is not like the template: structure, types, dtypes or shapes.
+    """
+    if set(map(type, samples)) != {type(template)}:
+        return False
+    if is_tensor(template) or isinstance(template, np.ndarray):
+        columns.append(samples)
+        alike = {value.dtype for value in samples} == {template.dtype}
+        return alike and {value.shape for value in samples} == {template.shape}
+    if isinstance(template, Mapping):
+        keys = tuple(template)
+        if any(tuple(value) != keys for value in samples):
+            return False
+        return all(_columns([value[key] for value in samples], template[key], columns) for key in keys)
+    if isinstance(template, (list, tuple)):
+        if set(map(len, samples)) != {len(template)}:
+            return False
+        return all(_columns([value[i] for value in samples], item, columns) for i, item in enumerate(template))
+    columns.append(samples)
+    return True
+
+
+def _signature(sample: Any) -> Any:
+    """Returns what must be equal for two samples to be stackable: structure, types, dtypes and shapes."""
+    if is_tensor(sample):
+        return ("t", sample.dtype, sample.shape)
+    if isinstance(sample, np.ndarray):
+        return ("a", sample.dtype, sample.shape)
+    if isinstance(sample, Mapping):
+        return (type(sample), tuple(sample), tuple(_signature(item) for item in sample.values()))
+    if isinstance(sample, (list, tuple)):
+        return (type(sample), tuple(_signature(item) for item in sample))
+    return type(sample)

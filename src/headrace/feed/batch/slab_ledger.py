@@ -1,0 +1,96 @@
+"""The shelf of a session: which slab belongs to what, and when it may be used again.
+
+A slab may be written to by whoever was asked to, until the answer has come. So a slab that is given up while answers
+are outstanding is retired, and goes back to the pool with the last of them. A slab that a lost worker may still be
+writing to is tainted: it is never used again.
+"""
+
+from __future__ import annotations
+
+from headrace.feed.batch.pytree import Bytes
+from headrace.feed.batch.slab import Pinning, Slab, SlabPool
+
+
+class Shelf:
+    """See the module.
+
+    Args:
+        memory: limit of the slabs, bytes.
+        pinning: page-locks the slabs that the user gets; None for ordinary memory.
+    """
+
+    def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
+        self._pool = SlabPool(memory, pinning)
+        self._requests: dict[int, int] = {}  # request -> slab
+        self._writers: dict[int, int] = {}  # slab -> requests that may write to it
+        self._retired: set[int] = set()
+        self._tainted: set[int] = set()
+
+    def __getitem__(self, slab: int) -> Slab:
+        return self._pool[slab]
+
+    @property
+    def leased_bytes(self) -> int:
+        """Bytes of the slabs that the user looks at."""
+        return self._pool.leased_bytes
+
+    @property
+    def leased_slabs(self) -> int:
+        """Number of the slabs that the user looks at."""
+        return self._pool.leased_slabs
+
+    def acquire(self, size: int, *, force: bool = False) -> int | None:
+        """See `SlabPool.acquire`."""
+        return self._pool.acquire(size, force=force)
+
+    def adopt(self, slab: Slab) -> int:
+        """See `SlabPool.adopt`."""
+        return self._pool.adopt(slab)
+
+    def lease(self, slab: int, size: int) -> Bytes:
+        """See `SlabPool.lease`."""
+        return self._pool.lease(slab, size)
+
+    def take_dropped(self) -> list[int]:
+        """Returns the slabs that are gone since the last call; workers should let go of them."""
+        dropped, self._pool.dropped = self._pool.dropped, []
+        return dropped
+
+    def lend(self, slab: int, request: int) -> None:
+        """Notes that the worker that is asked for `request` may write to the slab."""
+        self._requests[request] = slab
+        self._writers[slab] = self._writers.get(slab, 0) + 1
+
+    def taint(self, request: int) -> None:
+        """Notes that the worker of a request is lost but may still be writing."""
+        if request in self._requests:
+            self._tainted.add(self._requests[request])
+
+    def settle(self, request: int) -> None:
+        """Notes that a request was answered, or that its worker is gone."""
+        slab = self._requests.pop(request, 0)
+        if slab:
+            self._writers[slab] -= 1
+            if not self._writers[slab]:
+                del self._writers[slab]
+                if slab in self._retired:
+                    self._retired.discard(slab)
+                    self._give_back(slab)
+
+    def discard(self, slab: int) -> None:
+        """Gives a slab back as soon as nobody may write to it."""
+        if slab in self._writers:
+            self._retired.add(slab)
+        else:
+            self._give_back(slab)
+
+    def _give_back(self, slab: int) -> None:
+        if slab in self._tainted:
+            self._tainted.discard(slab)
+            self._pool.drop(slab)
+        else:
+            self._pool.release(slab)
+
+    def close(self) -> None:
+        """Closes all descriptors. What the user still looks at stays mapped until he lets go."""
+        self._pool.close()

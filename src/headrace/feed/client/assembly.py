@@ -1,0 +1,237 @@
+"""Batches as they come together: the slabs that they lie in, what has arrived of them, and how they are handed over.
+
+A bundle gets its slab when it is first asked for, as soon as its size can be known; until then the worker makes a slab
+and passes it on. Every part lands in the slab of its bundle, or, when it was asked for twice, in a spare one. When the
+user holds more than half of the memory, further batches are copied to ordinary memory, so that the loader goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headrace.errors import ProtocolError
+from headrace.feed.batch import pytree
+from headrace.feed.batch.row_layout import Layout, decode_layout
+from headrace.feed.batch.slab import Pinning, Slab
+from headrace.feed.batch.slab_ledger import Shelf
+from headrace.feed.client.work_units import Bundle, Part
+from headrace.feed.wire import messages
+from headrace.feed.wire.frames import Frame
+
+_HELD_SHARE = 0.5  # of the memory: more than that in the user's hands, and batches are copied out
+_HELD_SLABS = 64  # likewise: every slab takes two descriptors, of which a process may have 1,024
+_BUNDLE_BYTES = 4 << 20
+_BUNDLE_SHARE = 32  # of the memory that a bundle may take, 1/n
+
+
+@dataclass
+class _Result:
+    """What has arrived of a bundle: the descriptions of its batches (None for a failed one) and the bytes used."""
+
+    nodes: list[list[Any] | None] = field(default_factory=list)
+    size: int = 0
+
+
+class Delivery(NamedTuple):
+    """A batch for the user: its data, its payload bytes, and whether they were copied."""
+
+    data: Any
+    size: int
+    copied: bool
+
+
+class Assembly:
+    """See the module.
+
+    Args:
+        memory: limit of the slabs, bytes.
+        pinning: page-locks the slabs that the user gets; None for ordinary memory.
+    """
+
+    def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
+        self.shelf = Shelf(memory, pinning)
+        self._memory = memory
+        self._results: dict[Bundle, _Result] = {}
+        self._prepared: set[Bundle] = set()  # those that have slabs
+        self._encoded = b""
+        self._layout: Layout | None = None
+        self._batch_bytes = 0  # the largest that a batch made whole has needed
+
+    @property
+    def stackable(self) -> bool:
+        """Whether the layout is known, so that parts of a batch can be asked for."""
+        return self._layout is not None
+
+    @property
+    def bundle_limit(self) -> int:
+        """Bytes that a bundle of several batches may have."""
+        return min(_BUNDLE_BYTES, self._memory // _BUNDLE_SHARE)
+
+    def batch_bytes(self, rows: int) -> int:
+        """Returns the bytes that a batch is expected to have; 0 when it is not known yet."""
+        return self._layout.size(rows) if self._layout is not None else self._batch_bytes
+
+    def layout_of(self, part: Part) -> bytes:
+        """Returns the encoded layout that a part is asked for with, empty when it is not made row by row."""
+        return b"" if part.whole else self._encoded
+
+    def prepare(self, part: Part, *, head: bool) -> bool:
+        """Gives the bundle of a part its slab, if its size is known. Returns False when the memory does not allow it.
+
+        Args:
+            part: what is about to be asked for.
+            head: whether its bundle is the next in line, which always gets a slab.
+        """
+        bundle = part.bundle
+        if bundle.slab:
+            return True
+        size = self._size(part)
+        slab = self.shelf.acquire(size, force=head) if size else 0
+        if slab is None:
+            return False
+        bundle.slab = slab
+        self._prepared.add(bundle)
+        return True
+
+    def prepare_spare(self, part: Part) -> int:
+        """Returns a slab for a part of the next bundle in line that is asked for twice; 0 when its size is not known.
+
+        It may pass the limit, by one bundle: a late one is what everybody waits for.
+        """
+        if part.bundle.spare:
+            return 0
+        size = self._size(part)
+        slab = self.shelf.acquire(size, force=True) if size else None
+        if slab is None:
+            return 0
+        part.bundle.spare.append(slab)
+        return slab
+
+    def _size(self, part: Part) -> int:
+        plans = part.bundle.plans
+        if self._layout is not None and not part.whole:
+            return max(1, sum(self._layout.size(plan.rows) for plan in plans))
+        return pytree.align(self._batch_bytes) * len(plans)
+
+    def arrived(self, part: Part, slab: int, done: messages.Done, frame: Frame) -> None:
+        """Takes a worker's answer.
+
+        Args:
+            part: what was asked for.
+            slab: the slab that it was asked to be written to.
+            done, frame: the answer.
+
+        Raises:
+            ProtocolError: it is not sound.
+        """
+        bundle = part.bundle
+        if done.fresh:
+            slab = self.shelf.adopt(Slab(frame.take_descriptor(), done.size))
+        elif not slab:
+            slab = self.shelf.acquire(1, force=True) or 0  # batches without a single byte
+        if slab != bundle.slab and slab not in bundle.spare:
+            if bundle.slab:
+                bundle.spare.append(slab)
+            else:
+                bundle.slab = slab
+        part.slab = slab
+        self._prepared.add(bundle)
+        if done.layout:
+            self._stacked(bundle, done)
+        else:
+            self._whole(bundle, done, self.shelf[slab].size)
+
+    def learn(self, encoded: bytes) -> None:
+        """Takes the layout of a row, before any batch has come."""
+        self._layout, self._encoded = decode_layout(encoded), encoded
+
+    def _stacked(self, bundle: Bundle, done: messages.Done) -> None:
+        layout = decode_layout(done.layout)
+        if self._layout is None:
+            self._layout, self._encoded = layout, done.layout
+        elif layout != self._layout:
+            raise ProtocolError("the rows that came have another layout than those asked for")
+        nodes: list[list[Any] | None] = []
+        start = 0
+        for plan in bundle.plans:
+            nodes.append(layout.describe(plan.rows, start))
+            start += layout.size(plan.rows)
+        self._results[bundle] = _Result(nodes, start)
+
+    def _whole(self, bundle: Bundle, done: messages.Done, size: int) -> None:
+        if len(done.nodes) != len(bundle.plans) and not done.failures:
+            raise ProtocolError(f"{len(done.nodes)} batches came, {len(bundle.plans)} were asked for")
+        self._batch_bytes = max(self._batch_bytes, -(-min(size, max(1, done.size)) // len(bundle.plans)))
+        self._results[bundle] = _Result(done.nodes, size)
+
+    def forget(self, bundle: Bundle) -> None:
+        """Lets go of what has arrived of a bundle, and of its slabs."""
+        self._results.pop(bundle, None)
+        self._prepared.discard(bundle)
+        for slab in (bundle.slab, *bundle.spare):
+            if slab:
+                self.shelf.discard(slab)
+        bundle.slab = 0
+        bundle.spare.clear()
+
+    def forget_all(self) -> None:
+        """Lets go of all bundles."""
+        for bundle in list(self._prepared):
+            self.forget(bundle)
+
+    def hand_over(self, bundle: Bundle) -> Iterator[Delivery | Exception]:
+        """Takes a complete bundle over and returns its batches, one by one: views of its slab, or copies.
+
+        Raises:
+            ProtocolError: while iterating; a batch is not sound.
+        """
+        if bundle.failed:
+            self.forget(bundle)
+            return iter([bundle.failures[place] for place in range(len(bundle.plans))])
+        result = self._results.pop(bundle)
+        self._prepared.discard(bundle)
+        slab = self._merged(bundle)
+        copy = (
+            self.shelf.leased_bytes + self.shelf[slab].size > self._memory * _HELD_SHARE
+            or self.shelf.leased_slabs >= _HELD_SLABS
+        )
+        if copy:
+            block = self.shelf[slab].view(result.size).copy()
+            self.shelf.discard(slab)
+        else:
+            block = self.shelf.lease(slab, result.size)
+        return self._batches(bundle, result.nodes, block, copied=copy)
+
+    def _batches(
+        self, bundle: Bundle, nodes: list[list[Any] | None], block: pytree.Bytes, *, copied: bool
+    ) -> Iterator[Delivery | Exception]:
+        for place in range(len(bundle.plans)):
+            if place in bundle.failures:
+                yield bundle.failures[place]
+                continue
+            node = nodes[place]
+            if node is None:
+                raise ProtocolError("a batch that did not fail has no description")
+            data = pytree.rebuild(node, block)
+            yield Delivery(data, pytree.bytes_of(data), copied)
+
+    def _merged(self, bundle: Bundle) -> int:
+        """Brings the parts of a bundle together in one slab, and gives the others back. Returns the slab."""
+        slabs = [part.slab for part in bundle.parts]
+        final = next((slab for slab in slabs if slab in bundle.spare), bundle.slab)
+        block = self.shelf[final].view()
+        for part in bundle.parts:
+            if part.slab != final:
+                if self._layout is None:
+                    raise ProtocolError("a batch that was made whole came in several slabs")
+                source = self.shelf[part.slab].view()
+                for offset, length in self._layout.regions(bundle.plan.rows, part.first, part.last):
+                    block[offset : offset + length] = source[offset : offset + length]
+        for slab in (bundle.slab, *bundle.spare):
+            if slab and slab != final:  # 0: the part was asked for the first time when its size was not known
+                self.shelf.discard(slab)
+        bundle.slab = 0
+        bundle.spare.clear()
+        return final

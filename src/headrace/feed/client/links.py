@@ -1,0 +1,233 @@
+"""The links of a client: its local executors, the feed server of its own host, and its receiver with the remote hosts.
+
+All of them speak `messages` over a Unix stream socket with descriptors, so the session treats them alike: a link
+carries one or more sources (executors, hosts), each known by its number, which is the frame's route on a receiver's
+link.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.errors import FeedError
+from headrace.feed.pipelines.fetch import Built
+from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.messages import Message, decode_greeting
+from headrace.feed.worker.executor import executor_main
+from headrace.feed.worker.parent_death import watch_parent
+
+
+@dataclass(eq=False)
+class Link:
+    """A connection that carries one or more sources.
+
+    Attributes:
+        channel: the connection.
+        shared: whether frames are routed to several hosts (a receiver).
+        slabs: slabs that were offered on it.
+    """
+
+    channel: Channel
+    shared: bool
+    slabs: set[int]
+
+    def post(self, message: Message, route: int = 0, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message. When the connection is closed, polling tells so; what its worker owes is asked elsewhere."""
+        try:
+            self.channel.send(message, route=route, descriptors=descriptors)
+        except ConnectionClosed:
+            return
+
+    def reason(self) -> str:
+        """Says how the process behind the link ended."""
+        return "connection closed"
+
+    def close(self) -> None:
+        """Closes the connection and ends the process behind it."""
+        self.channel.close()
+
+
+@dataclass(eq=False)
+class ServerLink(Link):
+    """To the feed server of the own host."""
+
+
+def connect_unix(address: str) -> ServerLink:
+    """Connects to a feed server of this host, ``unix:@name``. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect("\0" + address.removeprefix("unix:").removeprefix("@"))
+    except OSError:
+        connection.close()
+        raise
+    return ServerLink(Channel(connection, handshake=decode_greeting), False, set())
+
+
+@dataclass(eq=False)
+class ReceiverLink(Link):
+    """To the receiver process, which holds the TCP connections."""
+
+    process: subprocess.Popen[bytes]
+
+    def reason(self) -> str:
+        """Says how the receiver ended."""
+        return f"the receiver process ended with {self.process.wait()}"
+
+    def cpu_seconds(self) -> float:
+        """Returns the process's CPU time, also when it has ended and was not waited for."""
+        if self.process.returncode is not None:
+            return 0.0
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
+    def close(self) -> None:
+        """Closes the connection; the receiver ends at that."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def start_receiver() -> ReceiverLink:
+    """Starts a receiver process."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "headrace.feed.client.receiver"]
+        command += ["--socket", str(theirs.fileno()), "--parent", str(os.getpid())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    return ReceiverLink(Channel(ours), True, set(), process)
+
+
+@dataclass(eq=False)
+class ExecutorLink(Link):
+    """To one local executor."""
+
+    number: int
+    process: Any  # multiprocessing's Process of some context
+    starting: threading.Thread | None = None
+    failure: Exception | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 while it is being started."""
+        return 0 if self.starting is not None and self.starting.is_alive() else self.process.pid or 0
+
+    def settle(self) -> None:
+        """Waits until the process has been started, or could not be."""
+        if self.starting is not None:
+            self.starting.join()
+            self.starting = None
+
+    def reason(self) -> str:
+        """Says how the executor ended. Raises FeedError if it could not be started."""
+        self.settle()
+        if self.failure is not None:
+            raise FeedError(f"cannot start a worker process: {self.failure}") from self.failure
+        self.process.join(1.0)
+        code = self.process.exitcode
+        if code is None:
+            return "closed its connection"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def signal(self, number: int) -> None:
+        """Sends the executor a signal."""
+        self.settle()
+        if self.process.exitcode is None:
+            os.kill(self.process.pid, number)
+
+    def close(self) -> None:
+        """Ends the executor."""
+        self.channel.close()
+        self.settle()
+        if self.failure is not None:
+            return
+        if self.process.exitcode is None:
+            self.process.kill()
+        self.process.join()
+        self.process.close()
+
+
+def _context(context: str | BaseContext | None) -> Any:
+    return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+
+
+def start_method(context: str | BaseContext | None) -> str:
+    """Returns the start method of a context, as torch's `multiprocessing_context` names it."""
+    return str(_context(context).get_start_method())
+
+
+def start_executor(
+    number: int,
+    of: int,
+    context: str | BaseContext | None,
+    given: dict[int, Built],
+    init: Callable[[int], None] | None,
+    foreign: Sequence[int],
+) -> ExecutorLink:
+    """Starts a local executor.
+
+    Args:
+        number, of: which one, of how many.
+        context: start method or context, as torch's `multiprocessing_context`; None for the platform's default.
+        given: pipelines as objects: inherited by a fork, pickled by other start methods, as torch does.
+        init: `worker_init_fn`.
+        foreign: descriptors of this process that a forked child must close: the other executors' sockets.
+    """
+    chosen = _context(context)
+    ours, theirs = socket.socketpair()
+    forked = chosen.get_start_method() == "fork"
+    close = [*foreign, ours.fileno()] if forked else []
+    process = chosen.Process(
+        target=_local_main,
+        args=(theirs, number, of, given, init, os.getpid(), close),
+        daemon=True,
+        name=f"headrace-worker-{number}",
+    )
+    link = ExecutorLink(Channel(ours), False, set(), number, process)
+
+    def start() -> None:
+        try:
+            process.start()
+        except (AttributeError, TypeError, RuntimeError, OSError, pickle.PicklingError) as error:
+            link.failure = error
+        finally:
+            theirs.close()
+
+    if forked:  # here and now: a fork takes the thread that asks for it, and no other
+        start()
+    else:  # the child has to import what it needs before it takes its dataset; meanwhile the next one is started
+        link.starting = threading.Thread(target=start, name=f"headrace-start-{number}")
+        link.starting.start()
+    if link.failure is not None:
+        ours.close()
+        raise FeedError(f"cannot start a worker process: {link.failure}") from link.failure
+    return link
+
+
+def _local_main(
+    connection: socket.socket,
+    number: int,
+    of: int,
+    given: dict[int, Built],
+    init: Callable[[int], None] | None,
+    parent: int,
+    close: Sequence[int],
+) -> None:
+    for descriptor in close:
+        os.close(descriptor)
+    watch_parent(parent)
+    roots = [Path(entry or ".").resolve() for entry in sys.path]
+    executor_main(connection, number, of, roots, given, init)

@@ -1,0 +1,171 @@
+"""Workers that are children of this process."""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.context import BaseContext
+
+from headrace.errors import WorkersLost
+from headrace.feed.client.links import ExecutorLink, Link, start_executor, start_method
+from headrace.feed.client.worker_pool import Arrival, Supply, Worker
+from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed.metrics.worker_meter import WorkMeter
+from headrace.feed.pipelines.fetch import Built
+from headrace.feed.wire.messages import Ask
+from headrace.feed.worker.restart_budget import RestartBudget
+
+STACK_SECONDS = 0.5  # to write a stack
+# The first batch is made by the first worker. To fork a large process takes a while, and to pickle a large dataset
+# takes long, so the others are started when it has answered, or has not within these seconds of having its dataset.
+FORK_SECONDS, SPAWN_SECONDS = 0.05, 0.5
+START_STEP = 0.01
+CHEAP_SECONDS = 0.015  # if all others are forked in less, they are, at once
+
+
+class LocalSupply(Supply):
+    """Executors that are children of this process.
+
+    Args:
+        executors: how many.
+        context: start method, as torch's `multiprocessing_context`.
+        given: pipelines as objects.
+        init: `worker_init_fn`.
+        metrics: where a line a second goes.
+        loader: name of the loader in these lines.
+    """
+
+    def __init__(
+        self,
+        executors: int,
+        context: str | BaseContext | None,
+        given: dict[int, Built],
+        init: Callable[[int], None] | None,
+        metrics: MetricFile | None = None,
+        loader: str = "",
+    ) -> None:
+        super().__init__()
+        self._work = WorkMeter(metrics, loader, executors, self._pids) if metrics else None
+        self._size = executors
+        self._context = context
+        self._given = given
+        self._init = init
+        self._owner = os.getpid()
+        self._missing = collections.deque(range(executors))
+        self._restarts = RestartBudget()
+        self._last = ""
+        self._forked = start_method(context) == "fork"
+        self._begun = self._opened = self._fork_seconds = 0.0
+        self._stuck: dict[int, tuple[str, float]] = {}  # those that are being ended: why, and since when
+
+    def _pids(self) -> list[int]:
+        links = (worker.link for worker in self._workers.values())
+        return [link.pid for link in links if isinstance(link, ExecutorLink) and link.pid]
+
+    def ask(self, worker: Worker, ask: Ask) -> None:
+        """See Supply."""
+        if self._work is not None:
+            self._work.asked(worker.number, ask)
+        super().ask(worker, ask)
+
+    def held(self, *, short: bool) -> None:
+        """Whether slices wait for memory: then every executor that has nothing to do is blocked."""
+        if self._work is not None:
+            self._work.hold(self._size if short else 0)
+
+    def exchange(self, pause: float) -> list[Arrival]:
+        """See Supply."""
+        arrivals = super().exchange(pause)
+        if self._work is not None:
+            for arrival in arrivals:
+                worker = self.worker_of(arrival.link, 0)
+                for frame in arrival.frames:
+                    if worker is not None:
+                        self._work.answered(worker.number, frame.message)
+            self._work.tick(self._size)
+        return arrivals
+
+    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+        """Has executors that hang write their stacks to their log, and kills them a moment later."""
+        before, self._stuck = self._stuck, {}  # one that has answered after all is not to be killed the next time
+        for number in numbers:
+            link = self._workers[number].link
+            assert isinstance(link, ExecutorLink)
+            self._stuck[number] = before.get(number, (f"it hung for {limit:.0f} s; its stack is in the log", now))
+            if number not in before:
+                link.signal(signal.SIGUSR1)
+            elif now - self._stuck[number][1] > STACK_SECONDS:
+                link.signal(signal.SIGKILL)
+        return len(self._stuck.keys() - before.keys())
+
+    @property
+    def executors(self) -> int:
+        """Executors of all workers, those included that will be started."""
+        return self._size
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which `maintain` should be called again."""
+        return START_STEP if self._missing else super().patience
+
+    def _due(self, now: float) -> int:
+        """Returns how many to start now. The others wait for the first one to give something, but not long."""
+        if self.served or not self._missing:
+            return len(self._missing)
+        if not self._workers:
+            self._begun = now
+            return 1
+        if self._forked and self._fork_seconds * len(self._missing) < CHEAP_SECONDS:
+            return len(self._missing)
+        if any(worker.ready for worker in self._workers.values()):
+            self._opened = self._opened or now
+        grace = FORK_SECONDS if self._forked else SPAWN_SECONDS
+        late = bool(self._opened) and now - self._opened > grace
+        late = late or (self._forked and now - self._begun > 5 * FORK_SECONDS)
+        return len(self._missing) if late else 0
+
+    def maintain(self, now: float) -> list[Worker]:
+        """Starts what is missing, within the restart budget."""
+        started: list[Worker] = []
+        while due := self._due(now):
+            for _ in range(due):
+                started.append(self._start(self._missing.popleft()))
+        return started
+
+    def _start(self, number: int) -> Worker:
+        foreign = [worker.link.channel.fileno() for worker in self._workers.values()]
+        begun = time.perf_counter()
+        link = start_executor(number, self._size, self._context, self._given, self._init, foreign)
+        self._fork_seconds = time.perf_counter() - begun
+        return self._add(f"worker {number}", "executor", link)
+
+    def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
+        """An executor ended: it is replaced."""
+        assert isinstance(link, ExecutorLink)
+        worker = self.worker_of(link, 0)
+        assert worker is not None
+        self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
+        link.close()
+        del self._workers[worker.number]
+        if self._work is not None:
+            self._work.lost(worker.number)
+        if not self._restarts.spend(now):
+            raise WorkersLost(f"{self._restarts.describe('worker processes')}; the last one {self._last}")
+        self._missing.append(link.number)
+        return [worker]
+
+    def describe(self) -> str:
+        """Says whom one waits for."""
+        return f"waited for {self._size} local worker processes{f'; the last one {self._last}' if self._last else ''}"
+
+    def close(self) -> None:
+        """Ends the executors. In a forked child of the owner nothing is touched."""
+        if os.getpid() == self._owner:
+            if self._work is not None:
+                self._work.flush()
+            for worker in self._workers.values():
+                worker.link.close()
+        self._workers.clear()

@@ -1,0 +1,78 @@
+"""How a loader deals with trouble, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.feed.client.numerics import NumericsPolicy
+
+
+class PurityWarning(UserWarning):
+    """A sample held other bytes when another worker made it: it depends on more than its place in the plan."""
+
+
+class BatchSkipped(Exception):
+    """Every row of a batch was skipped."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A sample that was left out of its batch under ``on_error="skip"``.
+
+    Attributes:
+        epoch, step: of the batch.
+        key: what the dataset was asked for.
+        reason: the exception, or how two workers ended.
+    """
+
+    epoch: int
+    step: int
+    key: object
+    reason: str
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a session deals with trouble.
+
+    Attributes:
+        on_error: whether a sample that cannot be had is raised or left out.
+        slice_timeout: seconds after which an executor is taken for hung.
+        numerics: what to do about workers that compute differently.
+        verify: share of slices that are made twice and compared.
+        hedge: whether late slices are asked for twice.
+    """
+
+    on_error: Literal["raise", "skip"] = "raise"
+    slice_timeout: float = 120.0
+    numerics: NumericsPolicy = "warn"
+    verify: float = 0.001
+    hedge: bool = True
+
+
+@dataclass
+class SessionStats:
+    """Counters of a loader's sessions.
+
+    Attributes:
+        receiver_cpu_seconds: of the receivers of sessions that have ended.
+        hosts: what each host has made: rows, seconds that its executors worked, and their CPU seconds.
+    """
+
+    batches: int = 0
+    bytes: int = 0
+    bytes_copied: int = 0
+    retries: int = 0
+    workers_lost: int = 0
+    duplicates_dropped: int = 0
+    worker_cpu_seconds: float = 0.0
+    receiver_cpu_seconds: float = 0.0
+    hedges: int = 0
+    hedges_won: int = 0
+    slices: int = 0
+    slices_verified: int = 0
+    purity_failures: int = 0
+    slices_timed_out: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+    hosts: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -1,0 +1,289 @@
+"""The receiver: takes batches from remote feed servers into slabs, in a process of its own.
+
+    python -m headrace.feed.client.receiver --socket FD --parent PID
+
+A thread in the trainer would starve on the interpreter's lock while the training loop runs. So each training rank has
+one receiver, which holds the TCP connections to the hosts (frame route = number of the host) and receives payloads
+straight into the rank's slabs. Towards the rank it behaves as executors do: an Ask is answered by a Done that names a
+slab. It ends when the rank closes the socket or ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import errno
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.errors import FeedError, ProtocolError
+from headrace.feed.batch.row_layout import Layout, decode_layout
+from headrace.feed.batch.slab import Slab
+from headrace.feed.client.keepalive import Pulse
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
+from headrace.feed.wire.endpoints import split_address
+from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+from headrace.feed.wire.tls import client_tls
+from headrace.feed.wire.transport import TlsRefused
+from headrace.feed.worker.parent_death import watch_parent
+
+CONNECT_SECONDS = 5.0
+LOOK_SECONDS = 0.5
+
+
+@dataclass(eq=False)
+class Host:
+    """One remote feed server."""
+
+    route: int
+    address: str
+    handshake: ClientHandshake
+    deadline: float
+    pulse: Pulse
+    channel: Channel = field(init=False)
+    connected: bool = False
+    asks: dict[int, messages.Ask] = field(default_factory=dict)
+    fresh: dict[int, Slab] = field(default_factory=dict)
+    looked: float = 0.0
+
+
+class Receiver:
+    """See the module.
+
+    Args:
+        channel: to the training rank.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._rank = channel
+        self._hosts: dict[int, Host] = {}
+        self._slabs: dict[int, Slab] = {}
+        # A name may have several addresses, as localhost has ::1 and 127.0.0.1: the next dial takes the next one.
+        self._failures: collections.Counter[str] = collections.Counter()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ, None)
+
+    def run(self) -> None:
+        """Works until the rank closes. Raises ConnectionClosed then."""
+        while True:
+            self._watch_writes()
+            for key, events in self._selector.select(timeout=0.5):
+                host: Host | None = key.data
+                if host is None:
+                    self._hear_rank(events)
+                elif self._hosts.get(host.route) is host:
+                    self._hear_host(host, events)
+            now = time.monotonic()
+            for host in list(self._hosts.values()):
+                if host.channel.amid_payload and now - host.looked > LOOK_SECONDS:
+                    self._hear_host(host, selectors.EVENT_READ)  # of a payload that comes slowly no poll tells
+            for host in list(self._hosts.values()):
+                self._watch(host, now)
+
+    def _watch(self, host: Host, now: float) -> None:
+        if host.handshake.welcome is None:
+            if now > host.deadline:
+                self._down(host, "no answer in time")
+            return
+        verdict = host.pulse.check(now, host.channel.signs_of_life)
+        if verdict == "ask":
+            self._forward(host, messages.Ping())
+        elif verdict == "gone":
+            self._down(host, "it gives no sign of life")
+
+    def _watch_writes(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            host: Host | None = key.data
+            channel = self._rank if host is None else host.channel
+            pending = channel.wants_write or (host is not None and not host.connected)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
+            if key.events != events:
+                self._selector.modify(key.fileobj, events, host)
+
+    # The rank
+
+    def _hear_rank(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._rank.flush()
+        if events & selectors.EVENT_READ:
+            for frame in self._rank.receive():
+                self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, messages.SlabOffer):
+            self._slabs[message.slab] = Slab(frame.take_descriptor(), message.size)
+        elif isinstance(message, messages.SlabDrop):
+            slab = self._slabs.pop(message.slab, None)
+            if slab is not None:
+                slab.close()
+        elif isinstance(message, messages.Dial):
+            self._dial(frame.route, message)
+        else:
+            host = self._hosts.get(frame.route)
+            if host is None:
+                return  # it went down while this was on its way; the rank has been told
+            if isinstance(message, messages.Ask):
+                host.asks[message.request] = message
+                message = msgspec.structs.replace(message, slab=0)
+            self._forward(host, message)
+
+    def _forward(self, host: Host, message: messages.Message) -> None:
+        try:
+            host.channel.send(message)
+        except ConnectionClosed as error:
+            self._down(host, str(error))
+
+    # Hosts
+
+    def _dial(self, route: int, dial: messages.Dial) -> None:
+        try:
+            name, port = split_address(dial.address)
+            tls = client_tls(dial.tls_ca, name) if dial.tls_ca else None
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except FeedError as error:
+            self._rank.send(messages.Down(error.message, refused=True), route=route)
+            return
+        except (OSError, ValueError) as error:
+            self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
+            return
+        family, kind, protocol, _, target = found[self._failures[dial.address] % len(found)]
+        connection = socket.socket(family, kind, protocol)
+        connection.setblocking(False)
+        configure_tcp(connection)
+        code = connection.connect_ex(target)
+        if code not in (0, errno.EINPROGRESS):
+            connection.close()
+            self._failures[dial.address] += 1
+            self._rank.send(messages.Down(os.strerror(code).lower()), route=route)
+            return
+        handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
+        now = time.monotonic()
+        host = Host(route, dial.address, handshake, now + CONNECT_SECONDS + HANDSHAKE_SECONDS, Pulse(now))
+        host.channel = Channel(
+            connection,
+            sink=lambda frame, length: self._place(host, frame, length),
+            handshake=messages.decode_greeting,
+            tls=tls,
+        )
+        self._hosts[route] = host
+        self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
+
+    def _hear_host(self, host: Host, events: int) -> None:
+        host.looked = time.monotonic()
+        try:
+            if not host.connected:
+                host.connected = True
+                host.channel.check_connected()
+            if events & selectors.EVENT_WRITE:
+                host.channel.flush()
+            if events & selectors.EVENT_READ:
+                for frame in host.channel.receive():
+                    self._answer(host, frame)
+        except ConnectionClosed as error:
+            self._down(host, str(error) or "connection closed")
+        except ProtocolError as error:
+            self._down(host, str(error), refused=isinstance(error, (RefusedByServer, TlsRefused)))
+
+    def _answer(self, host: Host, frame: Frame) -> None:
+        message = frame.message
+        if host.handshake.welcome is None:
+            host.handshake.step(message, host.channel.send, host.channel.binding)
+            if host.handshake.welcome is not None:
+                host.channel.trust()
+                self._rank.send(host.handshake.welcome, route=host.route)
+            return
+        if isinstance(message, messages.Pong):
+            return
+        request = getattr(message, "request", None)
+        if request is not None:
+            ask = host.asks.pop(request, None)
+            if ask is None:
+                raise ProtocolError(f"it answered request {request}, which was not asked")
+            if isinstance(message, messages.Done):
+                self._deliver(host, frame, message, ask)
+                return
+        self._rank.send(message, route=host.route)
+
+    def _deliver(self, host: Host, frame: Frame, done: messages.Done, ask: messages.Ask) -> None:
+        slab = host.fresh.pop(done.request, None)
+        if frame.aborted:
+            if slab is not None:
+                slab.close()
+            self._rank.send(messages.Cancelled(done.request), route=host.route)
+            return
+        if slab is None:
+            self._rank.send(msgspec.structs.replace(done, slab=ask.slab, fresh=False), route=host.route)
+            return
+        fresh = msgspec.structs.replace(done, slab=0, fresh=True, size=slab.size)
+        self._rank.send(fresh, route=host.route, descriptors=[slab.descriptor])
+        slab.close()
+
+    def _place(self, host: Host, frame: Frame, length: int) -> Sequence[memoryview]:
+        """Names the memory for the payload of a Done: in the slab that was asked for, or in a fresh one."""
+        done = frame.message
+        ask = host.asks.get(done.request) if isinstance(done, messages.Done) else None
+        if ask is None or not isinstance(done, messages.Done):
+            raise ProtocolError(f"a payload came with a {type(done).__name__} that was not asked for")
+        needed, regions = length, [(0, length)]
+        if done.layout:
+            if ask.layout and done.layout != ask.layout:
+                raise ProtocolError("the rows that came have another layout than those asked for")
+            needed, regions = _regions(ask, decode_layout(done.layout))
+        slab = self._slabs.get(ask.slab)
+        if slab is None or slab.size < needed:
+            if ask.layout:
+                raise ProtocolError("the slab that was asked for is too small")
+            slab = host.fresh[done.request] = Slab.create(needed)
+        return [slab.memory(offset, size) for offset, size in regions]
+
+    def _down(self, host: Host, why: str, *, refused: bool = False) -> None:
+        if host.handshake.welcome is None:
+            self._failures[host.address] += 1
+        del self._hosts[host.route]
+        self._selector.unregister(host.channel)
+        host.channel.close()
+        for slab in host.fresh.values():
+            slab.close()
+        self._rank.send(messages.Down(why, refused), route=host.route)
+
+
+def _regions(ask: messages.Ask, layout: Layout) -> tuple[int, list[tuple[int, int]]]:
+    """Returns the bytes that a slab needs for what is asked, and where it goes: (offset, length) in the slab."""
+    if len(ask.pieces) > 1:
+        size = sum(layout.size(piece.rows) for piece in ask.pieces)
+        return max(1, size), [(0, size)]
+    piece = ask.pieces[0]
+    if ask.layout:
+        return max(1, layout.size(piece.rows)), layout.regions(piece.rows, piece.first, piece.last)
+    rows = piece.last - piece.first
+    return max(1, layout.size(rows)), layout.regions(rows, 0, rows)
+
+
+def main() -> int:
+    """Entry point of the module. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch_parent(options.parent)
+    try:
+        Receiver(Channel(socket.socket(fileno=options.socket))).run()
+    except ConnectionClosed:
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

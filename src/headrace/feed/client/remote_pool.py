@@ -1,0 +1,204 @@
+"""Workers behind feed servers: directly that of the own host, through one receiver process those of the others."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.errors import WorkersLost
+from headrace.feed.client.keepalive import Pulse
+from headrace.feed.client.links import Link, ReceiverLink, connect_unix, start_receiver
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Supply, Worker
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import ConnectionClosed
+from headrace.feed.wire.endpoints import Place, Places
+from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+
+ALL_LOST_SECONDS = 1.0
+RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
+
+
+class RemoteSupply(Supply):
+    """Feed servers, on the own host and on others.
+
+    Args:
+        places: where they are.
+        client: name of this client, for their logs.
+        rank, world_size: of this client.
+    """
+
+    def __init__(self, places: Places, client: str, rank: int, world_size: int) -> None:
+        super().__init__()
+        self._places = places
+        self._identity = (client, rank, world_size)
+        self._receiver: ReceiverLink | None = None
+        self._receiver_cpu = 0.0  # of those that have ended
+        self._retry: dict[str, float] = {}
+        self._delay: dict[str, float] = {}
+        self._refused: set[str] = set()
+        self._troubles: dict[str, str] = {}
+        self._welcomed: list[Worker] = []
+        self._served = False
+        self._alone_since: float | None = None
+        self._owner = os.getpid()
+
+    def links(self) -> list[Link]:
+        """Returns the connections; the receiver's also while no host is connected."""
+        found = super().links()
+        if self._receiver is not None and self._receiver not in found:
+            found.append(self._receiver)
+        return found
+
+    def expected(self) -> int:
+        """Returns how many hosts may come."""
+        places = self._places.current()
+        return sum(place.state != "lost" and place.address not in self._refused for place in places)
+
+    def absent(self) -> list[str]:
+        """Returns the hosts that are not ready, the lost ones included."""
+        ready = {worker.place.address for worker in self._workers.values() if worker.ready and worker.place is not None}
+        return [place.name for place in self._places.current() if place.address not in ready]
+
+    def refuse(self, worker: Worker, reason: str) -> None:
+        """The host computes differently and is not used."""
+        super().refuse(worker, reason)
+        if worker.place is not None:
+            self._troubles[worker.place.name] = reason
+
+    def maintain(self, now: float) -> list[Worker]:
+        """Connects to what is not connected."""
+        places = self._places.current()
+        connected = {worker.place.address for worker in self._workers.values() if worker.place is not None}
+        for place in places:
+            if place.state != "lost" and place.address not in connected and now >= self._retry.get(place.address, 0.0):
+                self._connect(place, now)
+        welcomed, self._welcomed = self._welcomed, []
+        self._judge(places, now)
+        return welcomed
+
+    def _judge(self, places: tuple[Place, ...], now: float) -> None:
+        """Raises WorkersLost when nobody serves and the time allowed has passed."""
+        serving = [worker for worker in self._workers.values() if not worker.unused]
+        if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
+            self._served, self._alone_since = True, None
+            return
+        self._alone_since = self._alone_since or now
+        allowed = RECOVER_SECONDS if self._served else START_SECONDS
+        unused = {
+            worker.place.address for worker in self._workers.values() if worker.unused and worker.place is not None
+        }
+        if all(place.state == "lost" or place.address in self._refused | unused for place in places):
+            allowed = ALL_LOST_SECONDS
+        if now - self._alone_since > allowed:
+            raise WorkersLost(
+                f"no data worker is left: {self.describe()}",
+                hint="see the logs of these hosts; servers and trainer need the same secret file",
+            )
+
+    def _connect(self, place: Place, now: float) -> None:
+        delay = self._delay.get(place.address, RETRY_SECONDS)
+        self._retry[place.address] = now + delay
+        self._delay[place.address] = min(2 * delay, RETRY_LIMIT)
+        client, rank, world_size = self._identity
+        try:
+            if place.address.startswith("unix:"):
+                worker = self._add(place.name, "server", connect_unix(place.address))
+                worker.handshake = ClientHandshake(self._places.secret, client, rank, world_size)
+                worker.deadline, worker.pulse = now + HANDSHAKE_SECONDS, Pulse(now)
+            else:
+                if self._receiver is None:
+                    self._receiver = start_receiver()
+                worker = self._add(place.name, "remote", self._receiver)
+                dial = messages.Dial(place.address, self._places.secret, client, rank, world_size, self._places.tls_ca)
+                self._receiver.channel.send(dial, route=worker.route)
+                worker.handshake = ClientHandshake(b"", client)
+        except OSError as error:
+            self._troubles[place.name] = (error.strerror or str(error)).lower()
+            return
+        except ConnectionClosed as error:
+            self._troubles[place.name] = str(error)
+            return
+        worker.place = place
+
+    def receiver_cpu(self) -> float:
+        """Returns the CPU seconds of receivers, those that have ended included."""
+        return self._receiver_cpu + (self._receiver.cpu_seconds() if self._receiver is not None else 0.0)
+
+    def handshake(self, worker: Worker, message: messages.Message) -> None:
+        """Takes a step of the handshake; a receiver has already made it for the remote ones."""
+        assert worker.handshake is not None
+        if worker.kind == "remote" and isinstance(message, messages.Welcome):
+            worker.handshake.welcome = message
+        else:
+            try:
+                worker.handshake.step(message, worker.link.channel.send)
+            except RefusedByServer:
+                self._refuse(worker)
+                raise
+        if worker.handshake.welcome is not None:
+            if not worker.link.shared:
+                worker.link.channel.trust()
+            if worker.place is not None:
+                self._delay.pop(worker.place.address, None)
+                self._refused.discard(worker.place.address)
+            worker.executors = worker.handshake.welcome.executors
+            worker.name = f"{worker.handshake.welcome.host}"
+            self._welcomed.append(worker)
+
+    def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
+        """A feed server's connection, or the receiver with all of its hosts, is gone."""
+        gone = [worker for worker in self._workers.values() if worker.link is link]
+        self._receiver_cpu += link.cpu_seconds() if isinstance(link, ReceiverLink) else 0.0
+        why = link.reason() if link.shared else reason
+        for worker in gone:
+            self.down(worker, why)
+        if link is self._receiver:
+            self._receiver = None
+        link.close()
+        return gone
+
+    def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
+        """A host is gone; it is tried again."""
+        super().down(worker, reason)
+        if refused:
+            self._refuse(worker)
+        self._welcomed = [other for other in self._welcomed if other is not worker]
+        self._troubles[worker.place.name if worker.place is not None else worker.name] = reason
+
+    def _refuse(self, worker: Worker) -> None:
+        if worker.place is not None:
+            self._refused.add(worker.place.address)
+            self._delay[worker.place.address] = RETRY_LIMIT
+
+    def silent(self, now: float) -> list[tuple[Link, str]]:
+        """Asks the own host's feed server for a sign of life; the receiver does so with the others."""
+        silent: list[tuple[Link, str]] = []
+        for worker in [worker for worker in self._workers.values() if worker.pulse is not None]:
+            assert worker.pulse is not None
+            verdict = worker.pulse.check(now, worker.link.channel.signs_of_life)
+            if worker.handshake is None or worker.handshake.welcome is None:
+                if now > worker.deadline:
+                    silent.append((worker.link, "no answer in time"))
+            elif verdict == "gone":
+                silent.append((worker.link, "it gives no sign of life"))
+            elif verdict == "ask":
+                try:
+                    worker.link.channel.send(messages.Ping())
+                except ConnectionClosed as error:
+                    silent.append((worker.link, str(error)))
+        return silent
+
+    def describe(self) -> str:
+        """Names every host, its state and its last trouble."""
+        told = []
+        for place in self._places.current():
+            trouble = self._troubles.get(place.name, "")
+            told.append(f"{place.name} ({place.address}){f': {trouble}' if trouble else f' {place.state}'}")
+        return "; ".join(told) or "no feed server is known"
+
+    def close(self) -> None:
+        """Ends the connections and the receiver. In a forked child of the owner nothing is touched."""
+        if os.getpid() == self._owner:
+            for link in self.links():
+                link.close()
+        self._workers.clear()
+        self._receiver = None

@@ -1,0 +1,94 @@
+"""Asking feed servers what they are doing: one short authenticated connection each, as a client makes them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from headrace.errors import ProtocolError
+from headrace.feed.client.links import connect_unix
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
+from headrace.feed.wire.endpoints import Place, Places, split_address
+from headrace.feed.wire.handshake import ClientHandshake
+from headrace.feed.wire.messages import decode_greeting
+from headrace.feed.wire.tls import client_tls
+
+CLIENT = "headrace feed status"
+MAX_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of asking one server.
+
+    Attributes:
+        place: the server.
+        status: what it told; None if it could not be asked.
+        reason: why it could not be asked.
+    """
+
+    place: Place
+    status: messages.Status | None
+    reason: str = ""
+
+
+def inquire(places: Places, timeout: float = 5.0) -> list[Answer]:
+    """Asks all servers at the same time.
+
+    Args:
+        places: the servers, and the secret.
+        timeout: seconds for each.
+
+    Returns:
+        One answer for each, in order.
+    """
+    servers: Sequence[Place] = places.current()
+    if not servers:
+        return []
+    with ThreadPoolExecutor(min(MAX_AT_ONCE, len(servers)), "headrace-inquiry") as pool:
+        return list(pool.map(lambda place: _ask(place, places, timeout), servers))
+
+
+def _ask(place: Place, places: Places, timeout: float) -> Answer:
+    deadline = time.monotonic() + timeout
+    try:
+        channel = _connect(place, places.tls_ca, timeout)
+    except OSError as error:
+        return Answer(place, None, (error.strerror or str(error)).lower())
+    try:
+        return Answer(place, _converse(channel, places.secret, deadline))
+    except ProtocolError as error:
+        return Answer(place, None, error.message)
+    except TimeoutError:
+        return Answer(place, None, f"no answer within {timeout:g} s")
+    except ConnectionClosed as error:
+        return Answer(place, None, f"connection lost: {error}")
+    finally:
+        channel.close()
+
+
+def _connect(place: Place, tls_ca: str, timeout: float) -> Channel:
+    if place.address.startswith("unix:"):
+        return connect_unix(place.address).channel
+    host, port = split_address(place.address)
+    tls = client_tls(tls_ca, host) if tls_ca else None
+    connection = socket.create_connection((host, port), timeout)
+    configure_tcp(connection)
+    return Channel(connection, handshake=decode_greeting, tls=tls)
+
+
+def _converse(channel: Channel, secret: bytes, deadline: float) -> messages.Status:
+    handshake = ClientHandshake(secret, CLIENT)
+    while True:
+        for frame in channel.wait(max(0.0, deadline - time.monotonic())):
+            frame.discard()
+            if isinstance(frame.message, messages.Status) and handshake.welcome is not None:
+                return frame.message
+            handshake.step(frame.message, channel.send, channel.binding)
+            if handshake.welcome is not None:
+                channel.trust()
+                channel.send(messages.StatusAsk())

@@ -1,0 +1,263 @@
+"""A session: one client of the feed at work: the window of batches, the waiting and the handing over.
+
+Everything happens inside `wait_for`, in the caller's thread: there is no thread that could starve or leak. While the
+trainer computes, workers and receiver go on by themselves, as far as they were asked; the window of batches is that
+far.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.errors import FeedError, ProtocolError, WorkersLost
+from headrace.feed.batch.slab import Pinning
+from headrace.feed.client.assembly import Assembly, Delivery
+from headrace.feed.client.exchange import Exchange
+from headrace.feed.client.policy import BatchSkipped, Policy, SessionStats, Skipped
+from headrace.feed.client.work_units import Bundle
+from headrace.feed.client.worker_pool import PATIENCE, Supply
+from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.wire import messages
+
+TELL_SECONDS = 10.0  # without any worker, after which the user is told
+WINDOW = 8  # bundles on their way, at least
+PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
+
+
+class Session:
+    """See the module.
+
+    Args:
+        supply: makes and keeps the workers.
+        opening: the pipeline, as it is opened on every worker.
+        memory: limit of the slabs, bytes.
+        prefetch: batches on their way per executor; None to choose.
+        stall_timeout: seconds after which a batch that does not come is an error; names who was waited for.
+        policy: how trouble is dealt with.
+        stats: counters to add to.
+        warn: called with what the user should know, and the kind of warning.
+        now: the clock, monotonic seconds.
+        pinning: page-locks the slabs that batches lie in; None for ordinary memory.
+    """
+
+    def __init__(
+        self,
+        supply: Supply,
+        opening: messages.Open,
+        *,
+        memory: int,
+        prefetch: int | None,
+        stall_timeout: float,
+        policy: Policy,
+        stats: SessionStats,
+        warn: Callable[[str, type[Warning]], None],
+        now: Callable[[], float] = time.monotonic,
+        pinning: Pinning | None = None,
+    ) -> None:
+        self._supply = supply
+        self._assembly = Assembly(memory, pinning)
+        self._exchange = Exchange(supply, opening, self._assembly, policy, stats, warn, now)
+        self._exchange.opened = self._fill
+        self._schedule = self._exchange.schedule
+        self._prefetch = prefetch
+        self._stall_timeout = stall_timeout
+        self._warn, self._told = warn, False
+        self._now = now
+        self._plans: Iterator[BatchPlan] = iter(())
+        self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
+        self._open: tuple[Bundle, Iterator[Delivery | Exception]] | None = None  # the bundle that is handed over
+        self._handed = 0  # batches of it that were
+        self._pumped = 0.0
+        self.stats = stats
+        self.closed = False
+
+    # The caller's side
+
+    def begin(self, plans: Iterator[BatchPlan]) -> None:
+        """Starts on a new sequence of batches; what was under way is forgotten."""
+        stale = self._schedule.clear()
+        self._assembly.forget_all()
+        self._exchange.cancel(stale)
+        self._open, self._ahead = None, None
+        self._plans = plans
+        self._exchange.greet(self._now())  # workers start while a sampler makes its order
+        self._fill()
+
+    @property
+    def length(self) -> int | None:
+        """Length of the dataset, None until a worker has told it."""
+        return self._exchange.length
+
+    @property
+    def queued(self) -> int:
+        """Batches that are ready to be taken."""
+        ready = sum(len(bundle.plans) for bundle in self._schedule.bundles.values() if bundle.complete)
+        return ready + (len(self._open[0].plans) - self._handed if self._open is not None else 0)
+
+    @property
+    def receiver_cpu_seconds(self) -> float:
+        """CPU time of the receiver, while the session is open; afterwards `stats` has it."""
+        return 0.0 if self.closed else self._supply.receiver_cpu()
+
+    def wait_for_length(self, timeout: float | None) -> int:
+        """Returns the dataset's length as the workers tell it. Raises as `wait_for`."""
+        self._pump(lambda: self.length is not None, timeout, "the dataset's length")
+        assert self.length is not None
+        return self.length
+
+    def wait_for(self, epoch: int, step: int, timeout: float | None) -> bool:
+        """Waits until a batch is there. Returns False beyond the plan's end.
+
+        Raises:
+            WorkersLost: nobody is left who can serve.
+            PipelineError, or the user's own exception type: the pipeline cannot be opened.
+            RuntimeError: `timeout` seconds have passed. The session goes on; after any other error it is closed.
+        """
+        if self.closed:
+            raise FeedError("this pass over the loader has ended: an error ended it, or the loader was closed")
+        if self._open is not None:
+            if self._now() - self._pumped > PUMP_SECONDS:
+                self._step_or_close(0.0)
+            return True
+        self._fill()
+        if (epoch, step) not in self._schedule.bundles:
+            return False
+        self._pump(lambda: self._ready(epoch, step), timeout, f"batch {step} of epoch {epoch}")
+        return True
+
+    def ready(self, epoch: int, step: int) -> bool:
+        """Says whether `wait_for` would return, or raise, at once. Raises as it does."""
+        if self.closed or self._open is not None:
+            return True
+        self._fill()
+        if (epoch, step) not in self._schedule.bundles:
+            return True
+        self._step_or_close(0.0)
+        return self._ready(epoch, step)
+
+    def count_ready(self) -> int:
+        """Looks what has come, and returns how many batches are ready. Raises as `wait_for`."""
+        self._step_or_close(0.0)
+        return self.queued
+
+    def _ready(self, epoch: int, step: int) -> bool:
+        head = self._schedule.bundles[epoch, step]  # it may have been replaced by bundles of single batches
+        return head.complete or head.failed
+
+    def take(self, epoch: int, step: int) -> tuple[Any, int] | None:
+        """Returns the batch (or the sample, without batching) that was waited for, and its number of rows.
+
+        Returns:
+            None for a batch all of whose rows were skipped.
+
+        Raises:
+            WorkerError, or the user's own exception type: the dataset or collate function raised.
+        """
+        if self._open is None:
+            bundle = self._schedule.pop(epoch, step)
+            self._open, self._handed = (bundle, self._assembly.hand_over(bundle)), 0
+        bundle, deliveries = self._open
+        try:
+            delivery = next(deliveries)
+        except ProtocolError:
+            self.close()
+            raise
+        plan = bundle.plans[self._handed]
+        self._handed += 1
+        if self._handed == len(bundle.plans):
+            self._open = None
+        for row, reason in sorted(bundle.left_out.items()):
+            self.stats.skipped.append(Skipped(plan.epoch, plan.step, plan.keys[row], reason))
+        if isinstance(delivery, BatchSkipped):
+            return None
+        if isinstance(delivery, Exception):
+            raise delivery
+        self.stats.batches += 1
+        self.stats.bytes += delivery.size
+        self.stats.bytes_copied += delivery.size if delivery.copied else 0
+        return delivery.data, plan.rows - len(bundle.left_out)
+
+    def close(self) -> None:
+        """Ends the session's links and processes and gives up its slabs."""
+        if not self.closed:
+            self.stats.receiver_cpu_seconds += self._supply.receiver_cpu()
+            self.closed = True
+            self._open = None
+            self._supply.close()
+            self._assembly.shelf.close()
+
+    # The window
+
+    def _fill(self) -> None:
+        executors = max(1, self._schedule.executors)
+        limit = self._prefetch * executors if self._prefetch else None
+        most = max(1, self._prefetch // 2) if self._prefetch else None
+        bundles = max(WINDOW, 2 * executors)
+        while len(self._schedule.bundles) < bundles and (limit is None or self._schedule.batches < limit):
+            plans = self._next_plans(most)
+            if not plans:
+                return
+            self._schedule.push(plans)
+
+    def _next_plans(self, most: int | None) -> list[BatchPlan]:
+        """Takes the next plans, as many as should travel together: of one epoch."""
+        first = self._ahead or next(self._plans, None)
+        self._ahead = None
+        if first is None:
+            return []
+        size = self._assembly.batch_bytes(first.rows)
+        count = self._schedule.bundle_size(first.rows, size, self._assembly.bundle_limit)
+        plans = [first]
+        while len(plans) < (min(count, most) if most is not None else count):
+            self._ahead = next(self._plans, None)
+            if self._ahead is None or self._ahead.epoch != first.epoch or self._ahead.rows != first.rows:
+                break
+            plans.append(self._ahead)
+            self._ahead = None
+        return plans
+
+    # The pump
+
+    def _pump(self, finished: Callable[[], bool], timeout: float | None, what: str) -> None:
+        begun = self._now()
+        deadline = begun + timeout if timeout else None
+        self._step_or_close(0.0)
+        while not finished():
+            now = self._now()
+            if deadline is not None and now >= deadline:
+                raise RuntimeError(
+                    f"DataLoader timed out after {timeout} seconds waiting for {what}: {self._awaited()}"
+                )
+            if now - begun > self._stall_timeout:
+                awaited = self._awaited()
+                self.close()
+                raise WorkersLost(
+                    f"{what} did not come within {self._stall_timeout:.0f} s: {awaited}",
+                    hint="a sample may take that long: raise stall_timeout; or a worker hangs: see its log",
+                )
+            if now - begun > TELL_SECONDS and not self._told and not self._schedule.sources:
+                self._told = True
+                self._warn(f"still waiting for workers: {self._supply.describe()}", UserWarning)
+            pause = min(PATIENCE, deadline - now) if deadline is not None else PATIENCE
+            self._step_or_close(max(0.0, pause))
+
+    def _step_or_close(self, pause: float) -> None:
+        try:
+            self._exchange.step(pause)
+        except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more
+            self.close()
+            raise
+        self._pumped = self._now()
+
+    def _awaited(self) -> str:
+        head = self._schedule.head
+        names = {worker.number: worker.name for worker in self._supply.workers()}
+        if head is not None:
+            for part in head.parts:
+                if part.requests:
+                    keys = [key for plan in head.plans for key in plan.keys][part.first : part.last][:8]
+                    who = ", ".join(names.get(number, "a worker") for number in part.requests.values())
+                    return f"waited for {who}, indices {keys}"
+        return self._supply.describe()

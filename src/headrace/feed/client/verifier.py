@@ -1,0 +1,164 @@
+"""The purity check: a share of slices is made twice, on different executors, and their digests are compared.
+
+That a slice may be asked for again, anywhere, rests on one thing: what it holds depends on its address alone. So it is
+checked. A pure state machine: the session tells what was asked and answered, and asks what to ask for a second time.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.feed.batch import pytree
+from headrace.feed.batch.row_layout import decode_layout
+from headrace.feed.client.work_units import Source
+from headrace.feed.wire import messages
+from headrace.feed.worker.slices import keys_of
+
+FIRST = 8  # slices that are always checked
+PATIENCE = 4  # requests after which a waiting check goes before other work: a short pass shall be checked too
+
+
+@dataclass(frozen=True)
+class Check:
+    """A slice that was made once.
+
+    Attributes:
+        ask: as it was asked.
+        done: as it was answered.
+        source: who made it; `at`: how many requests there had been.
+        kind: numerics of the maker; only equal ones are compared.
+    """
+
+    ask: messages.Ask
+    done: messages.Done
+    source: int
+    at: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two workers made different bytes of the same address. `field` is empty when structure or plain values differ."""
+
+    epoch: int
+    step: int
+    keys: tuple[object, ...]
+    field: str
+
+    def __str__(self) -> str:
+        what = f"index {self.keys[0]!r}" if len(self.keys) == 1 else f"a batch of indices {list(self.keys[:8])!r}"
+        field = f", field batch{self.field}" if self.field else ""
+        return f"{what}{field} (epoch {self.epoch}, step {self.step})"
+
+
+class Verifier:
+    """See the module.
+
+    Args:
+        share: of the slices after the first ones; 0 checks none at all, 1 all.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._seen = 0
+        self._waiting: collections.deque[Check] = collections.deque()
+        self._running: dict[int, Check] = {}
+        self.compared = 0
+
+    def wants(self, epoch: int, step: int, first: int) -> bool:
+        """Whether the slice at this address shall be checked. Counts the slices."""
+        if not self._share:
+            return False
+        self._seen += 1
+        if self._seen <= FIRST:
+            return True
+        drawn = hashlib.blake2b(f"{epoch}/{step}/{first}".encode(), digest_size=8).digest()
+        return int.from_bytes(drawn, "little") < self._share * 2**64
+
+    def unwanted(self) -> None:
+        """A slice that was to be checked is asked for anew, in another way: it has not been counted."""
+        self._seen -= 1
+
+    def made(self, check: Check) -> None:
+        """A slice that is to be checked was made for the first time."""
+        self._waiting.append(check)
+
+    def next(
+        self, sources: Mapping[int, Source], kinds: Mapping[int, str], requests: int, *, same: bool = False
+    ) -> tuple[int, Check] | None:
+        """Returns the next check and whom to ask for it, None when there is none or nobody can be asked now.
+
+        Args:
+            sources: those that can be asked.
+            kinds: numerics of each.
+            requests: how many there have been.
+            same: whether only another executor of the source itself can make it: others hold other data.
+        """
+        for check in self._waiting:
+            others = [
+                number for number, source in sources.items()
+                if (source.executors > 1 if number == check.source else not same)
+                and kinds.get(number) == check.kind
+                and (source.has_room or requests - check.at > PATIENCE)
+            ]  # fmt: skip
+            if others:
+                best = min(others, key=lambda number: (number == check.source, len(sources[number].outstanding)))
+                self._waiting.remove(check)
+                return best, check
+        return None
+
+    def asked(self, request: int, check: Check) -> None:
+        """The check was asked for."""
+        self._running[request] = check
+
+    def lost(self, request: int) -> None:
+        """The check's worker is gone: another one is asked."""
+        check = self._running.pop(request, None)
+        if check is not None:
+            self._waiting.append(check)
+
+    def running(self, request: int) -> bool:
+        """Whether a request is a check."""
+        return request in self._running
+
+    def answered(self, request: int, done: messages.Done) -> Difference | None:
+        """Compares. Returns the first difference."""
+        check = self._running.pop(request)
+        if done.executor == check.done.executor and check.ask.avoid >= 0:
+            return None  # the host had no other executor to give it to
+        self.compared += 1
+        if done.digests == check.done.digests and len(done.failures) == len(check.done.failures):
+            return None
+        return _locate(check, done)
+
+    def dropped(self, request: int) -> None:
+        """The check was answered by something else than data: the address itself is in trouble, not its purity."""
+        self._running.pop(request, None)
+
+    def clear(self) -> None:
+        """Forgets what waits."""
+        self._waiting.clear()
+
+
+def _locate(check: Check, done: messages.Done) -> Difference:
+    """Finds the first place where two answers differ."""
+    first, second = check.done.digests, done.digests
+    at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    pieces = [(piece.step, tuple(keys_of(piece))) for piece in check.ask.pieces]
+    if check.done.layout:
+        names = pytree.leaf_names(decode_layout(check.done.layout).describe(1))
+        row, table = divmod(at, max(1, len(names)))
+        for step, keys in pieces:
+            if row < len(keys):
+                return Difference(check.ask.epoch, step, (keys[row],), names[table])
+            row -= len(keys)
+    else:
+        for (step, keys), node in zip(pieces, check.done.nodes, strict=False):
+            names = [*pytree.leaf_names(node), ""] if node is not None else []
+            if at < len(names):
+                return Difference(check.ask.epoch, step, keys, names[at])
+            at -= len(names)
+    return Difference(check.ask.epoch, *pieces[-1], "")

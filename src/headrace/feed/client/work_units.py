@@ -1,0 +1,119 @@
+"""What is under way: bundles of batches, the parts that they are made in, and the sources that make them.
+
+Plain records, which `schedule` keeps and the others read. Sources and requests are numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.feed.plan.epoch import BatchPlan
+
+DEPTH = 2  # parts outstanding an executor
+
+
+@dataclass(eq=False)
+class Part:
+    """Rows first..last-1 of a bundle's only batch, or all of its batches.
+
+    Attributes:
+        whole: batches are made with the collate function, not row by row.
+        requests: request number to source, of those who were asked and have not answered.
+        slab: where its rows lie, once it is done.
+        deaths: executors that ended over it; `twice`: whether two had it at the same time.
+        asked: when it was first asked for, seconds; `expected`: how long it was expected to take from then.
+        holders: the sources that hold its samples, when they hold different data; None for all.
+    """
+
+    bundle: Bundle
+    first: int
+    last: int
+    whole: bool
+    requests: dict[int, int] = field(default_factory=dict)
+    done: bool = False
+    slab: int = 0
+    deaths: int = 0
+    twice: bool = False
+    asked: float = 0.0
+    expected: float = 0.0
+    holders: frozenset[int] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.last - self.first
+
+
+@dataclass(eq=False)
+class Bundle:
+    """Consecutive batches on their way together; usually one.
+
+    Attributes:
+        plans: the batches.
+        parts: what is asked for; empty until it is first asked for.
+        slab: where the parts are to be written, 0 for not known yet; `spare`: slabs of parts that were asked for twice.
+        failures: why batches cannot be had, by their place in `plans`.
+        deaths: executors that died over it before it was cut.
+        left_out: rows that are skipped, of a single batch, and why.
+    """
+
+    plans: tuple[BatchPlan, ...]
+    parts: list[Part] = field(default_factory=list)
+    slab: int = 0
+    spare: list[int] = field(default_factory=list)
+    failures: dict[int, Exception] = field(default_factory=dict)
+    deaths: int = 0
+    left_out: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> BatchPlan:
+        """The first batch."""
+        return self.plans[0]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches."""
+        return sum(plan.rows for plan in self.plans)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row is there."""
+        return bool(self.parts) and all(part.done for part in self.parts)
+
+    @property
+    def failed(self) -> bool:
+        """Whether none of its batches can be had."""
+        return len(self.failures) == len(self.plans)
+
+
+@dataclass(eq=False)
+class Source:
+    """One place that makes parts: a local executor, or a host's feed server.
+
+    Attributes:
+        name: for messages.
+        executors: how many parts it makes at a time.
+        shared: whether it works on the trainer's own host and takes CPU time from it.
+        seconds_per_row: measured, of one executor; 0 until it has answered.
+        outstanding: request number to part.
+        since: when it was last idle, or answered: what it works on has taken that long at most.
+        made: rows that it has made.
+    """
+
+    name: str
+    executors: int
+    shared: bool = False
+    seconds_per_row: float = 0.0
+    outstanding: dict[int, Part] = field(default_factory=dict)
+    since: float = 0.0
+    made: int = 0
+
+    @property
+    def outstanding_rows(self) -> int:
+        """Rows that it has been asked for."""
+        return sum(part.rows for part in self.outstanding.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it should be asked for more."""
+        return len(self.outstanding) < DEPTH * self.executors

@@ -1,0 +1,190 @@
+"""The supply of workers: what a session needs of them, wherever they are.
+
+`localsupply` keeps processes of its own; `remotesupply` keeps connections to feed servers. Both give up only after a
+bounded time, and say whom they waited for and what was wrong with each.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import select
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from headrace.errors import ProtocolError
+from headrace.feed.client.keepalive import Pulse
+from headrace.feed.client.links import Link
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import ConnectionClosed
+from headrace.feed.wire.endpoints import Place
+from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.handshake import ClientHandshake
+
+Kind = Literal["executor", "server", "remote"]
+START_SECONDS = 60.0
+PATIENCE = 0.2  # seconds that one exchange waits for something at most
+RECOVER_SECONDS = 6.0
+
+
+class Arrival(NamedTuple):
+    """What has come over a link; `broken` says why nothing more will, None when it is well."""
+
+    link: Link
+    frames: list[Frame]
+    broken: str | None
+
+
+@dataclass(eq=False)
+class Worker:
+    """One source of batches, as the session sees it.
+
+    Attributes:
+        number: its number in the schedule, and its route on a shared link.
+        name: for messages.
+        kind: ``executor`` (a child of this process), ``server`` (own host) or ``remote``.
+        link: the connection that carries it.
+        executors: how many parts it makes at a time.
+        ready: whether the pipeline is open there.
+        reason: why it was lost.
+        unused: whether it computes differently and is left out.
+    """
+
+    number: int
+    name: str
+    kind: Kind
+    link: Link
+    executors: int = 1
+    ready: bool = False
+    reason: str = ""
+    handshake: ClientHandshake | None = None
+    place: Place | None = None
+    pulse: Pulse | None = None
+    deadline: float = 0.0
+    unused: bool = False
+
+    @property
+    def route(self) -> int:
+        """Frame route to it."""
+        return self.number if self.link.shared else 0
+
+
+class Supply(abc.ABC):
+    """What a session needs of its workers."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, Worker] = {}
+        self.served = False  # whether somebody has answered
+
+    def _add(self, name: str, kind: Kind, link: Link) -> Worker:
+        number = next(number for number in itertools.count(1) if number not in self._workers)
+        worker = self._workers[number] = Worker(number, name, kind, link)
+        return worker
+
+    def workers(self) -> list[Worker]:
+        """Returns the workers that have a connection."""
+        return list(self._workers.values())
+
+    def worker(self, number: int) -> Worker | None:
+        """Returns a worker by its number."""
+        return self._workers.get(number)
+
+    def links(self) -> list[Link]:
+        """Returns the connections."""
+        return list({id(worker.link): worker.link for worker in self._workers.values()}.values())
+
+    def worker_of(self, link: Link, route: int) -> Worker | None:
+        """Returns the worker that a frame came from."""
+        if link.shared:
+            return self._workers.get(route)
+        return next((worker for worker in self._workers.values() if worker.link is link), None)
+
+    def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
+        """A worker is gone; its link stays. `refused`: it will not have this client."""
+        worker.reason = reason
+        self._workers.pop(worker.number, None)
+
+    def silent(self, now: float) -> list[tuple[Link, str]]:
+        """Returns connections whose peer gives no sign of life, and why it is given up. Call it after reading."""
+        return []
+
+    def exchange(self, pause: float) -> list[Arrival]:
+        """Sends what is queued and returns what has come; waits up to `pause` seconds for something."""
+        poll = select.poll()
+        links = {link.channel.fileno(): link for link in self.links()}
+        for descriptor, link in links.items():
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if link.channel.wants_write else 0))
+        arrivals = []
+        for descriptor, events in poll.poll(int(pause * 1000)):
+            link, frames, broken = links[descriptor], [], None
+            try:
+                if events & select.POLLOUT:
+                    link.channel.flush()
+                if events & ~select.POLLOUT:
+                    frames = link.channel.receive()
+            except (ConnectionClosed, ProtocolError) as error:
+                broken = str(error)
+            arrivals.append(Arrival(link, frames, broken))
+        return arrivals
+
+    def ask(self, worker: Worker, ask: messages.Ask) -> None:
+        """Asks a worker for a slice."""
+        worker.link.post(ask, worker.route)
+
+    def held(self, *, short: bool) -> None:  # noqa: B027 - of interest only where workers are measured
+        """Whether there are slices that nobody is asked for because there is no memory for them."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which `maintain` should be called again."""
+        return PATIENCE
+
+    def expected(self) -> int:
+        """Returns how many workers may come, those that are there included."""
+        return len(self._workers)
+
+    def absent(self) -> list[str]:
+        """Returns the names of those that should serve, and are not ready."""
+        return []
+
+    @property
+    def executors(self) -> int:
+        """Executors of all workers, those included that will be started."""
+        return sum(worker.executors for worker in self._workers.values())
+
+    def refuse(self, worker: Worker, reason: str) -> None:
+        """The worker stays connected, but is not used. `reason` is told when nobody is left."""
+        worker.reason, worker.unused = reason, True
+
+    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+        """Ends the local executors that hang; returns how many of them are news. Others are ended where they are."""
+        return 0
+
+    @abc.abstractmethod
+    def maintain(self, now: float) -> list[Worker]:
+        """Keeps the workers up. Returns those to whom the pipeline must be opened now. Raises WorkersLost."""
+
+    @abc.abstractmethod
+    def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
+        """A connection broke. Returns the workers that went with it."""
+
+    def handshake(self, worker: Worker, message: messages.Message) -> None:
+        """Takes a message of a server's handshake. Local executors have none."""
+        raise ProtocolError(f"an unexpected {type(message).__name__} from {worker.name}")
+
+    def note_lost(self, worker: Worker, reason: str) -> None:
+        """One executor of a host died; the host replaces it."""
+        worker.reason = reason
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """Says whom one waits for."""
+
+    def receiver_cpu(self) -> float:
+        """Returns the CPU seconds of receivers, those that have ended included."""
+        return 0.0
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends everything."""

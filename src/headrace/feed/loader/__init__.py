@@ -1,0 +1,1 @@
+"""The `DataLoader` that a training script uses, and one pass over it."""

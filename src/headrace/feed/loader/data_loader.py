@@ -1,0 +1,424 @@
+"""`DataLoader`: torch's DataLoader, with workers anywhere.
+
+The arguments that torch has mean what they mean there. Beyond them: batches arrive exactly once, in order, bit-
+identical, with any number of workers, wherever they are and whatever dies; see the package's docstring for how.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from headrace.errors import PipelineError
+from headrace.feed.client.local_pool import LocalSupply
+from headrace.feed.client.numerics import NumericsPolicy
+from headrace.feed.client.policy import SessionStats, Skipped
+from headrace.feed.client.remote_pool import RemoteSupply
+from headrace.feed.client.session import Session
+from headrace.feed.client.worker_pool import Supply
+from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
+from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, Progress, ServedBatches
+from headrace.feed.loader.loader_arguments import (
+    Shard,
+    as_context,
+    check_arguments,
+    check_own,
+    find_shard,
+    make_policy,
+    warn_of_pass,
+)
+from headrace.feed.loader.stats import LoaderStats, loader_stats
+from headrace.feed.loader.torch_interface import TorchHabits, close_all, pinned
+from headrace.feed.metrics.step_meter import StepMeter
+from headrace.feed.pipelines import factory
+from headrace.feed.pipelines.collate import stack_arrays, stacks_rows, standard_collate
+from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.fetch import Built
+from headrace.feed.pipelines.purity import PurityReport, check, spread
+from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan
+from headrace.feed.plan.planner import LoaderSeeds, Planner
+from headrace.feed.plan.shard_map import in_key_order
+from headrace.feed.plan.torch_samplers import batched, source_of, torch_samplers
+from headrace.feed.wire import messages
+from headrace.feed.wire.endpoints import find
+from headrace.feed.wire.remote_errors import warn_user
+
+if TYPE_CHECKING:
+    import torch
+
+MEMORY = 512 << 20
+STALL_SECONDS = 300.0
+
+
+class DataLoader(TorchHabits):
+    """Loads batches of a map-style dataset.
+
+    Args:
+        dataset: a map-style dataset, or a `Pipeline` (a call of a function marked with `feed.pipeline`), which
+            workers on other hosts need.
+        batch_size: rows of a batch, per rank; None for single samples that are not stacked.
+        shuffle: whether every epoch has another order.
+        sampler, batch_sampler: as in torch; they run in the trainer.
+        num_workers: local worker processes when there are no remote workers; 0 loads in this process.
+        collate_fn: makes a batch of a list of samples; by default torch's `default_collate`. `feed.stack_arrays` makes
+            NumPy arrays, and needs no torch.
+        pin_memory: whether batches lie in page-locked memory (with CUDA).
+        drop_last: whether an incomplete last batch is left out.
+        timeout: seconds to wait for a batch before RuntimeError; 0 for `stall_timeout`.
+        worker_init_fn: called in every worker with its number.
+        multiprocessing_context: start method of local workers.
+        generator: torch generator for order and seed, as in torch.
+        prefetch_factor: batches on their way per worker; None to choose.
+        persistent_workers: keep local workers of a dataset object over epochs; those of a `Pipeline` are always kept.
+        pin_memory_device: as in torch; deprecated there.
+        in_order: batches always come in order.
+        seed: seed of order and random numbers. With it, an epoch is a pure function of (seed, epoch).
+        global_batch_size: rows of a step over all ranks; this rank gets its part.
+        rank, world_size: which part; by default those of torch.distributed, or RANK and WORLD_SIZE, as they are when
+            the first pass begins.
+        even_batches: whether every rank gets as many rows in the last step, so that collectives can gather its batches:
+            samples of the epoch's beginning fill it up; ``"full"`` up to `batch_size` rows. By default, and with
+            `drop_last`, every sample is seen at most once.
+        workers: ``"local"``, ``"tcp://h1:7070,h2:7070"``, or None for what the job provides (HEADRACE_FEED).
+        secret_file: the secret of the feed servers named in `workers`.
+        tls_ca: CA file; with it (or HEADRACE_FEED_TLS_CA) connections to ``tcp://`` servers are TLS.
+        name: name of the loader in metrics and messages.
+        memory: limit of the slabs that batches arrive in, bytes.
+        stall_timeout: seconds after which a batch that does not come is an error.
+        slice_timeout: seconds after which an executor that works on one slice is taken for hung: its stack goes to its
+            log, it is killed and replaced, and the slice is asked for elsewhere.
+        on_error: ``"skip"`` leaves a sample that raises, or over which two workers ended, out of its batch, and lists
+            it in `skipped`; ``"raise"`` raises.
+        verify: share of the slices after the first 8 that are made twice, on different workers, and compared; 0 for
+            none, 1 for all. A difference gives a `PurityWarning`. Nothing is compared when there is but one worker.
+        numerics: what to do about workers with other libraries or instruction sets: ``"warn"``, ``"refuse"`` them, or
+            use the ``"lowest"`` instruction set on all.
+        hedge: whether a batch that is late is asked for a second time, of an idle worker.
+        device: where batches arrive: their tensors are copied there on a side stream, one batch ahead; None for the
+            host.
+        snapshot_every_n_steps: as in torchdata's StatefulDataLoader: how often a sampler's own state is noted. The
+            position is exact at every step all the same.
+
+    Raises:
+        ValueError: arguments that exclude each other, as in torch.
+        PipelineError: something that remote workers cannot be given; the hint says how to write it.
+        FeedError: HEADRACE_FEED cannot be read, or there is no such device.
+    """
+
+    _shards = False  # whether the ranks share the data without being told; a framework's adapter says so
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        global_batch_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        even_batches: bool | Literal["full"] = False,
+        workers: str | None = None,
+        secret_file: str | None = None,
+        tls_ca: str | None = None,
+        name: str = "train",
+        memory: int = MEMORY,
+        stall_timeout: float = STALL_SECONDS,
+        slice_timeout: float = 120.0,
+        on_error: Literal["raise", "skip"] = "raise",
+        verify: float = 0.001,
+        numerics: NumericsPolicy = "warn",
+        hedge: bool = True,
+        device: str | torch.device | None = None,
+        snapshot_every_n_steps: int | None = 1,
+    ) -> None:
+        self._places = find(workers, secret_file, tls_ca)
+        check_own(dataset, seed, memory, stall_timeout, remote=self._places is not None)
+        self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
+        batch_size, drop_last = check_arguments(
+            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
+            prefetch_factor, persistent_workers, generator, seed, multiprocessing_context,
+            remote=self._places is not None,
+        )  # fmt: skip
+        self._sampled = sampler is not None or batch_sampler is not None
+        self._asked = (batch_size, global_batch_size, rank, world_size)
+        always = self._shards and not self._sampled
+        self._shard, batch_size = find_shard(*self._asked, sampled=self._sampled, always=always)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self._batched = batch_size is not None or batch_sampler is not None
+        self.collate_fn = collate_fn or standard_collate(batched=self._batched)
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.device, self.drop_last = find_device(device), drop_last
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = as_context(multiprocessing_context)
+        self.generator = generator
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.in_order = in_order
+        self.name = name
+        self._even = even_batches
+        self._memory, self._stall_timeout = memory, stall_timeout
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self._length: int | None = None
+        self._built: Built | None = None
+        self._sessions: list[Session] = []  # every one that is open
+        self._idle: Session | None = None  # the one that waits for the next pass
+        self._expected: int | None = None  # the epoch that it goes on with by itself
+        weakref.finalize(self, close_all, self._sessions)
+        self._stats = SessionStats()
+        self._meter = StepMeter(name)
+        if self._places is not None and not isinstance(dataset, Pipeline):
+            raise PipelineError(
+                f"the workers are on other hosts and cannot be given a {type(dataset).__name__} object",
+                hint="write a function in a module of source_dir that makes the dataset, mark it with "
+                "@headrace.feed.pipeline, and pass its call: DataLoader(train_set(), ...); "
+                'or keep the workers here with workers="local"',
+            )
+        if self._shard is not None and generator is not None:
+            raise ValueError("generator excludes sharding: the ranks' plan is made of seed=")
+        own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline)
+        self._planner = Planner(
+            dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
+            self._dataset_length, shuffle=bool(shuffle), drop_last=drop_last, every=snapshot_every_n_steps,
+            own_sampler=not self._sampled, even=even_batches,
+        )  # fmt: skip
+        self._opening = self._make_opening()
+        self._sampler: Iterable[Any] | None = None
+        self._batch_sampler = batch_sampler
+        if sampler is not None:
+            self._sampler, self._batch_sampler = batched(sampler, batch_size, drop_last=drop_last)
+        elif batch_sampler is not None:
+            self._sampler, _ = torch_samplers(self._sized, None, None, shuffle=False, drop_last=False)
+        elif generator is not None or not own:
+            self._sampler, self._batch_sampler = torch_samplers(
+                self._sized, batch_size, generator, shuffle=bool(shuffle), drop_last=drop_last
+            )
+        self._ready = True
+
+    # What torch's DataLoader has
+
+    def __iter__(self) -> Iterator[Any]:
+        warn_of_pass(
+            divided=self._shard is not None or self._sampled, pin=self.pin_memory, device=self.pin_memory_device
+        )
+        self._settle()
+        progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
+        batches: Batches
+        fetched = progress if self.device is None else dataclasses.replace(progress)
+        if self._places is None and self.num_workers == 0:
+            skipped = self._stats.skipped if self._policy.on_error == "skip" else None
+            batches = InlineBatches(self._local(), plans, fetched, skipped)
+        else:
+            batches = self._serve(plans, fetched, end_step)
+        if self.device is not None:
+            timed = self.device.type == "cuda" and bool(self._meter.file)
+            accelerator = open_device(self.device, timed=timed)
+            batches = DeviceBatches(batches, fetched, progress, accelerator, self._meter.copied if timed else None)
+        prepare = pinned if self.pin_memory and self.device is None else None
+        untouched = self._planner.bookmark.untouched
+        return Iteration(batches, self._meter, progress, prepare, self.__len__, lambda: untouched(progress))
+
+    # What is headrace's
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch; without it epochs count from 0.
+
+        A position that was loaded in that epoch stands; in another epoch it is left, with a warning.
+        """
+        self._planner.bookmark.set_epoch(epoch)
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Returns the position in the latest pass, or the beginning of the next: numbers and strings, under 1 KB.
+
+        Batches that `next()` has returned are consumed; those on their way are not. A torch sampler with a state or a
+        generator of its own adds that.
+
+        Args:
+            batches: how many of the latest pass count as consumed, where something reads ahead of the training; by
+                default all that `next()` has returned. With headrace's own order only.
+
+        Raises:
+            PositionError: `next()` has not returned as many, or the order is a sampler's.
+        """
+        return self._planner.state(source_of(self._sampler, self._batch_sampler), batches)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
+
+        Args:
+            state: what `state_dict()` returned; empty for the beginning.
+
+        Raises:
+            PositionError: it does not fit this loader; names the field and both values.
+        """
+        self._planner.load(state, source_of(self._sampler, self._batch_sampler))
+        self._expected = None
+        if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
+            self._opening = self._make_opening()
+
+    def stats(self) -> LoaderStats:
+        """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
+        return loader_stats(self._meter.totals, self._stats, list(self._sessions))
+
+    def check(self, samples: int = 32) -> PurityReport:
+        """Makes samples twice, here, after different ones, and says what differs and which generator moved.
+
+        Args:
+            samples: how many, spread over the dataset.
+
+        Raises:
+            PipelineError: the dataset cannot be made here, or a sample cannot travel.
+        """
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}")
+        with preserved_generators():
+            dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
+        built = Built(dataset, self.collate_fn, self._standard, self._batched)
+        return check(built, self._planner.worker_seed, spread(len(dataset), samples))
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples that were left out under ``on_error="skip"``."""
+        return list(self._stats.skipped)
+
+    def close(self) -> None:
+        """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
+        close_all(self._sessions)
+        self._idle = self._expected = None
+        self._meter.close()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Loading
+
+    def _sized(self) -> Any:
+        """Returns what has the dataset's length."""
+        return range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
+
+    def _dataset_length(self) -> int:
+        if not isinstance(self.dataset, Pipeline):
+            return len(self.dataset)  # it may change between epochs
+        if self._length is None:
+            if self._places is None and self.num_workers == 0:
+                self._length = len(self._local().dataset)
+            else:
+                self._length = self._started().wait_for_length(self.timeout or None)
+        return self._length
+
+    def _settle(self) -> None:
+        """Looks again which part of the data is ours, where that was left open: it may be known only now."""
+        _, _, rank, world_size = self._asked
+        if self._shard is None or (rank is not None and world_size is not None):
+            return
+        shard, batch_size = find_shard(*self._asked, sampled=False, always=True, known=True)
+        if shard != self._shard:
+            self.close()
+            self._shard, vars(self)["batch_size"] = shard, batch_size
+            self._planner.settle(shard, batch_size)
+            self._opening = msgspec.structs.replace(
+                self._opening, plan=self._planner.fingerprint() if self._places is not None else ""
+            )
+
+    def _plan(self) -> EpochPlan:
+        self._settle()
+        return self._planner.plan()
+
+    @property
+    def _standard(self) -> bool:
+        return stacks_rows(self.collate_fn, batched=self._batched)
+
+    def _local(self) -> Built:
+        if self._built is None:
+            dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
+            self._built = Built(in_key_order(dataset)[0], self.collate_fn, self._standard, self._batched)
+        elif self._built.collate is not self.collate_fn:  # the user has set another one
+            self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
+        return self._built
+
+    def _make_opening(self) -> messages.Open:
+        if self._places is None:
+            return messages.Open(1, "", {}, "", "", self._batched, self.name)
+        standard = self._standard and self.collate_fn is not stack_arrays
+        collate = "" if standard else factory.function_name(self.collate_fn, "collate_fn")
+        init = factory.function_name(self.worker_init_fn, "worker_init_fn") if self.worker_init_fn else ""
+        named, plan = self.dataset, self._planner.fingerprint()
+        return messages.Open(1, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
+
+    def _supply(self) -> Supply:
+        if self._places is not None:
+            shard = self._shard or Shard(0, 1)
+            return RemoteSupply(self._places, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
+        given = {1: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
+        context, metrics = self.multiprocessing_context, self._meter.file
+        return LocalSupply(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
+
+    def _started(self) -> Session:
+        """Returns the session that waits for the next pass; makes one if there is none."""
+        if self._idle is None or self._idle.closed:
+            self._sessions[:] = [session for session in self._sessions if not session.closed]
+            self._idle, self._expected = self._make_session(), None
+            self._sessions.append(self._idle)
+        return self._idle
+
+    def _make_session(self) -> Session:
+        return Session(
+            self._supply(), self._opening, memory=self._memory, prefetch=self.prefetch_factor,
+            stall_timeout=self._stall_timeout, policy=self._policy, stats=self._stats, warn=warn_user,
+            pinning=find_pinning(self.device, pin=self.pin_memory),
+        )  # fmt: skip
+
+    def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> ServedBatches:
+        endless, begins = end_step is not None, progress.step
+        session, expected = self._started(), self._expected
+        self._idle = self._expected = None  # the session belongs to this pass until it is given back
+        if not endless or expected != progress.epoch or begins:
+            session.begin(plans)
+        follows, loads = progress.epoch + 1 if endless else None, self._planner.bookmark.loads
+        return ServedBatches(
+            session, progress, end_step, self.timeout or None,
+            lambda session, complete: self._give_back(
+                session, follows if complete and loads == self._planner.bookmark.loads else None
+            ),
+        )  # fmt: skip
+
+    def _give_back(self, session: Session, follows: int | None) -> None:
+        """Keeps the session of a pass for the next one, or ends it.
+
+        Args:
+            session: the session.
+            follows: epoch that it goes on with by itself, if it does.
+        """
+        keeps = isinstance(self.dataset, Pipeline) or self.persistent_workers
+        if keeps and self._idle is None and not session.closed:
+            self._idle, self._expected = session, follows
+            return
+        session.close()
+        if session in self._sessions:
+            self._sessions.remove(session)

@@ -1,0 +1,339 @@
+"""Batches on an accelerator: copied on a side stream, one batch ahead of the training loop.
+
+The copy of a batch is started when the one before it is handed over, if it is there by then; nobody waits for it. The
+consumer's stream, not its thread, waits for the copy. The host's side of a batch is held until its copy is done, and
+only then its slab can be used again, whatever becomes of the Python objects.
+
+`DeviceBatches` knows order, lifetime and position, and asks an `Accelerator` for everything else; torch's devices are
+behind that face.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from headrace.errors import FeedError
+from headrace.feed.batch import pytree
+from headrace.feed.batch.cuda_pinning import CudaPinning
+from headrace.feed.loader.iteration import Batches, Progress
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Mark(Protocol):
+    """A place in the accelerator's work."""
+
+    def query(self) -> bool:
+        """Says whether everything before it is done."""
+
+    def synchronize(self) -> None:
+        """Waits until everything before it is done."""
+
+
+class Accelerator(Protocol):
+    """What a device does for a feed. Copies are done in the order in which they are started."""
+
+    def start(self, leaf: Any) -> Any:
+        """Starts to copy a tensor on the side stream and returns the copy; what is no host tensor is returned."""
+
+    def mark(self) -> Mark:
+        """Returns the place behind all copies that were started."""
+
+    def wait(self, mark: Mark) -> None:
+        """Has the consumer's stream wait for a mark; the calling thread does not wait."""
+
+    def land(self, leaf: Any) -> Any:
+        """Makes what `start` returned the consumer's, in its stream."""
+
+
+class _Started(NamedTuple):
+    """A batch that was fetched, or what came in its place (None: the end), and the position behind it."""
+
+    outcome: tuple[Any, int] | Exception | None
+    step: int
+    mark: Mark | None = None
+    begun: Mark | None = None
+
+
+class DeviceBatches:
+    """See the module.
+
+    Args:
+        batches: where the batches come from.
+        fetched: how far those are.
+        progress: how far the user is; kept here.
+        accelerator: where the batches go.
+        copied: called with the places before and behind the copy of a batch that is handed over; None where nobody
+            wants to know.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        fetched: Progress,
+        progress: Progress,
+        accelerator: Accelerator,
+        copied: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        self._batches = batches
+        self._fetched = fetched
+        self._progress = progress
+        self._accelerator = accelerator
+        self._copied = copied
+        self._ahead: _Started | None = None
+        self._held: collections.deque[tuple[Mark, Any]] = collections.deque()  # batches whose copies may be under way
+
+    def ready(self) -> bool:
+        """Whether `fetch` would return at once."""
+        return self._ahead is not None or self._batches.ready()
+
+    def queued(self) -> int:
+        """The batch that is being copied, and those behind it."""
+        ahead = self._ahead is not None and isinstance(self._ahead.outcome, tuple)
+        return int(ahead) + self._batches.queued()
+
+    def fetch(self) -> tuple[Any, int] | None:
+        """Returns the next batch, on the device, and starts to copy the one behind it if that is there."""
+        while self._held and self._held[0][0].query():
+            self._held.popleft()
+        started, self._ahead = self._ahead or self._start(), None
+        if isinstance(started.outcome, Exception):
+            self._progress.step = started.step
+            try:
+                raise started.outcome
+            finally:
+                del started  # it would keep the error, and the error this frame
+        if started.outcome is None:
+            return None
+        data, rows = started.outcome
+        assert started.mark is not None
+        if self._copied is not None:
+            self._copied(started.begun, started.mark)
+        self._accelerator.wait(started.mark)
+        data = _mapped(data, self._accelerator.land)
+        self._ahead = self._start_ready()
+        self._progress.step = started.step
+        return data, rows
+
+    def _start_ready(self) -> _Started | None:
+        """Starts the batch that follows if it is there. An error is kept for its turn."""
+        try:
+            return self._start() if self._batches.ready() else None
+        except Exception as error:  # noqa: BLE001 - raised by the fetch whose batch it is
+            return _Started(error, self._fetched.step)
+
+    def _start(self) -> _Started:
+        try:
+            item = self._batches.fetch()
+        except Exception as error:  # noqa: BLE001 - likewise
+            return _Started(error, self._fetched.step)
+        if item is None:
+            return _Started(None, self._fetched.step)
+        begun = None if self._copied is None else self._accelerator.mark()
+        try:
+            data = _mapped(item[0], self._accelerator.start)
+        finally:  # also when the device has no memory for the second of its tensors
+            mark = self._accelerator.mark()
+            self._held.append((mark, item[0]))
+        return _Started((data, item[1]), self._fetched.step, mark, begun)
+
+    def end(self, *, complete: bool) -> None:
+        """Waits for the copies under way, a moment, and lets go of the batches."""
+        try:
+            while self._held:
+                self._held[0][0].synchronize()
+                self._held.popleft()
+        finally:
+            self._ahead = None
+            self._batches.end(complete=complete)
+
+
+def _mapped(batch: Any, function: Any) -> Any:
+    """Applies a function to the leaves of a batch; also inside mappings of the user's own types."""
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, MutableMapping) and not hasattr(item, "to"):
+            clone = copy.copy(item)
+            clone.update((key, _mapped(value, function)) for key, value in item.items())
+            return clone
+        if isinstance(item, np.ndarray):  # it stays on the host, and would hold the slab as long as the user keeps it
+            return item if item.base is None else item.copy()
+        return function(item)
+
+    return pytree.mapped(batch, leaf, whole="to")
+
+
+# torch's devices
+
+
+class StreamDevice:
+    """A device of torch with streams.
+
+    Args:
+        device: with its index.
+        timed: whether the time between two marks can be read.
+    """
+
+    def __init__(self, device: torch.device, *, timed: bool = False) -> None:
+        import torch
+
+        self._device = device
+        self._timed = timed
+        self._module: Any = getattr(torch, device.type)
+        self._side = self._module.Stream(device)
+
+    def start(self, leaf: Any) -> Any:
+        """Copies a dense tensor from page-locked memory, into which it is copied first if it is not there."""
+        if not _is_host_tensor(leaf):
+            return leaf
+        with self._module.stream(self._side):
+            return leaf.pin_memory().to(self._device, non_blocking=True)
+
+    def mark(self) -> Mark:
+        """Records an event on the side stream."""
+        event: Mark = self._side.record_event(self._module.Event(enable_timing=True) if self._timed else None)
+        return event
+
+    def wait(self, mark: Mark) -> None:
+        """Has the current stream of the device wait."""
+        self._module.current_stream(self._device).wait_event(mark)
+
+    def land(self, leaf: Any) -> Any:
+        """Notes who uses a tensor; moves objects of other types, which nobody can do ahead for them."""
+        if not pytree.is_tensor(leaf):
+            return _moved(leaf, self._device)
+        if leaf.device != self._device:
+            return leaf.to(self._device)
+        leaf.record_stream(self._module.current_stream(self._device))
+        return leaf
+
+
+class _Passed:
+    """The mark of a device that does everything at once."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class PlainDevice:
+    """A device of torch without streams.
+
+    Args:
+        device: which.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def start(self, leaf: Any) -> Any:
+        """Copies a tensor."""
+        return leaf.to(self._device) if pytree.is_tensor(leaf) else leaf
+
+    def mark(self) -> Mark:
+        """Everything is done."""
+        return _Passed()
+
+    def wait(self, mark: Mark) -> None:
+        """Everything is done."""
+
+    def land(self, leaf: Any) -> Any:
+        """Moves objects of other types."""
+        return leaf if pytree.is_tensor(leaf) else _moved(leaf, self._device)
+
+
+def _is_host_tensor(leaf: Any) -> bool:
+    import torch
+
+    return isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout is torch.strided
+
+
+def _moved(leaf: Any, device: torch.device) -> Any:
+    """Moves an object that can move itself; `to` may do so in place and return nothing."""
+    if isinstance(leaf, (np.ndarray, np.generic)) or not hasattr(leaf, "to"):
+        return leaf
+    moved = leaf.to(device)
+    return leaf if moved is None else moved
+
+
+def find_device(asked: str | torch.device | None) -> torch.device | None:
+    """Returns the device that batches go to; None for the host, where they are.
+
+    Raises:
+        FeedError: torch has no such device here.
+    """
+    if asked is None:
+        return None
+    import torch
+
+    try:
+        device = torch.device(asked)
+    except RuntimeError as error:
+        raise FeedError(f"device={asked!r} is no device of torch: {error}", hint=_hint()) from error
+    if device.type == "cpu":
+        return None
+    count = _counts().get(device.type, 0)
+    if (device.index or 0) >= count:
+        raise FeedError(f"device={str(device)!r} is not available: torch sees {count} of that kind here", hint=_hint())
+    return device
+
+
+def _counts() -> dict[str, int]:
+    """Returns how many devices torch has of each kind."""
+    import torch
+
+    counts = {"cuda": torch.cuda.device_count()} if torch.cuda.is_available() else {}
+    if hasattr(torch, "accelerator") and torch.accelerator.is_available():
+        found = torch.accelerator.current_accelerator()
+        if found is not None:
+            counts[found.type] = torch.accelerator.device_count()
+    return counts
+
+
+def _hint() -> str:
+    import torch
+
+    names = [name if count == 1 else f"{name}:0..{count - 1}" for name, count in _counts().items()]
+    there = f"here are cpu, {', '.join(names)}" if names else "here is only cpu"
+    build = "" if names or torch.version.cuda else f"; this torch ({torch.__version__}) was built without CUDA"
+    return f"{there}{build}; leave device= out to get batches on the host"
+
+
+def find_pinning(device: torch.device | None, *, pin: bool) -> CudaPinning | None:
+    """Returns what page-locks a loader's slabs, if they should be.
+
+    Args:
+        device: where its batches go; None for the host.
+        pin: whether the user asks for page-locked batches, to copy them himself.
+    """
+    if device is not None:
+        return CudaPinning(fenced=False) if device.type == "cuda" else None
+    if not pin:
+        return None
+    import torch
+
+    return CudaPinning(fenced=True) if torch.cuda.is_available() else None
+
+
+def open_device(device: torch.device, *, timed: bool = False) -> Accelerator:
+    """Returns a device to copy to; one without an index is the current one of its kind.
+
+    Args:
+        device: which.
+        timed: whether the time between two of its marks can be read: with CUDA.
+    """
+    import torch
+
+    module: Any = getattr(torch, device.type, None)
+    if not all(hasattr(module, name) for name in ("Stream", "current_stream", "stream")):
+        return PlainDevice(device)
+    index = module.current_device() if device.index is None else device.index
+    return StreamDevice(torch.device(device.type, index), timed=timed)

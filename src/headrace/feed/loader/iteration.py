@@ -1,0 +1,249 @@
+"""One pass over a loader: what `iter(loader)` returns.
+
+As with torch's iterators, an error of the user's dataset ends its batch, not the pass: `next()` may be called again
+and gives the batch that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.feed.batch.pytree import bytes_of
+from headrace.feed.client.policy import Skipped
+from headrace.feed.client.session import Session
+from headrace.feed.metrics.step_meter import StepMeter
+from headrace.feed.pipelines.fetch import Built, RowFailed, Slice, make_whole
+from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.wire.remote_errors import in_short, remote_error
+
+
+@dataclass
+class Progress:
+    """How far a pass is.
+
+    Attributes:
+        epoch: number of the epoch.
+        step: number of the next batch; those before it have left the loader, or ended in an error of the dataset.
+        ended: whether the pass came to the epoch's end.
+    """
+
+    epoch: int
+    step: int = 0
+    ended: bool = False
+
+
+class Batches(Protocol):
+    """Where the batches of one pass come from."""
+
+    def fetch(self) -> tuple[Any, int] | None:
+        """Returns the next batch and its number of rows, None at the end."""
+
+    def ready(self) -> bool:
+        """Says whether `fetch` would return or raise without a wait."""
+
+    def queued(self) -> int:
+        """Returns how many batches are there."""
+
+    def end(self, *, complete: bool) -> None:
+        """The pass is over; `complete` if it was not broken off. May be called twice."""
+
+
+class InlineBatches:
+    """Batches that are loaded in this process.
+
+    Args:
+        built: the pipeline.
+        plans: the epoch's batches; may go on with those of later epochs.
+        progress: of the pass; kept here.
+        skipped: where samples that raise are listed, which are then left out of their batches; None to raise.
+    """
+
+    def __init__(
+        self, built: Built, plans: Iterator[BatchPlan], progress: Progress, skipped: list[Skipped] | None = None
+    ) -> None:
+        self._built = built
+        self._plans = plans
+        self._progress = progress
+        self._skipped = skipped
+
+    def fetch(self) -> tuple[Any, int] | None:
+        """Loads the next batch."""
+        while True:
+            plan = next(self._plans, None)
+            if plan is None or plan.epoch != self._progress.epoch:
+                return None
+            with preserved_generators():
+                made = self._make(plan)
+            self._progress.step += 1
+            if isinstance(made, tuple):
+                return made
+            if isinstance(made, StopIteration):  # it would end the user's loop as if the epoch were over
+                raise RuntimeError("the dataset raised StopIteration") from made
+            if made is not None:
+                raise made
+
+    def _make(self, plan: BatchPlan) -> tuple[Any, int] | Exception | None:
+        """Returns the batch and its rows, the user's exception, or None when every row was left out."""
+        rows = list(range(plan.rows))
+        left_out: dict[int, str] = {}
+        made: tuple[Any, int] | Exception | None = None
+        while made is None and len(left_out) < max(1, plan.rows):
+            self._built.seeds.clean()
+            part = Slice(plan.epoch, plan.seed, plan.position, rows, [plan.keys[row] for row in rows])
+            try:
+                made = make_whole(self._built, part), len(rows)
+            except RowFailed as failed:
+                error, row = failed.__cause__, failed.row
+                assert isinstance(error, Exception)
+                if self._skipped is None or not rows:
+                    made = error
+                else:
+                    left_out |= dict.fromkeys([row] if row >= 0 else rows, in_short(remote_error(error)))
+                    rows = [row for row in rows if row not in left_out]
+        if self._skipped is not None:
+            self._skipped += [
+                Skipped(plan.epoch, plan.step, plan.keys[row], reason) for row, reason in sorted(left_out.items())
+            ]
+        return made
+
+    def ready(self) -> bool:
+        """To load a batch is to wait for it."""
+        return False
+
+    def queued(self) -> int:
+        """None is made before it is asked for."""
+        return 0
+
+    def end(self, *, complete: bool) -> None:
+        """Nothing is held."""
+
+
+class ServedBatches:
+    """Batches that a session's workers make.
+
+    Args:
+        session: ours until the end of the pass.
+        progress: of the pass; kept here.
+        end_step: number of the step after the epoch's last; None when the session's plan ends with it.
+        timeout: seconds to wait for a batch; None for the session's own limit.
+        give_back: called with the session at the end, and whether the pass was completed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        progress: Progress,
+        end_step: int | None,
+        timeout: float | None,
+        give_back: Callable[[Session, bool], None],
+    ) -> None:
+        self._session: Session | None = session
+        self._progress = progress
+        self._end_step = end_step
+        self._timeout = timeout
+        self._give_back = give_back
+
+    def fetch(self) -> tuple[Any, int] | None:
+        """Waits for the next batch."""
+        session, progress = self._session, self._progress
+        while session is not None and progress.step != self._end_step:
+            if not session.wait_for(progress.epoch, progress.step, self._timeout):
+                return None
+            try:
+                taken = session.take(progress.epoch, progress.step)
+            except Exception:
+                progress.step += 1
+                raise
+            except KeyboardInterrupt:
+                session.close()  # in the middle of a hand-over: what it holds is not known any more
+                raise
+            progress.step += 1
+            if taken is not None:  # else every row of the batch was skipped
+                return taken
+        return None
+
+    def ready(self) -> bool:
+        """Asks the session. (Behind a batch that was skipped as a whole there is a wait all the same.)"""
+        session, progress = self._session, self._progress
+        return session is None or progress.step == self._end_step or session.ready(progress.epoch, progress.step)
+
+    def queued(self) -> int:
+        """Asks the session."""
+        session = self._session
+        return 0 if session is None or session.closed else session.count_ready()
+
+    def end(self, *, complete: bool) -> None:
+        """Gives the session back."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._give_back(session, complete)
+
+
+class Iteration(Iterator[Any]):
+    """One pass over a loader.
+
+    Args:
+        batches: where they come from.
+        meter: measures the pass.
+        progress: of the pass.
+        prepare: applied to every batch.
+        length: number of batches, if it can be known.
+        untouched: called if the pass is dropped before its first batch was asked for.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        meter: StepMeter,
+        progress: Progress,
+        prepare: Callable[[Any], Any] | None,
+        length: Callable[[], int],
+        untouched: Callable[[], None] | None = None,
+    ) -> None:
+        self._batches = batches
+        self._meter = meter
+        self._progress = progress
+        self._prepare = prepare
+        self._length = length
+        self._untouched = untouched
+        self._ended = False
+        meter.begin()
+
+    def __len__(self) -> int:
+        return self._length()
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        self._untouched = None
+        self._meter.waiting()
+        try:
+            if self._meter.counts_queue:
+                self._meter.queued(self._batches.queued())
+            item = self._batches.fetch()
+        except Exception:
+            raise  # the user's own: the pass goes on; after an error of the feed the session is closed and says so
+        except BaseException:
+            self._end(complete=False)
+            raise
+        if item is None:
+            self._progress.ended = True
+            self._end(complete=True)
+            self._meter.ended()
+            raise StopIteration
+        batch = item[0] if self._prepare is None else self._prepare(item[0])
+        self._meter.got(item[1], bytes_of(batch), self._progress.epoch)
+        return batch
+
+    def _end(self, *, complete: bool) -> None:
+        self._ended = True
+        self._batches.end(complete=complete)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True):
+            self._end(complete=False)
+            if self._untouched is not None:
+                self._untouched()

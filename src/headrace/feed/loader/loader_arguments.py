@@ -1,0 +1,247 @@
+"""What may be combined in a DataLoader's arguments: torch's rules, and headrace's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import warnings
+from multiprocessing.context import BaseContext
+from typing import Any, Literal, NamedTuple
+
+from headrace.errors import PipelineError
+from headrace.feed.client.numerics import NumericsPolicy
+from headrace.feed.client.policy import Policy
+from headrace.feed.pipelines.factory import Pipeline
+
+
+class Shard(NamedTuple):
+    """Which part of every global batch a rank takes."""
+
+    rank: int
+    world_size: int
+
+
+def check_arguments(
+    dataset: Any,
+    batch_size: int | None,
+    shuffle: bool | None,
+    sampler: object,
+    batch_sampler: object,
+    num_workers: int,
+    drop_last: bool,
+    timeout: float,
+    prefetch_factor: int | None,
+    persistent_workers: bool,
+    generator: object,
+    seed: int | None,
+    context: object,
+    *,
+    remote: bool,
+) -> tuple[int | None, bool]:
+    """Checks the arguments. Returns `batch_size` and `drop_last` as they are meant.
+
+    Raises:
+        ValueError: arguments that exclude each other, or out of range.
+        TypeError: not a map-style dataset.
+    """
+    torch_data = sys.modules.get("torch.utils.data")  # without it nobody has such a dataset
+    iterable = torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
+    indexed = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+    if not isinstance(dataset, Pipeline) and (iterable or not indexed):
+        raise TypeError(
+            "headrace.feed.DataLoader takes map-style datasets (__getitem__ and __len__), "
+            f"got a {type(dataset).__name__}; keep torch.utils.data.DataLoader for iterable ones"
+        )
+    if num_workers < 0:
+        raise ValueError(f"num_workers must not be negative, got {num_workers}; use 0 to load in this process")
+    if timeout < 0:
+        raise ValueError(f"timeout must not be negative, got {timeout}")
+    if num_workers == 0 and not remote:
+        if prefetch_factor is not None:
+            raise ValueError("prefetch_factor needs workers: set num_workers > 0")
+        if persistent_workers:
+            raise ValueError("persistent_workers needs workers: set num_workers > 0")
+        if context is not None:
+            raise ValueError("multiprocessing_context needs workers: set num_workers > 0")
+    if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
+        allowed = ", ".join(multiprocessing.get_all_start_methods())
+        raise ValueError(f"multiprocessing_context must be one of {allowed}, got {context!r}")
+    if context is not None and not isinstance(context, (str, BaseContext)):
+        raise TypeError(f"multiprocessing_context must be a context or the name of a start method, got {context!r}")
+    if prefetch_factor is not None and prefetch_factor < 1:
+        raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
+    if sampler is not None and shuffle:
+        raise ValueError("sampler and shuffle exclude each other")
+    if generator is not None and seed is not None:
+        raise ValueError("seed and generator exclude each other: both decide the order and the random numbers")
+    if batch_sampler is not None:
+        if batch_size != 1 or shuffle or sampler is not None or drop_last:
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        return None, False
+    if batch_size is None:
+        if drop_last:
+            raise ValueError("batch_size=None switches batching off and excludes drop_last")
+    elif not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+    return batch_size, drop_last
+
+
+def as_context(context: str | BaseContext | None) -> BaseContext | None:
+    """Returns the context of a start method, as torch's loader shows it."""
+    return multiprocessing.get_context(context) if isinstance(context, str) else context
+
+
+def check_own(dataset: Any, seed: object, memory: object, stall_timeout: object, *, remote: bool) -> None:
+    """Checks more of what is headrace's own.
+
+    Raises:
+        TypeError, ValueError: a value of another type, or out of range.
+        PipelineError: a pipeline that feed servers cannot import.
+    """
+    if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__")):
+        raise TypeError(f"seed must be an int or None, got {seed!r}")
+    if seed is not None and not -(2**63) <= int(seed) < 2**64:
+        raise ValueError(f"seed must lie in [-2**63, 2**64), got {seed}")
+    if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
+        raise ValueError(f"memory is a number of bytes, at least 1, got {memory!r}")
+    if not isinstance(stall_timeout, (int, float)) or stall_timeout <= 0:
+        raise ValueError(f"stall_timeout must be more than 0 seconds, got {stall_timeout!r}")
+    if remote and isinstance(dataset, Pipeline) and dataset.factory.startswith("__main__:"):
+        raise PipelineError(
+            f"the pipeline {dataset.factory} is defined in the script itself, which feed servers cannot import",
+            hint="move the function and its dataset to a module beside the script, and import it from there",
+        )
+
+
+def make_policy(
+    on_error: Literal["raise", "skip"], slice_timeout: float, numerics: NumericsPolicy, verify: float, *, hedge: bool
+) -> Policy:
+    """Checks what is headrace's own. Raises ValueError."""
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error must be "raise" or "skip", got {on_error!r}')
+    if numerics not in ("warn", "refuse", "lowest"):
+        raise ValueError(f'numerics must be "warn", "refuse" or "lowest", got {numerics!r}')
+    if not isinstance(verify, (int, float)) or not 0 <= verify <= 1:
+        raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {verify!r}")
+    if not isinstance(slice_timeout, (int, float)) or slice_timeout <= 0:
+        raise ValueError(f"slice_timeout must be more than 0 seconds, got {slice_timeout!r}")
+    return Policy(on_error, slice_timeout, numerics, verify, hedge)
+
+
+def find_shard(
+    batch_size: int | None,
+    global_batch_size: int | None,
+    rank: int | None,
+    world_size: int | None,
+    *,
+    sampled: bool,
+    always: bool = False,
+    known: bool = False,
+) -> tuple[Shard | None, int | None]:
+    """Decides which part of the data this rank takes. Returns (shard or None, rows a rank and step).
+
+    Args:
+        batch_size, global_batch_size, rank, world_size: as given to the loader.
+        sampled: whether the user gave a sampler.
+        always: whether the data is shared although none of them says so.
+        known: whether the rank must be known by now.
+
+    Raises:
+        ValueError: a sampler together with sharding, or numbers that do not fit.
+    """
+    if global_batch_size is None and rank is None and world_size is None and not always:
+        return None, batch_size
+    if sampled:
+        raise ValueError("a sampler decides what this rank loads; global_batch_size, rank and world_size exclude it")
+    if batch_size is None:
+        raise ValueError("batch_size=None cannot be sharded: give batch_size or global_batch_size")
+    if known:
+        _require_rank(rank, world_size)
+    known_rank, known_world = _distributed()
+    shard = Shard(known_rank if rank is None else rank, known_world if world_size is None else world_size)
+    if not 0 <= shard.rank < shard.world_size:
+        raise ValueError(f"rank must lie in [0, {shard.world_size}), got {shard.rank}")
+    if global_batch_size is None:
+        return shard, batch_size
+    if batch_size not in (1, global_batch_size // shard.world_size):
+        raise ValueError(f"give batch_size (per rank) or global_batch_size, not both (got {batch_size})")
+    if global_batch_size < 1 or global_batch_size % shard.world_size:
+        raise ValueError(f"global_batch_size={global_batch_size} must be a multiple of the {shard.world_size} ranks")
+    return shard, global_batch_size // shard.world_size
+
+
+def _distributed() -> tuple[int, int]:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if "RANK" not in os.environ:
+        return 0, 1  # not known yet: a launcher that sets WORLD_SIZE alone numbers its ranks later
+    return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _require_rank(rank: int | None, world_size: int | None) -> None:
+    """Raises ValueError when there are several ranks, and nothing says which one this is."""
+    torch = sys.modules.get("torch")
+    known = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+    if not known and rank is None and "RANK" not in os.environ and ranks > 1:
+        raise ValueError(
+            f"there are {ranks} ranks, and nothing says which one this is: give rank=, set RANK, "
+            "or set up torch.distributed before the first pass"
+        )
+
+
+def _warn_of_frameworks() -> None:
+    """Warns when every rank loads all, under a framework that shards torch's loaders by itself and not this one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    ranks = torch.distributed.get_world_size()
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    found = [
+        name
+        for name, live in (
+            ("accelerate", state is not None and bool(state._shared_state)),
+            ("lightning", "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules),
+        )
+        if live
+    ]
+    if ranks > 1 and found:
+        warnings.warn(
+            f"each of the {ranks} ranks loads the whole dataset: {found[0]} divides the data of torch's DataLoader "
+            f"among them, not of this one. Use headrace.adapters.{found[0]}.DataLoader, or give global_batch_size=; "
+            "rank=0, world_size=1 says that it is meant",
+            stacklevel=4,
+        )
+
+
+def _warn_of_pinning(device: str) -> None:
+    """Warns of what `pin_memory=True` cannot do here, in torch's own words."""
+    import torch
+
+    if device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{device}'.",
+            stacklevel=4,
+        )
+    if not torch.cuda.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+
+
+def warn_of_pass(*, divided: bool, pin: bool, device: str) -> None:
+    """Warns, when a pass begins, of what it will not do.
+
+    Args:
+        divided: whether the ranks share the data, or the user's sampler decides.
+        pin, device: `pin_memory` and `pin_memory_device`.
+    """
+    if not divided:
+        _warn_of_frameworks()
+    if pin:
+        _warn_of_pinning(device)

@@ -1,0 +1,96 @@
+"""What `DataLoader.stats()` returns: the meter's sums, the sessions' counters, and what follows from both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from headrace.feed.client.policy import SessionStats
+from headrace.feed.client.session import Session
+from headrace.feed.metrics.step_meter import Totals
+
+GB = 1e9
+
+
+class HostStats(TypedDict):
+    """One host, or one local worker: `seconds` are those its executors worked, and `rows_per_second` of them."""
+
+    rows: float
+    seconds: float
+    cpu_seconds: float
+    rows_per_second: float
+
+
+class LoaderStats(TypedDict):
+    """Sums since the loader was made, and ratios of them. Times in seconds, sizes in bytes; GB are 10^9 bytes."""
+
+    steps: int
+    samples: int
+    bytes: int
+    wait_seconds: float
+    step_seconds: float
+    stall_fraction: float
+    bytes_per_second: float
+    queue_depth: int
+    bytes_copied: int
+    retries: int
+    workers_lost: int
+    duplicates_dropped: int
+    hedges: int
+    hedges_won: int
+    slices_verified: int
+    purity_failures: int
+    slices_timed_out: int
+    skipped: int
+    cpu_seconds_per_gb: float
+    worker_cpu_seconds: float
+    worker_cpu_seconds_per_gb: float
+    hosts: dict[str, HostStats]
+
+
+def loader_stats(totals: Totals, feed: SessionStats, sessions: Sequence[Session]) -> LoaderStats:
+    """Puts the figures together.
+
+    Args:
+        totals: of the training loop.
+        feed: counters of all sessions, those that have ended included.
+        sessions: those that are open.
+    """
+    receivers = feed.receiver_cpu_seconds + sum(session.receiver_cpu_seconds for session in sessions)
+    return {
+        "steps": totals.steps,
+        "samples": totals.samples,
+        "bytes": totals.bytes,
+        "wait_seconds": totals.wait,
+        "step_seconds": totals.step,
+        "stall_fraction": _ratio(totals.wait, totals.step),
+        "bytes_per_second": _ratio(totals.bytes, totals.step),
+        "queue_depth": sum(session.queued for session in sessions if not session.closed),
+        "bytes_copied": feed.bytes_copied,
+        "retries": feed.retries,
+        "workers_lost": feed.workers_lost,
+        "duplicates_dropped": feed.duplicates_dropped,
+        "hedges": feed.hedges,
+        "hedges_won": feed.hedges_won,
+        "slices_verified": feed.slices_verified,
+        "purity_failures": feed.purity_failures,
+        "slices_timed_out": feed.slices_timed_out,
+        "skipped": len(feed.skipped),
+        "cpu_seconds_per_gb": _ratio(totals.cpu + receivers, totals.bytes / GB),
+        "worker_cpu_seconds": feed.worker_cpu_seconds,
+        "worker_cpu_seconds_per_gb": _ratio(feed.worker_cpu_seconds, totals.bytes / GB),
+        "hosts": {name: _host(made) for name, made in list(feed.hosts.items())},
+    }
+
+
+def _host(made: dict[str, float]) -> HostStats:
+    return {
+        "rows": made["rows"],
+        "seconds": made["seconds"],
+        "cpu_seconds": made["cpu_seconds"],
+        "rows_per_second": _ratio(made["rows"], made["seconds"]),
+    }
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else 0.0

@@ -1,0 +1,1 @@
+"""What a training loop and its workers do with their time."""

@@ -1,0 +1,61 @@
+"""The file that a process of a job writes its figures to: one JSON object a line, about one a second.
+
+Inside a job HEADRACE_METRICS names it; what is written has the fields of `headrace.runs.metric_records`. Elsewhere
+there is none, and nothing is written.
+
+A program must not end because its figures cannot be written. That is told on standard error, and again when it is for
+another reason or has been well in between; the line is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+METRICS_VARIABLE = "HEADRACE_METRICS"
+
+
+class MetricFile:
+    """Appends lines; does nothing in a forked child, whose figures are its parent's.
+
+    Args:
+        path: the file; None for what HEADRACE_METRICS says; empty for none.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = os.environ.get(METRICS_VARIABLE, "") if path is None else path
+        self._owner = os.getpid()
+        self._torn = False  # the last line has no end
+        self._error: int | None = None  # errno of the last line
+
+    def __bool__(self) -> bool:
+        return bool(self.path)
+
+    def write(self, line: Mapping[str, object]) -> None:
+        """Appends a line."""
+        if not self.path or os.getpid() != self._owner:
+            return
+        try:
+            self._append((b"\n" if self._torn else b"") + msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            if error.errno != self._error:
+                with contextlib.suppress(OSError, ValueError):  # standard error may be closed
+                    print(f"headrace: cannot write {self.path}: {error.strerror}", file=sys.stderr, flush=True)
+            self._error = error.errno
+        else:
+            self._error = None
+
+    def _append(self, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o644)  # once a second: cheaper than to keep one that may leak
+        try:
+            while data:  # a short write means a full disk; the next one says so
+                written = os.write(descriptor, data)
+                self._torn = data[written - 1 : written] != b"\n"
+                data = data[written:]
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,240 @@
+"""Where a training loop's time goes: waiting for batches, copying them to the device, or computing.
+
+A step lasts from one `next()` call to the following one of the same epoch; its wait is the time blocked in `next()`.
+Inside a job (HEADRACE_METRICS names a file) a line a second is appended to that file, summed at the source; the
+fields are those of the run's `loader` metric. Outside a job nothing is written, and no event is recorded.
+
+With CUDA, a step's compute time is that of the device: from the place in its work where the batch was handed over to
+the place where the following `next()` was called. Both are events that nobody waits for: a line is written when all of
+its steps are done, which is a few steps later if the device lags behind. A line of which a step could not be measured
+says nothing of compute; what it would say of a part would be wrong for the whole.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace.feed.metrics import cuda_events
+from headrace.feed.metrics.cuda_events import TimedMark
+from headrace.feed.metrics.metric_file import MetricFile
+
+QUEUE_SECONDS = 0.01  # to count the batches that are ready takes some microseconds: no more often than that
+
+Marks = tuple[TimedMark, TimedMark]
+
+
+@dataclass
+class Totals:
+    """Sums since the meter was made, of steps that have ended. Times in seconds; `cpu` is this thread's in `next()`."""
+
+    steps: int = 0
+    samples: int = 0
+    bytes: int = 0
+    wait: float = 0.0
+    step: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass
+class _Step:
+    """The step under way."""
+
+    begun: float
+    cpu_begun: float
+    waited: float = 0.0
+    cpu: float = 0.0
+    samples: int = 0
+    bytes: int = 0
+    handed: TimedMark | None = None  # where the batch was handed over
+    copy: Marks | None = None
+    queue: int | None = None
+
+
+@dataclass
+class _Window:
+    """The steps of one line, and when the last one ended."""
+
+    loader: str
+    epoch: int
+    sums: Totals = field(default_factory=Totals)
+    shortest: float = float("inf")
+    longest: float = 0.0
+    queue: float = 0.0
+    queued: int = 0  # steps whose queue was counted
+    pending: int = 0  # steps that the device may not have done yet
+    compute: float = 0.0
+    computed: int = 0  # steps whose compute time is known
+    h2d: float = 0.0
+    copied: int = 0  # steps whose copy was measured
+    t: float = 0.0
+
+    def line(self) -> dict[str, object]:
+        sums = self.sums
+        known: dict[str, object] = {}
+        if self.copied == sums.steps:
+            known["h2d"] = round(self.h2d, 6)
+        if self.computed == sums.steps:
+            known["compute"] = round(self.compute, 6)
+        if self.queued:
+            known["queue"] = round(self.queue / self.queued, 3)
+        return {
+            "metric": "loader", "t": round(self.t, 6), "loader": self.loader, "epoch": self.epoch,
+            "steps": sums.steps, "samples": sums.samples, "wait": round(sums.wait, 6), "step": round(sums.step, 6),
+            "step_min": round(self.shortest, 6), "step_max": round(self.longest, 6), "bytes": sums.bytes,
+        } | known  # fmt: skip
+
+
+class _Lines:
+    """The window under way, and those that have ended and wait for the device, in order."""
+
+    def __init__(self, file: MetricFile, window: _Window) -> None:
+        self.window = window
+        self._file = file
+        self._windows: collections.deque[_Window] = collections.deque()
+        self._steps: collections.deque[tuple[_Window, Marks | None, Marks | None]] = collections.deque()
+
+    def add_step(self, window: _Window, compute: Marks | None, copy: Marks | None) -> None:
+        """A step has ended whose work the device may not have done yet."""
+        window.pending += 1
+        self._steps.append((window, compute, copy))
+
+    def follow(self, window: _Window) -> None:
+        """The window under way has ended; another one follows."""
+        if self.window.sums.steps:
+            self._windows.append(self.window)
+        self.window = window
+
+    def write_rest(self) -> None:
+        """Writes all windows at the end, the one under way too, without what is not known of them yet."""
+        self.follow(_Window("", 0))
+        self.write(all_of_them=True)
+
+    def write(self, *, all_of_them: bool = False) -> None:
+        """Writes the windows whose steps are done, or all."""
+        while self._steps and all(marks is None or marks[1].query() for marks in self._steps[0][1:]):
+            window, compute, copy = self._steps.popleft()
+            window.pending -= 1
+            if compute is not None:
+                window.compute += compute[0].elapsed_time(compute[1]) / 1000
+                window.computed += 1
+            if copy is not None:
+                window.h2d += copy[0].elapsed_time(copy[1]) / 1000
+                window.copied += 1
+        while self._windows and (all_of_them or not self._windows[0].pending):
+            window = self._windows.popleft()
+            if self._file:
+                self._file.write(window.line())
+
+
+class StepMeter:
+    """Measures one loader.
+
+    Args:
+        name: name of the loader, e.g. ``train``.
+        path: file for the lines; None for what HEADRACE_METRICS says; empty for none.
+        mark: returns the present place in the device's work, None without one.
+
+    Attributes:
+        file: where the lines go.
+        counts_queue: whether `queued` should be called in the `next()` that has just begun.
+        totals: sums since the meter was made.
+    """
+
+    def __init__(
+        self, name: str, path: str | None = None, mark: Callable[[], TimedMark | None] = cuda_events.mark
+    ) -> None:
+        self.file = MetricFile(path)
+        self._name = name
+        self._mark = mark
+        self._lines = _Lines(self.file, _Window(name, 0))
+        self._step: _Step | None = None  # the one under way: its batch was handed over
+        self._next = _Step(0.0, 0.0)  # the one whose batch is being waited for
+        self._epoch = 0
+        self._counted = 0.0
+        self.counts_queue = False
+        self.totals = Totals()
+        self._since = time.monotonic()
+        weakref.finalize(self, self._lines.write_rest)
+
+    def __reduce__(self) -> tuple[type[StepMeter], tuple[str, str]]:
+        """A copy, here or in another process, measures for itself."""
+        return type(self), (self._name, self.file.path)
+
+    def begin(self) -> None:
+        """A pass begins. A step that was under way has no end that is known: its loop was broken off."""
+        self._step = None
+
+    def waiting(self) -> None:
+        """`next()` was called: the step under way ends, another one begins."""
+        now = self.pause()
+        self._next = _Step(now, time.thread_time())
+        self.counts_queue = bool(self.file) and now - self._counted >= QUEUE_SECONDS
+
+    def queued(self, batches: int) -> None:
+        """So many batches were ready when `next()` was called."""
+        self._counted = self._next.begun
+        self._next.queue = batches
+
+    def copied(self, begin: TimedMark, end: TimedMark) -> None:
+        """The batch that `next()` is about to return was copied to the device between two places in its work."""
+        self._next.copy = (begin, end)
+
+    def got(self, samples: int, size: int, epoch: int) -> None:
+        """`next()` returns a batch of `samples` rows and `size` bytes."""
+        step = self._next
+        step.waited, step.cpu = time.monotonic() - step.begun, time.thread_time() - step.cpu_begun
+        step.samples, step.bytes = samples, size
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._flush()
+        step.handed = self._mark() if self.file else None
+        self._step = step
+
+    def pause(self) -> float:
+        """The step under way ends here; what comes until the next `next()` is none. Returns the time, monotonic."""
+        now = time.monotonic()
+        step, self._step = self._step, None
+        if step is not None:
+            self._end_step(step, now)
+        return now
+
+    def ended(self) -> None:
+        """The epoch is over, and the step under way with it: the time until the next one is no step."""
+        self.pause()
+        self._flush()
+
+    def _end_step(self, step: _Step, now: float) -> None:
+        length, window = now - step.begun, self._lines.window
+        for sums in (self.totals, window.sums):
+            sums.steps += 1
+            sums.samples += step.samples
+            sums.bytes += step.bytes
+            sums.wait += step.waited
+            sums.cpu += step.cpu
+            sums.step += length
+        window.t = time.time()
+        window.shortest, window.longest = min(window.shortest, length), max(window.longest, length)
+        if step.queue is not None:
+            window.queue += step.queue
+            window.queued += 1
+        end = self._mark() if step.handed is not None else None
+        compute = (step.handed, end) if step.handed is not None and end is not None else None
+        if compute is not None or step.copy is not None:
+            self._lines.add_step(window, compute, step.copy)
+        self._lines.write()
+        if now - self._since >= 1.0:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._lines.follow(_Window(self._name, self._epoch))
+        self._lines.write()
+        self._since = time.monotonic()
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._flush()
+        self._lines.write(all_of_them=True)

@@ -1,0 +1,194 @@
+"""Making batches: seed, load, transform, collate. The only place where the user's dataset is called.
+
+Used by executors and, with `num_workers=0`, by the trainer itself. It keeps no state between slices but what it has
+learned to be quicker, so an answer depends on the request alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from headrace.feed.batch.pytree import Bytes
+from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
+from headrace.feed.pipelines import seeds
+from headrace.feed.pipelines.seeds import SampleSeeds
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A pipeline that is ready to work.
+
+    Attributes:
+        dataset: map-style: `__getitem__`, and `__len__` unless the user gives a sampler.
+        collate: makes a batch of a list of samples; for `batch_size=None` converts one sample.
+        default_collate: whether `collate` is torch's own or `stack_arrays`, so that rows may be written one by one.
+        batched: False for `batch_size=None`.
+        seed: seed of local workers, to which each adds its number.
+        seeds: sets the generators, those that this pipeline draws from.
+        layouts: those of the samples that were seen.
+    """
+
+    dataset: Any
+    collate: Callable[[Any], Any]
+    default_collate: bool
+    batched: bool = True
+    seed: int = 0
+    seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
+    layouts: LayoutCache = field(default_factory=LayoutCache, compare=False)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the dataset loads all samples of a batch at once; a `__getitems__` of None is none, as for torch."""
+        return bool(getattr(self.dataset, "__getitems__", None))
+
+    @property
+    def whole(self) -> bool:
+        """Whether batches are always made whole."""
+        return not self.batched or not self.default_collate or self.fetches
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """What is learned stays here: it looks at this process's memory."""
+        return self.dataset, self.collate, self.default_collate, self.batched, self.seed
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        Built.__init__(self, *state)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of one batch.
+
+    Attributes:
+        epoch, seed: of the epoch.
+        position: plan position of the batch's first row.
+        rows: which rows of the batch are made, in order.
+        keys: one a row.
+    """
+
+    epoch: int
+    seed: int
+    position: int
+    rows: Sequence[int]
+    keys: Sequence[Any]
+
+
+class RowFailed(Exception):
+    """The dataset raised over a row of the batch; the cause is the user's exception. `row` -1: it was no single row."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a slice took: wall seconds and CPU seconds."""
+
+    seconds: float
+    cpu: float
+
+
+class Stopwatch:
+    """Measures wall and CPU time of this thread."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+    def read(self) -> Cost:
+        """Returns the time since the start."""
+        return Cost(time.perf_counter() - self._wall, time.thread_time() - self._cpu)
+
+
+def make_whole(built: Built, part: Slice) -> Any:
+    """Makes a whole batch with the pipeline's collate function. Raises RowFailed."""
+    if not built.batched:
+        samples: Any = next(iter(samples_of(built, part)))
+    elif built.fetches:
+        key = seeds.stream_key(part.seed, part.epoch, part.position)
+        try:
+            samples = _seeded(built, key, built.dataset.__getitems__, list(part.keys))
+        except Exception as error:
+            raise RowFailed(-1) from error
+    else:
+        samples = list(samples_of(built, part))
+    try:
+        if built.default_collate:
+            return built.collate(samples)
+        key = seeds.collate_key(part.seed, part.epoch, part.position)
+        return _seeded(built, key, built.collate, samples)
+    except Exception as error:
+        raise RowFailed(-1) from error
+
+
+def make_rows(built: Built, part: Slice, expected: Layout | None, block_of: Callable[[Layout], RowBlock]) -> Layout:
+    """Makes rows of a stacked batch, written as they are loaded.
+
+    Args:
+        built: the pipeline.
+        part: the rows.
+        expected: layout of the batch, None when it is not known yet.
+        block_of: given the layout, says where the rows go.
+
+    Returns:
+        The layout.
+
+    Raises:
+        Uneven: the samples do not stack row by row, or not into the expected layout.
+        RowFailed: the dataset raised.
+    """
+    writer: RowWriter | None = None
+    layout = expected
+    for sample in samples_of(built, part):
+        if writer is None:
+            own = built.layouts.of(sample, built.collate)
+            if expected is not None and own is not expected and own != expected:
+                raise Uneven
+            layout = own
+            place = block_of(own)
+            writer = RowWriter(sample, own, place.block, place.rows, place.first)
+        writer.write(sample)
+    if writer is None or layout is None:
+        raise Uneven
+    writer.finish()
+    return layout
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Where rows go: the block of the whole batch, its rows, and the place of the first row that is written."""
+
+    block: Bytes
+    rows: int
+    first: int
+
+
+def samples_of(built: Built, part: Slice) -> Iterator[Any]:
+    """Loads the samples of a slice, one after the other. Raises RowFailed."""
+    load = functools.partial(operator.getitem, built.dataset)
+    for row, key in zip(part.rows, part.keys, strict=True):
+        try:
+            yield _seeded(built, seeds.stream_key(part.seed, part.epoch, part.position + row), load, key)
+        except Exception as error:
+            raise RowFailed(row) from error
+
+
+def _seeded(built: Built, key: bytes, function: Callable[[Any], T], argument: Any) -> T:
+    """Calls the user's code with its generators set; calls it again if it drew from one that was not."""
+    own = built.seeds
+    while True:
+        own.begin(key)
+        try:
+            result = function(argument)
+        except Exception:
+            if own.missed():
+                continue
+            raise
+        if not own.missed():
+            return result

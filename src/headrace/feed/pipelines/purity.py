@@ -1,0 +1,220 @@
+"""`DataLoader.check()`: whether samples depend on more than their place in the plan, found out in this process.
+
+Each sample is made twice, its generators set as a worker would: once in order, once in reverse order and with the
+process's generators in another state before. What differs between the two is named by index and field, and so are the
+generators that moved: those of the process, which headrace sets before every sample, and those that the dataset holds,
+which nobody sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import PipelineError
+from headrace.feed.batch import pytree
+from headrace.feed.pipelines import generators
+from headrace.feed.pipelines.fetch import Built, RowFailed, Slice, make_whole
+from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
+from headrace.feed.wire.remote_errors import in_short, remote_error
+
+SHOWN = 8
+_BEFORE = b"history"
+
+
+@dataclass(frozen=True)
+class PurityDifference:
+    """A field of a sample that was not the same twice.
+
+    Attributes:
+        key: what the dataset was asked for; a tuple of them when it was `collate_fn` that differed.
+        field: place in the sample, as ``['image']``; empty when the samples have different structures.
+    """
+
+    key: object
+    field: str
+
+    def __str__(self) -> str:
+        if isinstance(self.key, tuple):
+            return f"collate_fn, of indices {list(self.key)!r}: batch{self.field}"
+        return f"index {self.key!r}: sample{self.field}"
+
+
+@dataclass(frozen=True)
+class PurityReport:
+    """What `DataLoader.check` found.
+
+    Attributes:
+        samples: how many samples were made twice.
+        differences: fields that were not the same twice.
+        moved: generators of the dataset that were drawn from, and that nobody sets.
+        seeded: generators of the process that were drawn from; headrace sets them before every sample.
+        errors: what samples raised both times, one a sample.
+    """
+
+    samples: int
+    differences: tuple[PurityDifference, ...] = ()
+    moved: tuple[str, ...] = ()
+    seeded: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    @property
+    def pure(self) -> bool:
+        """Whether nothing differed."""
+        return not self.differences
+
+    def __str__(self) -> str:
+        lines = [
+            f"pure: {self.samples} samples were the same twice"
+            if self.pure
+            else f"not pure: {len(self.differences)} differences in {self.samples} samples that were made twice"
+        ]
+        lines += [f"  {difference}" for difference in self.differences[:SHOWN]]
+        if len(self.differences) > SHOWN:
+            lines.append(f"  and {len(self.differences) - SHOWN} more")
+        lines += [f"moved, seeded by headrace: {name}" for name in self.seeded]
+        lines += [f"moved, seeded by nobody: {name}" for name in self.moved]
+        lines += [f"raised both times: {error}" for error in self.errors[:SHOWN]]
+        if not self.pure and self.moved:
+            lines.append(
+                "hint: draw from torch, random or numpy.random (the module's own functions), which headrace sets "
+                "before every sample; or make the generator anew in __getitem__ from torch.initial_seed()"
+            )
+        elif not self.pure:
+            lines.append(
+                "hint: no generator of the dataset moved; look for a counter, the clock, a cache, files or a network"
+            )
+        return "\n".join(lines)
+
+
+Fields = dict[str, bytes]
+
+
+class _Checker:
+    def __init__(self, built: Built, seed: int, keys: Sequence[Any]) -> None:
+        self._built = built
+        self._seed = seed
+        self._keys = list(keys)
+        self._held = self._states(self._find())
+        self.moved: dict[str, None] = {}
+        self.seeded: dict[str, None] = {}
+
+    def _find(self) -> dict[str, object]:
+        return generators.find(self._built.dataset, "dataset") | generators.find(self._built.collate, "collate_fn")
+
+    @staticmethod
+    def _states(found: dict[str, object]) -> dict[str, bytes | None]:
+        return {name: generators.state_of(generator) for name, generator in found.items()}
+
+    def note_moved(self) -> None:
+        """Notes the dataset's generators that are not as they were, or were not there."""
+        for name, state in self._states(self._find()).items():
+            if state is None or state != self._held.get(name):
+                self.moved[name] = None
+
+    def sample(self, position: int) -> Fields | str | None:
+        """Makes a sample. Returns its fields, what it raised, or None if only `collate_fn` can read it."""
+        dataset, key = self._built.dataset, self._keys[position]
+        set_generators(stream_key(self._seed, 0, position))
+        before = self._states(generators.process_generators())
+        try:
+            sample = dataset.__getitems__([key])[0] if self._built.fetches else dataset[key]
+        except Exception as error:  # noqa: BLE001 - the user's own: it is a result like others, if it is the same twice
+            return in_short(remote_error(error))
+        finally:
+            after = self._states(generators.process_generators())
+            self.seeded |= {name: None for name in after if before[name] != after[name]}
+        try:
+            return _fields(sample)
+        except PipelineError:
+            if self._built.default_collate:
+                raise
+            return None
+
+    def batch(self) -> Fields | str:
+        """Makes a batch of all samples with the user's collate function."""
+        rows = range(len(self._keys)) if self._built.batched else range(1)
+        seeds_of = self._built.seeds
+        seeds_of.clean()
+        try:
+            return _fields(make_whole(self._built, Slice(0, self._seed, 0, rows, self._keys[: len(rows)])))
+        except RowFailed as failed:
+            return in_short(remote_error(failed.__cause__ or failed))
+
+    def disturb(self, number: int) -> None:
+        """Leaves the process's generators in another state than before."""
+        set_generators(stream_key(self._seed, number, 0, _BEFORE))
+
+    def twice(self, make: Callable[[int], Any], places: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Makes everything in order and in reverse order. Returns the pairs, in order."""
+        first = {}
+        for place in places:
+            first[place] = make(place)
+        second = {}
+        for place in reversed(places):
+            self.disturb(place + 1)
+            second[place] = make(place)
+        return [(first[place], second[place]) for place in places]
+
+
+def check(built: Built, seed: int, keys: Sequence[Any]) -> PurityReport:
+    """Makes samples twice and compares. The generators of this process are as before afterwards.
+
+    Args:
+        built: the pipeline.
+        seed: for the random numbers.
+        keys: which samples.
+
+    Raises:
+        PipelineError: a sample that cannot travel, or every sample raises.
+    """
+    with preserved_generators():
+        checker = _Checker(built, seed, keys)
+        pairs = checker.twice(checker.sample, range(len(keys)))
+        differences: list[PurityDifference] = []
+        errors: list[str] = []
+        for key, (one, other) in zip(keys, pairs, strict=True):
+            differences += [PurityDifference(key, field) for field in _differing(one, other)]
+            if isinstance(one, str) and one == other:
+                errors.append(f"index {key!r}: {one}")
+        if keys and len(errors) == len(keys):
+            raise PipelineError(
+                f"every one of the {len(keys)} samples raised; {errors[0]}",
+                hint="check() asks for the indices 0 to len(dataset) - 1",
+            )
+        if not differences and not errors and not built.default_collate:
+            one, other = checker.twice(lambda _: checker.batch(), [0])[0]
+            whole = tuple(keys) if built.batched else keys[0]
+            differences += [PurityDifference(whole, field) for field in _differing(one, other)]
+            errors += [f"collate_fn: {one}"] if isinstance(one, str) and one == other else []
+        checker.note_moved()
+    return PurityReport(len(keys), tuple(differences), tuple(checker.moved), tuple(checker.seeded), tuple(errors))
+
+
+def spread(length: int, samples: int) -> list[int]:
+    """Returns up to `samples` indices of 0..length-1, evenly spread, both ends among them."""
+    count = min(length, samples)
+    return [i * (length - 1) // max(1, count - 1) for i in range(count)]
+
+
+def _fields(sample: object) -> Fields:
+    """Returns a digest of every field of a sample, by its place."""
+    node, leaves, _ = pytree.describe(sample, "sample")
+    raw = iter(leaves)
+    fields: Fields = {}
+    for place, child in pytree.terminals(node):
+        digest = hashlib.blake2b(repr(child[:-1] if child[0] in pytree.LEAVES else child).encode())
+        if child[0] in pytree.LEAVES:
+            digest.update(next(raw)[1].data)
+        fields[place] = digest.digest()
+    return fields
+
+
+def _differing(one: Fields | str | None, other: Fields | str | None) -> list[str]:
+    if one == other:
+        return []
+    if not isinstance(one, dict) or not isinstance(other, dict) or one.keys() != other.keys():
+        return [""]
+    return [place for place in one if one[place] != other[place]]

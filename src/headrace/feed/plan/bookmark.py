@@ -1,0 +1,129 @@
+"""A loader's bookmark: how far its latest pass is, and where the next one begins.
+
+It makes the `Position` that `DataLoader.state_dict()` returns, and keeps one that was loaded until a pass takes it up.
+A pass that came to its end stands at the beginning of the next epoch; one that was broken off stands where it was.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.errors import PositionError
+from headrace.feed.loader.iteration import Progress
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.state_dict import Position
+from headrace.feed.plan.torch_samplers import SampledPass, Source, waiting_state
+
+
+class Bookmark:
+    """See the module.
+
+    Attributes:
+        epoch: number of the next epoch.
+        loaded: where the next pass begins, if not at the epoch's beginning.
+        loads: how often a position was loaded.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.loaded: Position | None = None
+        self.loads = 0
+        self._taken: Position | None = None  # what the latest pass took up
+        self._progress: Progress | None = None
+        self._order: EpochPlan | SampledPass | None = None
+
+    def begin(self) -> tuple[Progress, Position | None]:
+        """A pass begins. Returns its progress, and the position that it takes up."""
+        self._taken = loaded = self.loaded
+        self.loaded = None
+        progress = Progress(self.epoch, loaded.step if loaded is not None else 0)
+        self.epoch += 1
+        return progress, loaded
+
+    def untouched(self, progress: Progress) -> None:
+        """A pass was dropped before its first batch, as by a check that a loader can be iterated: it was none."""
+        if self._progress is progress and self.loaded is None:
+            self.epoch, self.loaded = progress.epoch, self._taken
+            self._progress = self._order = None
+
+    def follow(self, progress: Progress, order: EpochPlan | SampledPass) -> None:
+        """The pass that has begun goes through this order."""
+        self._progress, self._order = progress, order
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch. A position that was loaded in another epoch is left, with a warning."""
+        if self.loaded is not None and self.loaded.epoch != epoch:
+            if self.loaded.step:
+                warnings.warn(
+                    f"set_epoch({epoch}) leaves the position that was loaded: "
+                    f"step {self.loaded.step} of epoch {self.loaded.epoch}",
+                    stacklevel=3,
+                )
+            self.loaded = None
+        if self._progress is not None and not self._progress.ended:
+            self._progress = self._order = None
+        self.epoch = epoch
+
+    def load(self, state: Mapping[str, Any], loader: Position) -> None:
+        """Takes what `position` was saved as; an empty state for the beginning.
+
+        Raises:
+            PositionError: it does not fit the loader.
+        """
+        loaded = Position.from_state(state) if state else None
+        if loaded is not None:
+            loaded.require_fits(loader)
+        self.epoch = loaded.epoch if loaded is not None else 0
+        self.loaded, self._progress, self._order = loaded, None, None
+        self.loads += 1
+
+    def position_after(self, loader: Position, batches: int) -> Position:
+        """Returns where the loader was after so many batches of the latest pass.
+
+        Args:
+            loader: as for `position`.
+            batches: of the pass, not counting those before the position that it took up.
+
+        Raises:
+            PositionError: there is no such place, or a sampler decides the order.
+        """
+        progress, order = self._progress, self._order
+        if progress is None or not isinstance(order, EpochPlan):
+            raise PositionError(
+                f"the place behind {batches} batches is not known: no pass in headrace's own order has begun"
+            )
+        step = order.first_step + batches
+        if not order.first_step <= step <= progress.step:
+            taken = progress.step - order.first_step
+            raise PositionError(f"batches must lie in [0, {taken}], as many as the pass has returned, got {batches}")
+        if step == order.end_step:
+            return msgspec.structs.replace(loader, epoch=progress.epoch + 1)
+        return msgspec.structs.replace(loader, epoch=progress.epoch, step=step, samples=order.consumed(step))
+
+    def position(self, loader: Position, source: Source | None) -> Position:
+        """Returns where the loader is.
+
+        Args:
+            loader: all that does not change from batch to batch.
+            source: the torch sampler that decides the order, if one does.
+        """
+        if self.loaded is not None:
+            return self.loaded
+        progress, order = self._progress, self._order
+        if progress is None or order is None:
+            waiting = waiting_state(source) if source is not None else None
+            return msgspec.structs.replace(loader, epoch=self.epoch, sampler=waiting)
+        if progress.ended:
+            sampler = order.state()[1] if isinstance(order, SampledPass) else None
+            return msgspec.structs.replace(loader, epoch=self.epoch, sampler=sampler)
+        if isinstance(order, EpochPlan):
+            samples = order.consumed(progress.step)
+            return msgspec.structs.replace(loader, epoch=progress.epoch, step=progress.step, samples=samples)
+        samples, sampler = order.state()
+        return msgspec.structs.replace(
+            loader, epoch=progress.epoch, step=progress.step, samples=samples, seed=order.seed, sampler=sampler
+        )

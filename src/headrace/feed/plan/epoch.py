@@ -1,0 +1,206 @@
+"""The plan: which sample stands where in an epoch, as a pure function.
+
+A plan position is a place in the order of the whole epoch, over all ranks. With `world_size` ranks, step s covers
+the positions [s * G, (s + 1) * G) of the global batch G, and rank r takes its r-th part. So position, sample and
+random numbers do not depend on the number of ranks as long as the global batch stays the same.
+
+Invariants, for every n, batch, world size and `drop_last`:
+* every position of the epoch is taken by exactly one rank and step (with `drop_last`: of the full global batches);
+* every rank has the same number of steps, so that collectives meet: a last global batch with fewer rows than ranks is
+  joined to the one before it.
+
+A plan may begin at any position (`offset`), so an epoch that was begun with one global batch and number of ranks can be
+ended with others: what is left is cut anew, and every sample of it is still taken once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.feed.plan.permutation import permute
+
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch of one rank.
+
+    Attributes:
+        epoch: number of the epoch.
+        step: number of the batch in the epoch, from 0.
+        position: plan position of its first row; the rows' positions follow without a gap.
+        keys: what is passed to the dataset's `__getitem__`, one a row.
+        seed: seed of the epoch's random numbers.
+        batched: False when the loader does not batch (`batch_size=None`): one sample, not stacked.
+    """
+
+    epoch: int
+    step: int
+    position: int
+    keys: Sequence[Any]
+    seed: int
+    batched: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Number of samples."""
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """headrace's own plan of one rank: sequential, or shuffled by a keyed permutation.
+
+    Attributes:
+        length: samples in the dataset.
+        batch_size: rows a rank and step.
+        seed: seed of order and random numbers; the epoch is mixed in.
+        shuffle: whether the order is permuted.
+        drop_last: whether an incomplete last global batch is left out.
+        rank, world_size: which part is taken.
+        batched: False for a loader that does not batch.
+        samples: samples in the dataset, when `length` is more: the positions beyond them hold the first ones again.
+        offset: plan position where it begins.
+        first_step: number of its first step.
+    """
+
+    length: int
+    batch_size: int
+    seed: int
+    shuffle: bool = False
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+    batched: bool = True
+    samples: int | None = None
+    offset: int = 0
+    first_step: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 0), ("batch_size", 1), ("world_size", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must lie in [0, {self.world_size}), got {self.rank}")
+        if 0 < self.length < self.world_size:
+            raise ValueError(f"{self.world_size} ranks cannot share {self.length} samples: each needs at least one")
+        if not 0 <= self.offset <= self.length:
+            raise ValueError(f"offset must lie in [0, {self.length}], got {self.offset}")
+        if self.first_step < 0:
+            raise ValueError(f"first_step must not be negative, got {self.first_step}")
+        left = self.length - self.offset
+        if 0 < left < self.world_size and not self.drop_last:
+            raise ValueError(f"{self.world_size} ranks cannot share the {left} samples that are left of the epoch")
+
+    @property
+    def global_batch(self) -> int:
+        """Rows a step over all ranks."""
+        return self.batch_size * self.world_size
+
+    @property
+    def steps(self) -> int:
+        """Steps of every rank, from the plan's offset on."""
+        full, rest = divmod(self.length - self.offset, self.global_batch)
+        if self.drop_last or rest == 0:
+            return full
+        return full + 1 if rest >= self.world_size or full == 0 else full
+
+    @property
+    def end_step(self) -> int:
+        """Number of the step after the last one."""
+        return self.first_step + self.steps
+
+    def consumed(self, step: int) -> int:
+        """Returns the plan position that the ranks together have reached when `step` is the next step."""
+        if step < self.end_step or self.drop_last:
+            return self.offset + (step - self.first_step) * self.global_batch
+        return self.length
+
+    def batch(self, epoch: int, step: int) -> BatchPlan:
+        """Returns this rank's batch. Raises IndexError beyond the epoch's end."""
+        if not self.first_step <= step < self.end_step:
+            raise IndexError(f"step must lie in [{self.first_step}, {self.end_step}), got {step}")
+        return self._batches(epoch, step, step + 1)[0]
+
+    def _batches(self, epoch: int, start: int, end: int) -> list[BatchPlan]:
+        """Returns the batches of some steps; to permute them together costs little more than to permute one."""
+        runs = [self._rows(step) for step in range(start, end)]
+        places = np.concatenate([np.arange(first, last, dtype=np.int64) for first, last in runs])
+        samples = self.samples or self.length
+        if samples < self.length:
+            places %= samples
+        keys = (permute(places, samples, self._key(epoch)) if self.shuffle else places).tolist()
+        batches, taken = [], 0
+        for step, (first, last) in enumerate(runs, start):
+            rows = keys[taken : taken + last - first]
+            taken += last - first
+            batches.append(BatchPlan(epoch, step, first, rows, self.seed, self.batched))
+        return batches
+
+    def _rows(self, step: int) -> tuple[int, int]:
+        start = self.offset + (step - self.first_step) * self.global_batch
+        full = start + self.global_batch
+        end = full if self.drop_last or step < self.end_step - 1 else self.length
+        if end == full:
+            return start + self.rank * self.batch_size, start + (self.rank + 1) * self.batch_size
+        count = end - start
+        return start + self.rank * count // self.world_size, start + (self.rank + 1) * count // self.world_size
+
+    def _key(self, epoch: int) -> bytes:
+        return f"{self.seed}/{epoch}".encode()
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchPlan]:
+        """Iterates over this rank's batches of an epoch, from a step on."""
+        step = max(start, self.first_step)
+        count = 1  # the first batch is there at once, later ones come by the block
+        while step < self.end_step:
+            end = min(step + count, self.end_step)
+            yield from self._batches(epoch, step, end)
+            step, count = end, min(2 * count, max(1, _BLOCK_ROWS // self.batch_size))
+
+
+def plan_fingerprint(
+    pipeline: str,
+    global_batch: int,
+    world_size: int,
+    seed: int,
+    *,
+    shuffle: bool,
+    drop_last: bool,
+    begins: tuple[int, int] = (0, 0),
+) -> str:
+    """Returns a hash of all that must be equal on every rank, but for the dataset's length: 32 hex digits.
+
+    Args:
+        pipeline: canonical text of the pipeline.
+        global_batch, world_size, seed, shuffle, drop_last: as in `EpochPlan`.
+        begins: epoch and plan position where a resumed loader begins.
+    """
+    shared = [pipeline, global_batch, world_size, seed, shuffle, drop_last, *begins]
+    return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=16, person=b"plan").hexdigest()
+
+
+def sampled_epoch(
+    batches: Iterable[Any], epoch: int, seed: int, *, batched: bool, first_step: int = 0, position: int = 0
+) -> Iterator[BatchPlan]:
+    """Turns a torch sampler's output into batches of a plan.
+
+    Args:
+        batches: lists of keys (`batched`), or single keys.
+        epoch: number of the epoch.
+        seed: seed of the epoch's random numbers.
+        batched: whether each item is a batch of keys.
+        first_step, position: number and plan position of the first batch.
+    """
+    for step, item in enumerate(batches, first_step):
+        keys: Sequence[Any] = list(item) if batched else [item]
+        yield BatchPlan(epoch, step, position, keys, seed, batched)
+        position += len(keys)

@@ -1,0 +1,223 @@
+"""A loader's planner: which batches the next pass has, and where the trainer is in the latest.
+
+Either headrace's own plan decides the order, or a torch sampler does. The seeds are the user's, or drawn from torch
+just when its DataLoader would draw them, so that the trainer's generators stand where torch would leave them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.errors import PositionError
+from headrace.feed.loader.iteration import Progress
+from headrace.feed.loader.loader_arguments import Shard
+from headrace.feed.pipelines.factory import encoded
+from headrace.feed.plan.bookmark import Bookmark
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
+from headrace.feed.plan.state_dict import Position, pipeline_name
+from headrace.feed.plan.torch_samplers import SampledPass, Source
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LoaderSeeds:
+    """The seeds of a loader: given, or drawn from torch when its DataLoader would draw them.
+
+    Args:
+        given: the user's; None to draw.
+        generator: torch generator to draw from; None for the default one.
+        once: whether the seed of torch's order is drawn once, not for every epoch (persistent workers).
+
+    Attributes:
+        own: seed of headrace's own order; None until it is drawn.
+        drawn: seed that was drawn last for torch's order.
+    """
+
+    def __init__(self, given: int | None, generator: torch.Generator | None, *, once: bool) -> None:
+        self.given = self.own = given
+        self.drawn: int | None = None
+        self._generator = generator
+        self._once = once
+
+    def of_order(self, *, sharded: bool) -> int:
+        """Returns the seed of the own order: 0 for a shard without one, as all ranks must have the same."""
+        if self.own is None:
+            self.own = 0 if sharded else self._draw()
+        return self.own
+
+    def of_epoch(self) -> int:
+        """Returns the seed of an epoch's random numbers with torch's order."""
+        if self.given is not None:
+            return self.given
+        if self.drawn is None or not self._once:
+            self.drawn = self._draw()
+        return self.drawn
+
+    def of_next_epoch(self) -> int | None:
+        """Returns what `of_epoch` will return, None when it will be drawn."""
+        return self.drawn if self.given is None and self._once else self.given
+
+    def _draw(self) -> int:
+        try:
+            import torch
+        except ModuleNotFoundError:  # arrays need none; then Python's generator is the one that the user may seed
+            return random.getrandbits(63)
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
+
+
+class Planner:
+    """See the module.
+
+    Args:
+        dataset: of the loader.
+        shard: which part of every global batch this rank takes; None for everything.
+        batch_size: rows a rank and step; None without batching.
+        shuffle, drop_last: of the loader.
+        seeds: of the loader.
+        length: returns the dataset's length; may wait for the workers to tell it.
+        own_sampler: whether the order is torch's own at most, and no sampler of the user's.
+        every: batches between two notes of a sampler's own state.
+        even: whether the last step is filled up, so that all ranks have as many rows; ``"full"``: up to `batch_size`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        shard: Shard | None,
+        batch_size: int | None,
+        seeds: LoaderSeeds,
+        length: Callable[[], int],
+        *,
+        shuffle: bool,
+        drop_last: bool,
+        own_sampler: bool,
+        every: int | None,
+        even: bool | Literal["full"] = False,
+    ) -> None:
+        self.bookmark = Bookmark()
+        self._every, self._even = every, even
+        self._sharded = shard is not None
+        self._shard = shard or Shard(0, 1)
+        self._batch_size = batch_size
+        self._seeds = seeds
+        self._length = length
+        self.shuffle, self._drop_last = shuffle, drop_last
+        self._own_sampler = own_sampler
+        self._dataset = dataset
+        self._told: int | None = None  # length of a pipeline's dataset
+        self._pipeline = pipeline_name(dataset)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the own order."""
+        return self._seeds.of_order(sharded=self._sharded)
+
+    @property
+    def worker_seed(self) -> int:
+        """The seed of local workers, to which each adds its number: that of the epoch in torch's order."""
+        drawn = self._seeds.drawn
+        return drawn if drawn is not None else self._seeds.own or 0
+
+    @property
+    def begins(self) -> tuple[int, int]:
+        """Epoch and plan position of a position that was loaded and not yet taken up; zeros without."""
+        loaded = self.bookmark.loaded
+        return (loaded.epoch, loaded.samples) if loaded is not None else (0, 0)
+
+    def plan(self) -> EpochPlan:
+        """Returns the own plan of an epoch."""
+        seed, rows, world = self.seed, self._batch_size or 1, self._shard.world_size
+        self._told = length = self._length()
+        if self._even and not self._drop_last:
+            multiple = world * (rows if self._even == "full" else 1)
+            length = -(-length // multiple) * multiple
+        return EpochPlan(
+            length, rows, seed, self.shuffle, self._drop_last, self._shard.rank, world, self._batch_size is not None,
+            self._told,
+        )  # fmt: skip
+
+    def fingerprint(self) -> str:
+        """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is sharded."""
+        if not self._sharded or self._batch_size is None:
+            return ""
+        world = self._shard.world_size
+        return plan_fingerprint(
+            encoded(self._dataset), self._batch_size * world, world, self.seed,
+            shuffle=self.shuffle, drop_last=self._drop_last, begins=self.begins,
+        )  # fmt: skip
+
+    def settle(self, shard: Shard | None, batch_size: int | None) -> None:
+        """Takes the part of this rank, which was not known before."""
+        self._shard, self._batch_size = shard or Shard(0, 1), batch_size
+
+    def begin(self, source: Source | None) -> tuple[Progress, Iterator[BatchPlan], int | None]:
+        """A pass begins.
+
+        Args:
+            source: the torch sampler that decides the order, if one does.
+
+        Returns:
+            Its progress, its batches, and the number after its last step if those of later epochs follow.
+
+        Raises:
+            PositionError: a position that was loaded does not fit.
+        """
+        progress, loaded = self.bookmark.begin()
+        if source is not None:
+            told = None if self._own_sampler else _warn
+            sampled = SampledPass(source, self._seeds.of_epoch, progress, self._every, loaded, told)
+            self._seeds.drawn = sampled.seed
+            self.bookmark.follow(progress, sampled)
+            return progress, sampled.plans(), None
+        plan = first = self.plan()
+        if not plan.steps:
+            self.bookmark.follow(progress, plan)
+            return progress, iter(()), None
+        if loaded is not None:
+            loaded.require_fits(self._beginning(plan.seed, own=True))  # by now the length is known
+            try:
+                first = replace(plan, offset=loaded.samples, first_step=loaded.step)
+            except ValueError as error:
+                hint = "resume on fewer ranks, or leave them out: loader.set_epoch() with the next epoch"
+                raise PositionError(str(error), hint) from error
+        self.bookmark.follow(progress, first)
+        later = (plan.epoch(epoch) for epoch in itertools.count(progress.epoch + 1))
+        return (
+            progress,
+            itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later)),
+            first.end_step,
+        )
+
+    def state(self, source: Source | None, batches: int | None = None) -> dict[str, Any]:
+        """Returns where the trainer is, or was after so many batches of the latest pass."""
+        seed = self._seeds.of_next_epoch() if source is not None else self.seed
+        beginning = self._beginning(seed, own=source is None)
+        if batches is not None:
+            return self.bookmark.position_after(beginning, batches).to_state()
+        return self.bookmark.position(beginning, source).to_state()
+
+    def load(self, state: Mapping[str, Any], source: Source | None) -> None:
+        """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
+        self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
+        loaded = self.bookmark.loaded
+        if loaded is not None and loaded.order == "headrace":
+            self._seeds.own = loaded.seed
+
+    def _beginning(self, seed: int | None, *, own: bool) -> Position:
+        """Returns the position where epochs begin."""
+        world = self._shard.world_size
+        length = len(self._dataset) if hasattr(self._dataset, "__len__") else self._told or 0
+        return Position(
+            0, 0, 0, "headrace" if own else "torch", self.shuffle, self._drop_last, length, seed,
+            (self._batch_size or 1) * world, world, self._pipeline,
+        )  # fmt: skip
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)

@@ -1,0 +1,146 @@
+"""Where a loader is, as a few plain numbers: what `DataLoader.state_dict()` returns.
+
+With headrace's own order an epoch is a pure function of (seed, epoch), so the epoch and the number of its samples that
+all ranks together have consumed say everything: the order is evaluated from there on, whatever the number of ranks,
+workers and rows a batch. With a torch sampler, which has an order of its own, the record also holds what that sampler
+needs to come to the same place (see `samplers`). It never holds the order itself.
+
+What decides the order is in the record too and must be the same in the loader that goes on from it; a difference is an
+error that names it. The dictionary holds numbers, strings and None only: for JSON, `torch.save`, anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.errors import PositionError
+from headrace.feed.pipelines.factory import Pipeline, encoded
+
+VERSION = 1
+_NAME_LIMIT = 120
+
+_HINTS = {
+    "order": "build the loader as it was: with or without seed, sampler and batch_sampler",
+    "length": "the position counts samples of that dataset; start a new epoch on another: loader.set_epoch(epoch + 1)",
+    "seed": "give the loader the seed of the run that is resumed, or none: then the saved one is used",
+    "shuffle": "give the loader the same shuffle as in the run that is resumed",
+    "drop_last": "give the loader the same drop_last as in the run that is resumed",
+    "pipeline": 'to go on with another pipeline on purpose, set state["pipeline"] = ""',
+}
+
+
+_UNKNOWN = {"length": 0, "seed": None, "pipeline": ""}
+
+
+class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a torch sampler needs to come to a position.
+
+    Attributes:
+        drawn: the seed that a `RandomSampler` without a generator drew for the pass.
+        generator: state of the sampler's generator when the pass began, packed.
+        sampler: the sampler's own `state_dict()`.
+        iterator: that of its iterator.
+        behind: keys (of a `batch_sampler`: batches) that `sampler` and `iterator` lag behind the position.
+        ended: the pass is over: the sampler stands at its end.
+    """
+
+    drawn: int | None = None
+    generator: str = ""
+    sampler: Any = None
+    iterator: Any = None
+    behind: int = 0
+    ended: bool = False
+
+
+class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A place in an epoch, and what decides the epoch's order.
+
+    Attributes:
+        epoch: number of the epoch.
+        step: batches of the epoch that were handed out, each on every rank.
+        samples: samples of the epoch that were consumed: over all ranks with headrace's own order, by this loader with
+            a torch sampler.
+        order: whose order it is.
+        shuffle, drop_last: of the loader.
+        length: samples in the dataset; 0 when it is not known.
+        seed: seed of order and random numbers; None when it is not drawn yet.
+        global_batch, world_size: rows of a step over all ranks, and ranks, as they were; they may change.
+        pipeline: name and hash of the pipeline; empty for a dataset object.
+        sampler: see `SamplerState`.
+        version: of this record.
+    """
+
+    epoch: int
+    step: int
+    samples: int
+    order: Literal["headrace", "torch"]
+    shuffle: bool
+    drop_last: bool
+    length: int = 0
+    seed: int | None = None
+    global_batch: int = 0
+    world_size: int = 1
+    pipeline: str = ""
+    sampler: SamplerState | None = None
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        for name in ("epoch", "step", "samples", "length", "global_batch"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.order == "headrace" and self.length and self.samples > self.length:
+            raise ValueError(f"samples must lie in [0, {self.length}], got {self.samples}")
+
+    def to_state(self) -> dict[str, Any]:
+        """Returns the record as plain data."""
+        state: dict[str, Any] = msgspec.to_builtins(self)
+        return state | {"version": self.version}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Position:
+        """Reads what `to_state` returned.
+
+        Raises:
+            PositionError: it is something else, or of another version.
+        """
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if version != VERSION:
+            found = f"version {version!r}" if isinstance(version, int) else f"{str(state)[:80]!r}"
+            raise PositionError(
+                f"this is not the state of a headrace DataLoader of version {VERSION}: {found}",
+                hint="pass what loader.state_dict() returned, saved and loaded as it was",
+            )
+        try:
+            return msgspec.convert(dict(state), cls)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise PositionError(
+                f"the state of the loader is damaged: {error}",
+                hint="pass what loader.state_dict() returned, saved and loaded as it was",
+            ) from error
+
+    def require_fits(self, loader: Position) -> None:
+        """Compares with a position of the loader that shall go on from here.
+
+        Args:
+            loader: its length, seed and pipeline count only if they are known there.
+
+        Raises:
+            PositionError: names the field, both values, and what to do.
+        """
+        for name, hint in _HINTS.items():
+            mine, its = getattr(self, name), getattr(loader, name)
+            unknown = name in _UNKNOWN and _UNKNOWN[name] in (mine, its)
+            if mine != its and not unknown:
+                raise PositionError(f"the state was saved with {name}={mine!r}, the loader has {name}={its!r}", hint)
+
+
+def pipeline_name(dataset: object) -> str:
+    """Returns a short name that differs when a pipeline or its arguments differ; empty for a dataset object."""
+    if not isinstance(dataset, Pipeline):
+        return ""
+    digest = hashlib.blake2b(encoded(dataset).encode(), digest_size=8, person=b"pipeline").hexdigest()
+    return f"{dataset.factory[-_NAME_LIMIT:]} {digest}"

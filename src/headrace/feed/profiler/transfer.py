@@ -1,0 +1,163 @@
+"""What it costs to bring one batch from another host: measured on loopback, with the feed itself.
+
+    python -m headrace.feed.profiler.transfer --batch FILE
+
+FILE holds a batch's description (see `batches.describe`). A real feed server is started on 127.0.0.1, one executor
+serves a ready batch of that very shape, and a real loader takes batches through TCP. One JSON object is printed:
+
+    {"batches": 64, "bytes": 19267584, "seconds": 0.011, "trainer_cpu": 0.009, "worker_cpu": 0.008}
+
+`seconds` is wall time per batch; `trainer_cpu` are CPU seconds per batch of the loader's process and its receiver;
+`worker_cpu` those of the feed server and its executor. On loopback both ends share this machine's cores and no wire
+limits them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from headrace.feed.pipelines.factory import Pipeline, pipeline
+from headrace.feed.profiler.batches import bytes_of
+
+WARM_UP = 4
+MEASURE_SECONDS = 1.0
+LEAST, MOST = 8, 512
+START_SECONDS = 60.0
+READY = "headrace.feed.profiler.transfer:ready"  # this module runs under another name
+
+
+def make(node: list[Any]) -> Any:
+    """Makes a batch of a description. Objects that cannot travel become None."""
+    kind, value = node[0], node[1]
+    if kind == "t":
+        import torch
+
+        return torch.ones(node[2], dtype=torch.uint8).to(getattr(torch, value))
+    if kind == "a":
+        return np.ones(node[2], np.dtype(value)) if np.dtype(value).kind in "biufc" else np.zeros(node[2], value)
+    if kind in ("s", "b"):
+        return "x" * value if kind == "s" else b"x" * value
+    if kind == "d":
+        return {key: make(item) for key, item in value.items()}
+    if kind == "l":
+        return [make(item) for item in value]
+    return value if kind == "v" else None
+
+
+class Ready:
+    """A dataset whose every sample is the same ready batch."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> Any:
+        return self._batch
+
+
+@pipeline
+def ready(path: str) -> Ready:
+    """The pipeline that the feed server opens: a batch as `path` describes it."""
+    return Ready(make(json.loads(Path(path).read_text())))
+
+
+@contextlib.contextmanager
+def _serving(folder: Path) -> Iterator[tuple[int, str, psutil.Process]]:
+    """Starts a feed server. Gives its port, the file of its secret, and its process."""
+    secret = folder / "secret"
+    secret.touch(0o600)
+    secret.write_text(secrets.token_hex(32))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "headrace.feed.serve", "--bind", f"127.0.0.1:{port}", "--executors", "1"]
+    command += ["--secret-file", str(secret), "--code", str(folder), "--status-fd", str(writing)]
+    server = subprocess.Popen(command, pass_fds=[writing])
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as status:
+            if not any(json.loads(line)["event"] == "ready" for line in status):
+                raise RuntimeError(f"the feed server ended with exit code {server.wait()}")
+            yield port, str(secret), psutil.Process(server.pid)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _cpu(processes: list[psutil.Process]) -> float:
+    total = 0.0
+    for process in processes:
+        times = process.cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def measure(batch: Path) -> dict[str, float]:
+    """Measures. Raises FeedError when the batch cannot travel."""
+    from headrace.feed.loader.data_loader import DataLoader
+
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-transfer-") as folder,
+        _serving(Path(folder)) as (port, secret, server),
+        DataLoader(
+            Pipeline(READY, {"path": str(batch)}),
+            batch_size=None,
+            workers=f"tcp://127.0.0.1:{port}",
+            secret_file=secret,
+            seed=0,
+            stall_timeout=START_SECONDS,
+            name="transfer",
+        ) as loader,
+    ):
+        batches = iter(loader)
+        size = bytes_of(next(batches))
+        for _ in range(WARM_UP):
+            next(batches)
+        me = psutil.Process()
+        near = [me, *(child for child in me.children(recursive=True) if child.pid != server.pid)]
+        far = [server, *server.children(recursive=True)]
+        near = [process for process in near if process not in far]
+        began, near_began, far_began = time.perf_counter(), _cpu(near), _cpu(far)
+        count = 0
+        while count < LEAST or (count < MOST and time.perf_counter() - began < MEASURE_SECONDS):
+            next(batches)
+            count += 1
+        seconds, near_cpu, far_cpu = time.perf_counter() - began, _cpu(near) - near_began, _cpu(far) - far_began
+        del batches
+    return {
+        "batches": count,
+        "bytes": size,
+        "seconds": seconds / count,
+        "trainer_cpu": near_cpu / count,
+        "worker_cpu": far_cpu / count,
+    }
+
+
+def main() -> int:
+    """Entry point of the module. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=Path, required=True, help="file with the description of the batch")
+    print(json.dumps(measure(parser.parse_args().batch)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What clients and feed servers say to each other, and how it travels."""

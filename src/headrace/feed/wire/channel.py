@@ -1,0 +1,402 @@
+"""Framed connections: messages, descriptors and bulk payloads over a stream socket.
+
+A frame is a header (see `frames`), a message and a payload. Descriptors (Unix sockets only) arrive with the first byte
+of their frame. The payload comes in checked chunks (see `chunks`), is received straight into memory that the owner of
+the connection names, and sent straight from where it lies: it is never copied into a message. A payload that is not
+wanted any more can be stopped between two chunks (`abort`).
+
+Every length is checked against the connection's limits before anything is allocated. A broken peer raises
+ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Until a peer has proved who it is
+(`trust`), its messages are small and only those of the handshake are decoded at all. Sockets are non-blocking:
+`receive` returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`). What carries
+the bytes is a `stream`: a plain socket, or TLS.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.errors import ProtocolError
+from headrace.feed.wire import messages
+from headrace.feed.wire.chunks import ChunkReader, ChunkWriter
+from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, read_header, write_header
+from headrace.feed.wire.messages import Message
+from headrace.feed.wire.tls import ClientTls, ServerTls
+from headrace.feed.wire.transport import MAX_DESCRIPTORS, PlainStream, Stream, TlsStream
+
+MAX_MESSAGE = 64 << 20
+MAX_PAYLOAD = 16 << 30
+MAX_HANDSHAKE = 4096
+USER_TIMEOUT_MS = 5_000
+LIVELY_BYTES = 16 << 10
+_IOV_MAX = 512
+_EXPECT = 1024 << 10  # bytes of a chunk that the receiver is woken for at once
+
+
+class ConnectionClosed(Exception):
+    """The peer has closed, or the connection broke."""
+
+
+Decode = Callable[[bytearray], Message]
+
+Sink = Callable[[Frame, int], Sequence[memoryview]]
+"""Given a frame and its payload's length, names the memory to receive it into (sizes add up to the length)."""
+
+
+@dataclass
+class _Outgoing:
+    """A frame on its way out: `parts` go next, then chunks of `payload`."""
+
+    parts: collections.deque[memoryview]
+    payload: ChunkWriter
+    descriptors: list[int]
+    sent: Callable[[], None] | None
+    key: Hashable
+    begun: bool = False
+
+
+def configure_tcp(connection: socket.socket) -> None:
+    """Has small frames sent at once, and the kernel notice within seconds that the other host has vanished."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+class Channel:
+    """One framed connection.
+
+    Args:
+        connection: connected stream socket; the channel owns it from now on.
+        sink: where payloads go; without one a payload is a protocol error.
+        handshake: decoder for the messages of a peer that has yet to prove itself; None for one that is trusted.
+        tls: this end's part in TLS; None for a plain connection.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        sink: Sink | None = None,
+        handshake: Decode | None = None,
+        tls: ServerTls | ClientTls | None = None,
+    ) -> None:
+        self._stream: Stream = PlainStream(connection) if tls is None else TlsStream(connection, tls)
+        self._sink = sink
+        self._decode_message: Decode = handshake or messages.decode
+        self._max_message = MAX_MESSAGE if handshake is None else MAX_HANDSHAKE
+        self._broken: ConnectionClosed | ProtocolError | None = None
+        self._outgoing: collections.deque[_Outgoing] = collections.deque()
+        self._descriptors: list[int] = []
+        self._header = bytearray()
+        self._lengths: Header | None = None
+        self._body = bytearray()
+        self._filled = 0
+        self._frame: Frame | None = None
+        self._payload: ChunkReader | None = None
+        self.bytes_received = self.bytes_sent = 0
+        self._frames_received = 0
+
+    def fileno(self) -> int:
+        """Descriptor of the socket, -1 when closed."""
+        return self._stream.fileno()
+
+    @property
+    def ready(self) -> bool:
+        """Whether frames can pass: always, but for TLS, whose handshake comes first."""
+        return self._stream.ready
+
+    @property
+    def binding(self) -> bytes:
+        """What binds proofs to this connection's TLS, see `stream`; empty without TLS."""
+        return self._stream.binding
+
+    def trust(self) -> None:
+        """The peer has proved itself: every message is taken from now on."""
+        self._decode_message = messages.decode
+        self._max_message = MAX_MESSAGE
+
+    @property
+    def signs_of_life(self) -> int:
+        """A number that grows while the peer does something useful: with every complete frame, or 16 KiB of a long one.
+
+        Single bytes do not count: a peer that trickles, or one whose damaged frame would never end, is as good as dead.
+        """
+        return self._frames_received + self.bytes_received // LIVELY_BYTES
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something waits for the socket to take it."""
+        return self._stream.wants_write or (self._stream.ready and bool(self._outgoing))
+
+    def tcp_info(self, size: int) -> bytes:
+        """Returns the first `size` bytes of the kernel's TCP_INFO; empty when the connection is closed."""
+        return self._stream.tcp_info(size)
+
+    def check_connected(self) -> None:
+        """Raises ConnectionClosed if the connection that was begun could not be made."""
+        code = self._stream.error()
+        if code:
+            raise ConnectionClosed(os.strerror(code).lower())
+
+    def close(self) -> None:
+        """Closes the socket and the descriptors that nobody has taken."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+        if self._frame is not None:
+            self._frame.discard()
+        while self._outgoing:
+            outgoing = self._outgoing.popleft()
+            for descriptor in outgoing.descriptors:
+                os.close(descriptor)
+            if outgoing.sent is not None:
+                outgoing.sent()
+        self._payload = None
+        self._stream.close()
+
+    def refuse_plain(self, why: str) -> None:
+        """Tells a peer that speaks no TLS, where this end does, that it is refused. Close the channel then."""
+        if isinstance(self._stream, TlsStream) and not self._stream.ready:
+            body = messages.encode(messages.Refused(why))
+            self._stream.send_unencrypted(write_header(body) + body)
+
+    # Sending
+
+    def send(
+        self,
+        message: Message,
+        *,
+        route: int = 0,
+        descriptors: Sequence[int] = (),
+        payload: Sequence[memoryview] = (),
+        sent: Callable[[], None] | None = None,
+        key: Hashable = None,
+    ) -> None:
+        """Queues a frame and sends what fits.
+
+        Args:
+            message: the message.
+            route: see the module.
+            descriptors: passed along; the caller keeps its own.
+            payload: bytes to send from where they lie; must not change until `sent`.
+            sent: called when the frame has left, or the channel was closed.
+            key: name of the frame for `abort`.
+
+        Raises:
+            ConnectionClosed: the peer is gone.
+        """
+        body = messages.encode(message)
+        chunks = ChunkWriter(part.cast("B") for part in payload if part.nbytes)
+        header = write_header(body, descriptors=len(descriptors), route=route, payload=chunks.bytes)
+        parts = collections.deque([memoryview(header + body)])
+        self._outgoing.append(_Outgoing(parts, chunks, [os.dup(fd) for fd in descriptors], sent, key))
+        if self._stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end
+            self.flush()
+
+    def abort(self, key: Hashable) -> bool:
+        """Stops a frame with a payload that is still queued.
+
+        Returns:
+            True when nothing of it had left and the peer will never hear of it; False when its message had, or it is
+            not queued: then its payload ends here, or has gone.
+        """
+        for outgoing in self._outgoing:
+            if outgoing.key == key:
+                if not outgoing.begun:
+                    self._outgoing.remove(outgoing)
+                    for descriptor in outgoing.descriptors:
+                        os.close(descriptor)
+                    if outgoing.sent is not None:
+                        outgoing.sent()
+                    return True
+                if outgoing.payload:
+                    outgoing.parts.append(outgoing.payload.abort())
+                return False
+        return False
+
+    def flush(self) -> None:
+        """Sends as much of the queue as the socket takes.
+
+        Raises:
+            ConnectionClosed: the peer is gone.
+            ProtocolError: TLS could not be agreed upon.
+        """
+        try:
+            self._stream.advance()
+            while self._outgoing and self._send_some(self._outgoing[0]):
+                pass
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise ConnectionClosed(str(error)) from error
+
+    def _send_some(self, outgoing: _Outgoing) -> bool:
+        parts = outgoing.parts
+        if not parts or (not outgoing.begun and outgoing.payload):
+            parts.extend(outgoing.payload.cut())
+        outgoing.begun = True
+        count = self._stream.send(list(itertools.islice(parts, _IOV_MAX)), outgoing.descriptors)
+        self.bytes_sent += count
+        for descriptor in outgoing.descriptors:
+            os.close(descriptor)
+        outgoing.descriptors.clear()
+        while count:
+            if count >= parts[0].nbytes:
+                count -= parts.popleft().nbytes
+            else:
+                parts[0] = parts[0][count:]
+                count = 0
+        if not parts and not outgoing.payload:
+            self._outgoing.popleft()
+            if outgoing.sent is not None:
+                outgoing.sent()
+        return True
+
+    # Receiving
+
+    def receive(self, limit: int = 64) -> list[Frame]:
+        """Returns the frames that are complete, some `limit` of them at most, without blocking.
+
+        Raises:
+            ConnectionClosed: the peer has closed and no complete frame is left.
+            ProtocolError: the peer broke the protocol.
+        """
+        frames: list[Frame] = []
+        try:
+            # What TLS has decrypted is not left behind, nor a frame half read: no poll would tell of them.
+            while self._broken is None and (len(frames) < limit or self._stream.pending or self._lengths is not None):
+                frame = self._advance()
+                if frame is not None:
+                    frames.append(frame)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (ConnectionClosed, ProtocolError) as error:
+            self._broken = error
+        except OSError as error:
+            self._broken = ConnectionClosed(str(error))
+        if self._broken is None:
+            self._stream.expect(self._certain())
+        elif not frames:
+            raise self._broken
+        return frames
+
+    def _certain(self) -> int:
+        """Bytes that are sure to come, at least 1: those of a chunk come without a pause."""
+        missing = self._payload.missing if self._payload is not None else 0
+        return max(1, min(missing, _EXPECT))
+
+    @property
+    def amid_payload(self) -> bool:
+        """Whether a payload is being received; a poll may not tell of every byte of it."""
+        return self._payload is not None
+
+    def _advance(self) -> Frame | None:
+        if self._lengths is None:
+            self._read_header()
+            return None
+        if self._frame is None:
+            if self._filled < self._lengths.message:
+                self._filled += self._recv_into(memoryview(self._body)[self._filled :])
+                return None
+            self._frame = self._decode(self._lengths)
+            if self._lengths.payload:
+                self._payload = ChunkReader(self._payload_targets(self._frame, self._lengths.payload))
+        if self._payload is not None:
+            while not self._payload.complete:
+                self._payload.advance(self._recv_into)
+            self._frame.aborted = self._payload.aborted
+        self._frames_received += 1
+        frame, self._frame, self._lengths, self._payload = self._frame, None, None, None
+        return frame
+
+    def _read_header(self) -> None:
+        missing = HEADER_BYTES - len(self._header)
+        data, descriptors = self._stream.receive(missing)
+        self._descriptors.extend(descriptors)
+        if len(self._descriptors) > MAX_DESCRIPTORS:
+            raise ProtocolError("a peer passed more descriptors than allowed")
+        if not data:
+            raise ConnectionClosed("closed by the peer" if not self._header else "closed in the middle of a frame")
+        self.bytes_received += len(data)
+        self._header += data
+        if len(self._header) < HEADER_BYTES:
+            return
+        header = read_header(self._header)
+        self._header.clear()
+        if header.message > self._max_message:
+            raise ProtocolError(f"a message of {header.message} bytes, at most {self._max_message} are allowed")
+        if header.payload > MAX_PAYLOAD or (header.payload and self._sink is None):
+            raise ProtocolError(f"a payload of {header.payload} bytes is not allowed here")
+        if header.descriptors != len(self._descriptors):
+            raise ProtocolError(f"a frame claims {header.descriptors} descriptors, {len(self._descriptors)} came")
+        self._lengths = header
+        self._body = bytearray(header.message)
+        self._filled = 0
+
+    def _decode(self, header: Header) -> Frame:
+        header.verify(self._body)
+        try:
+            message = self._decode_message(self._body)
+        except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
+            raise ProtocolError(f"a message that cannot be decoded: {error}") from error
+        taken, self._descriptors = self._descriptors, []
+        return Frame(message, header.route, taken)
+
+    def _payload_targets(self, frame: Frame, length: int) -> list[memoryview]:
+        assert self._sink is not None
+        targets = [target.cast("B") for target in self._sink(frame, length) if target.nbytes]
+        if sum(target.nbytes for target in targets) != length:
+            raise ProtocolError(f"a payload of {length} bytes does not fit its place")
+        return targets
+
+    def _recv_into(self, target: memoryview) -> int:
+        if not target.nbytes:
+            return 0
+        count = self._stream.receive_into(target)
+        if not count:
+            raise ConnectionClosed("closed in the middle of a frame")
+        self.bytes_received += count
+        return count
+
+    # Blocking use, for executors and tests
+
+    def wait(self, timeout: float | None = None) -> list[Frame]:
+        """Blocks until at least one frame is complete.
+
+        Raises:
+            ConnectionClosed, ProtocolError: as `receive`.
+            TimeoutError: nothing came within `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            frames = self.receive()
+            if frames:
+                return frames
+            self._poll(select.POLLIN | (select.POLLOUT if self._stream.wants_write else 0), deadline)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Blocks until the queue is sent. Raises ConnectionClosed, ProtocolError or TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self.flush()
+        while self._outgoing:
+            self._poll(select.POLLOUT if self.wants_write else select.POLLIN, deadline)
+            self.flush()
+
+    def _poll(self, events: int, deadline: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._stream, events)
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not poll.poll(None if remaining is None else remaining * 1000):
+            raise TimeoutError("no answer from the peer in time")

@@ -1,0 +1,166 @@
+"""Where the workers are: in this process's own children, or on hosts with feed servers.
+
+Remote workers come from `workers="tcp://h1:7070,h2:7070"` or from HEADRACE_FEED, which holds such a list or the path
+of the `feed.json` that a job's agent keeps up to date. That file is read again whenever it has changed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.errors import FeedError
+from headrace.feed.wire.tls import CA_VARIABLE, client_tls
+
+FEED_VARIABLE = "HEADRACE_FEED"
+SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
+MIN_SECRET = 16
+MAX_PORT = 65535
+
+State = Literal["starting", "ready", "lost"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One feed server.
+
+    Attributes:
+        name: for messages, e.g. ``algo-1``.
+        address: ``tcp://ip:port`` or ``unix:@name``.
+        state: what is known of it.
+    """
+
+    name: str
+    address: str
+    state: State = "ready"
+
+
+class _FileHost(msgspec.Struct):
+    host: str
+    group: str
+    address: str
+    executors: int
+    state: State
+
+
+class _File(msgspec.Struct):
+    generation: int
+    secret_file: str
+    hosts: tuple[_FileHost, ...]
+    version: int = 1
+
+
+class Places:
+    """The feed servers of a loader.
+
+    Args:
+        source: a list of addresses, or the path of a feed.json.
+        secret_file: file with the secret (hex), needed for a list of addresses.
+        tls_ca: CA file; with it TCP connections are TLS. By default what HEADRACE_FEED_TLS_CA says.
+
+    Raises:
+        FeedError: the list or a file cannot be read, or there is no secret.
+    """
+
+    def __init__(self, source: str, secret_file: str | None = None, tls_ca: str | None = None) -> None:
+        if not isinstance(source, str):
+            raise FeedError(
+                f"workers must be a text, got {source!r}", hint='write workers="tcp://host1:7070,host2:7070"'
+            )
+        self.tls_ca = tls_ca or os.environ.get(CA_VARIABLE, "")
+        if self.tls_ca:
+            client_tls(self.tls_ca, "")  # here its trouble is told to the user, not in the receiver
+        self._path: Path | None = None
+        self._seen: tuple[int, int] | None = None
+        self._places: tuple[Place, ...] = ()
+        if source.startswith(("tcp://", "unix:")):
+            self._places = tuple(_place(part) for part in source.split(",") if part.strip())
+            secret_file = secret_file or os.environ.get(SECRET_VARIABLE)
+            if not secret_file:
+                raise FeedError(
+                    f"no secret for the feed servers {source}",
+                    hint=f"set {SECRET_VARIABLE} to the file that the servers were started with",
+                )
+            self.secret = read_secret(secret_file)
+            return
+        if not source.startswith(("/", ".")) and not Path(source).exists():
+            raise FeedError(
+                f"workers={source!r} is neither a list of addresses nor a file",
+                hint=f'write workers="tcp://{source if ":" in source else "host:7070"}", or workers="local"',
+            )
+        self._path = Path(source)
+        self.current()
+        self.secret = read_secret(self._secret_file)
+
+    def current(self) -> tuple[Place, ...]:
+        """Returns the feed servers as they are known now."""
+        if self._path is None:
+            return self._places
+        try:
+            status = self._path.stat()
+            seen = (status.st_ino, status.st_mtime_ns)
+            if seen != self._seen:
+                file = msgspec.json.decode(self._path.read_bytes(), type=_File)
+                self._secret_file = file.secret_file
+                self._places = tuple(Place(host.host, host.address, host.state) for host in file.hosts)
+                self._seen = seen
+        except (OSError, msgspec.DecodeError) as error:
+            raise FeedError(
+                f"cannot read {self._path}: {error}", hint=f"unset {FEED_VARIABLE} to work locally"
+            ) from error
+        return self._places
+
+
+def _place(address: str) -> Place:
+    address = address.strip()
+    if not address.startswith("unix:"):
+        address = address if address.startswith("tcp://") else f"tcp://{address}"
+        split_address(address)
+    return Place(address.removeprefix("tcp://"), address)
+
+
+def read_secret(path: str | Path) -> bytes:
+    """Reads a secret: hexadecimal digits. Raises FeedError if it cannot be read, or is shorter than 16 bytes."""
+    try:
+        secret = bytes.fromhex(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it does not hold hexadecimal digits"
+        raise FeedError(
+            f"cannot read the feed's secret from {path}: {why}", hint=f"make one: headrace feed secret {path}"
+        ) from error
+    if len(secret) < MIN_SECRET:
+        raise FeedError(
+            f"the feed's secret in {path} has {len(secret)} bytes, at least {MIN_SECRET} are needed",
+            hint="make a new file, the same for all hosts: headrace feed secret FILE",
+        )
+    return secret
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits ``tcp://host:port`` or ``host:port``, with brackets around an IPv6 address.
+
+    Raises:
+        FeedError: there is no host, or no port.
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdigit() or int(port) > MAX_PORT:
+        raise FeedError(f"{address!r} is not HOST:PORT", hint='e.g. 127.0.0.1:7070, h1:7070 or "[::1]:7070"')
+    return host.strip("[]"), int(port)
+
+
+def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None = None) -> Places | None:
+    """Finds the remote workers of a loader; None when it shall use local processes.
+
+    Args:
+        workers: ``"local"``, a list of addresses, the path of a feed.json, or None for what HEADRACE_FEED says.
+        secret_file, tls_ca: see `Places`.
+    """
+    source = workers if workers is not None else os.environ.get(FEED_VARIABLE, "")
+    if source in ("", "local"):
+        return None
+    places = Places(source, secret_file, tls_ca)
+    return places if places.current() else None

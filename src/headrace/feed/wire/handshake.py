@@ -1,0 +1,111 @@
+"""Who may talk: a challenge and an answer, in both directions.
+
+The server sends a random nonce; the client answers with its own nonce and a MAC over both; the server proves itself
+with a MAC of its own. The secret never travels, a recorded exchange is of no use for another connection, and neither
+side believes anything before the other's MAC was checked.
+
+    server -> client   Challenge(version, server nonce)
+    client -> server   Hello(version, client nonce, HMAC-SHA256(secret, "client" || fields), ...)
+    server -> client   Welcome(HMAC-SHA256(secret, "server" || nonces), ...)
+
+Under TLS the key of these MACs is the secret bound to the server's certificate: somebody in the middle, with another
+certificate of the same CA, cannot pass the proofs on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.errors import ProtocolError
+from headrace.feed.wire.messages import VERSION, Challenge, Hello, Message, Refused, Welcome
+
+NONCE_BYTES = 32
+HANDSHAKE_SECONDS = 5.0
+
+
+class RefusedByServer(ProtocolError):
+    """The server will not have this client; asking again will not help."""
+
+
+def _mac(secret: bytes, *fields: object) -> bytes:
+    return hmac.new(secret, msgspec.msgpack.encode(fields), hashlib.sha256).digest()
+
+
+def bind(secret: bytes, binding: bytes) -> bytes:
+    """Returns the key for a connection: the secret itself, or derived from it and the TLS certificate's SHA-256."""
+    return hmac.new(secret, b"headrace tls" + binding, hashlib.sha256).digest() if binding else secret
+
+
+def challenge() -> Challenge:
+    """Makes a server's first word."""
+    return Challenge(VERSION, os.urandom(NONCE_BYTES))
+
+
+def answer(secret: bytes, offered: Challenge, client: str, rank: int = 0, world_size: int = 1) -> Hello:
+    """Makes a client's answer. Raises ProtocolError if the server speaks another version."""
+    if offered.version != VERSION:
+        raise ProtocolError(f"the feed server speaks protocol {offered.version}, this client {VERSION}")
+    nonce = os.urandom(NONCE_BYTES)
+    mac = _mac(secret, "client", VERSION, offered.nonce, nonce, client, rank, world_size)
+    return Hello(VERSION, nonce, mac, client, rank, world_size)
+
+
+def check_answer(secret: bytes, offered: Challenge, hello: Hello) -> str:
+    """Returns why a client is refused, or an empty string."""
+    if hello.version != VERSION:
+        return f"this feed server speaks protocol {VERSION}, the client {hello.version}"
+    expected = _mac(secret, "client", VERSION, offered.nonce, hello.nonce, hello.client, hello.rank, hello.world_size)
+    if len(hello.nonce) != NONCE_BYTES or not hmac.compare_digest(expected, hello.mac):
+        return "wrong token"
+    return ""
+
+
+def welcome(secret: bytes, offered: Challenge, hello: Hello, host: str, executors: int) -> Welcome:
+    """Makes the server's proof."""
+    return Welcome(_mac(secret, "server", offered.nonce, hello.nonce, host, executors), host, executors)
+
+
+class ClientHandshake:
+    """A client's side, step by step: feed it what comes, send what it returns, until `welcome` is set."""
+
+    def __init__(self, secret: bytes, client: str, rank: int = 0, world_size: int = 1) -> None:
+        self._secret = secret
+        self._identity = (client, rank, world_size)
+        self._challenge: Challenge | None = None
+        self._hello: Hello | None = None
+        self.welcome: Welcome | None = None
+
+    def step(self, message: Message, send: Callable[[Message], None], binding: bytes = b"") -> None:
+        """Takes one message from the server.
+
+        Args:
+            message: what came.
+            send: sends the answer.
+            binding: of the connection's TLS, see `stream`.
+
+        Raises:
+            ProtocolError: the server refuses, or cannot prove itself.
+        """
+        if isinstance(message, Refused):
+            raise RefusedByServer(f"the feed server refuses this client: {message.reason}")
+        if isinstance(message, Challenge) and self._challenge is None:
+            self._challenge = message
+            self._secret = bind(self._secret, binding)
+            client, rank, world_size = self._identity
+            self._hello = answer(self._secret, message, client, rank, world_size)
+            send(self._hello)
+            return
+        if isinstance(message, Welcome) and self._challenge is not None and self._hello is not None:
+            expected = _mac(
+                self._secret, "server", self._challenge.nonce, self._hello.nonce, message.host, message.executors
+            )
+            if not hmac.compare_digest(expected, message.mac):
+                raise ProtocolError("the feed server could not prove that it holds the token")
+            self.welcome = message
+            return
+        raise ProtocolError(f"an unexpected {type(message).__name__} in the handshake")

@@ -1,0 +1,407 @@
+"""What travels between a client and those who serve it: small typed messages, msgpack, no code.
+
+The same messages are spoken on every leg: client to local executor, client to the feed server of its own host, client
+to receiver process, receiver to remote feed server, feed server to executor. Bulk bytes are never in a message: they
+are in a slab, whose descriptor is passed along (Unix socket), or follow the message as the frame's payload (TCP).
+
+    Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `auth`)
+    Dial, Down                                          client and receiver: connect to a host; it is gone
+    Open -> Opened | OpenFailed                         a pipeline, by name
+    SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
+    Ask -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel     a slice; one answer to every Ask
+    Ping -> Pong                                        client to feed server: are you there?
+    StatusAsk -> Status                                 client to feed server: how are you?
+    Fork -> Forked, Exited                              feed server and its zygote
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from headrace.feed.plan.shard_map import MAX_KEY, MAX_SHARDS
+from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
+
+VERSION = 1
+ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
+ShardSize = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+class Challenge(_Message, frozen=True):
+    """First word of a feed server. `nonce`: 32 random bytes."""
+
+    version: int
+    nonce: bytes
+
+
+class Hello(_Message, frozen=True):
+    """A client's answer. `plan` is its plan fingerprint, equal on all ranks; `loader` its name."""
+
+    version: int
+    nonce: bytes
+    mac: bytes
+    client: str
+    rank: int = 0
+    world_size: int = 1
+
+
+class Welcome(_Message, frozen=True):
+    """The server has accepted; `mac` proves that it holds the secret too."""
+
+    mac: bytes
+    host: str
+    executors: int
+
+
+class Refused(_Message, frozen=True):
+    """The server does not accept; the connection is closed after it."""
+
+    reason: str
+
+
+class Dial(_Message, frozen=True):
+    """Client to receiver: connect the frame's route to `address` (``tcp://ip:port``). `tls_ca`: CA file for TLS."""
+
+    address: str
+    secret: bytes
+    client: str
+    rank: int = 0
+    world_size: int = 1
+    tls_ca: str = ""
+
+
+class Down(_Message, frozen=True):
+    """Receiver to client: the frame's route has no connection (any more). `refused`: the server will not have us."""
+
+    reason: str
+    refused: bool = False
+
+
+class Open(_Message, frozen=True):
+    """Open pipeline number `pipeline` of this connection.
+
+    Attributes:
+        factory: ``module:callable``, marked with `feed.pipeline`; empty when the executor was given the object itself.
+        arguments: plain keyword arguments.
+        collate: ``module:callable`` or empty for torch's `default_collate`.
+        init: ``module:callable`` of `worker_init_fn`, or empty.
+        batched: False for `batch_size=None`.
+        plan: plan fingerprint; must be equal for all ranks that use this `loader` of the job.
+        loader: name of the loader.
+        capability: the instruction set that torch's CPU kernels shall use (its ATEN_CPU_CAPABILITY), empty for the
+            host's own.
+    """
+
+    pipeline: int
+    factory: str
+    arguments: dict[str, Any]
+    collate: str
+    init: str
+    batched: bool
+    loader: str = ""
+    plan: str = ""
+    capability: str = ""
+
+
+class Opened(_Message, frozen=True):
+    """The pipeline is built.
+
+    Attributes:
+        pipeline: number given in `Open`.
+        length: of its dataset, -1 without.
+        whole: batches are always made whole.
+        numerics: fingerprint.
+        shards: keys and samples that are held there, sorted; empty when all of the data is there. See `shards`.
+    """
+
+    pipeline: int
+    length: int
+    whole: bool
+    numerics: dict[str, str]
+    shards: Annotated[list[tuple[ShardKey, ShardSize]], msgspec.Meta(max_length=MAX_SHARDS)] = []
+
+
+class RemoteError(msgspec.Struct, frozen=True, array_like=True):
+    """An exception of the user's code. `kind` is ``module:qualname`` of its type."""
+
+    kind: str
+    message: str
+    traceback: str
+
+
+class OpenFailed(_Message, frozen=True):
+    """The pipeline cannot be built here."""
+
+    pipeline: int
+    error: RemoteError
+
+
+class SlabOffer(_Message, frozen=True):
+    """One descriptor comes with this message: a memfd of `size` bytes."""
+
+    slab: int
+    size: int
+
+
+class SlabDrop(_Message, frozen=True):
+    """The slab will not be used any more; unmap it."""
+
+    slab: int
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of an `Ask`, or a run of its rows.
+
+    Attributes:
+        step: number of the batch in the epoch.
+        position: plan position of the batch's first row.
+        rows: rows of the whole batch.
+        first, last: the rows that are asked for.
+        keys: one a row: plain values, or with `described` the description of the list of them, as in `tree`.
+        described: see `keys`.
+        key_bytes: block that belongs to a description.
+        left_out: rows of the batch that were skipped; `keys` has none for them. Only in asks for whole batches.
+    """
+
+    step: int
+    position: int
+    rows: int
+    first: int
+    last: int
+    keys: list[Any]
+    described: bool = False
+    key_bytes: bytes = b""
+    left_out: tuple[int, ...] = ()
+
+
+class Ask(_Message, frozen=True):
+    """Make a slice: rows of one batch, or several small batches whole.
+
+    Attributes:
+        request: number that the answer repeats.
+        pipeline: number given in `Open`.
+        epoch, seed: address of the batches, and the seed of their random numbers.
+        pieces: one batch or a run of its rows, or several whole batches.
+        whole: make batches with the collate function, do not write rows.
+        slab: slab to write to, 0 for none.
+        layout: encoded layout of the batches, empty when it is not known yet.
+        check: `MAKE`, `MAKE_AND_SUM` (with digests), or `SUM` (digests only, no data).
+        avoid: executor that should not make it, as `Done.executor` told; -1 for none.
+        deadline: seconds after which the executor is taken for hung, 0 for none.
+    """
+
+    request: int
+    pipeline: int
+    epoch: int
+    seed: int
+    pieces: tuple[Piece, ...]
+    whole: bool
+    slab: int = 0
+    layout: bytes = b""
+    check: int = 0
+    avoid: int = -1
+    deadline: float = 0.0
+
+
+MAKE, MAKE_AND_SUM, SUM = 0, 1, 2
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """The user's code raised over a piece. `row` of the batch, -1 when it was not over one row (in `collate_fn`)."""
+
+    piece: int
+    row: int
+    error: RemoteError
+
+
+class Done(_Message, frozen=True):
+    """The slice is made.
+
+    Attributes:
+        request: number of the `Ask`.
+        slab: the slab that holds it; 0 when it is in the payload, or in the descriptor that comes along.
+        size: bytes used in the slab, or size of the new slab or of the payload.
+        nodes: description of every batch, when they were made whole; offsets count from the start of the slab. None
+            for one that failed.
+        layout: encoded layout, when they were made of rows; several batches stand one after the other.
+        seconds: wall time of the work.
+        cpu: CPU seconds of the work.
+        fresh: a descriptor of a new slab of `size` bytes comes along.
+        failures: batches that could not be made; the others were.
+        executor: who made it, a number within the host.
+        digests: of every leaf of every row (of every batch that was made whole), if asked for.
+    """
+
+    request: int
+    slab: int
+    size: int
+    nodes: list[list[Any] | None]
+    layout: bytes
+    seconds: float
+    cpu: float
+    fresh: bool = False
+    failures: tuple[Failure, ...] = ()
+    executor: int = 0
+    digests: list[bytes] = []
+
+
+class Unstackable(_Message, frozen=True):
+    """The samples of the slice do not stack row by row: ask for the whole batches."""
+
+    request: int
+
+
+class Failed(_Message, frozen=True):
+    """The slice could not be begun: its pipeline is broken."""
+
+    request: int
+    error: RemoteError
+
+
+class Lost(_Message, frozen=True):
+    """An executor died over this slice. `hung`: it was killed because it took too long."""
+
+    request: int
+    reason: str
+    hung: bool = False
+
+
+class Cancel(_Message, frozen=True):
+    """These answers are not wanted any more. Each still comes: `Cancelled`, or what was under way."""
+
+    requests: list[int]
+
+
+class Cancelled(_Message, frozen=True):
+    """The slice was not made; its slab is not written to any more."""
+
+    request: int
+
+
+class Ping(_Message, frozen=True):
+    """A client asks for a sign of life. A feed server answers at once, whatever its executors do."""
+
+
+class Pong(_Message, frozen=True):
+    """A sign of life."""
+
+
+class StatusAsk(_Message, frozen=True):
+    """Asks a feed server what it is doing."""
+
+
+class Status(_Message, frozen=True):
+    """What a feed server is doing.
+
+    Attributes:
+        host: its name.
+        version: of headrace.
+        uptime: seconds.
+        executors, clients: one entry each; whoever asks is not among the clients.
+        queue: slices that wait for an executor.
+        staging_bytes, staging_limit: memory of results on their way to clients on other hosts.
+        slices, bytes, cpu_seconds: sums since the start.
+        slices_per_second, bytes_per_second: over the last ten seconds.
+        numerics: the executors' numerics fingerprint; before a pipeline was opened the part that needs none.
+    """
+
+    host: str
+    version: str
+    uptime: float
+    executors: list[ExecutorStatus]
+    clients: list[ClientStatus]
+    queue: int
+    staging_bytes: int
+    staging_limit: int
+    slices: int
+    bytes: int
+    cpu_seconds: float
+    slices_per_second: float
+    bytes_per_second: float
+    numerics: dict[str, str]
+
+
+class Fork(_Message, frozen=True):
+    """Feed server to zygote: become executor number `number` on the socket that comes along.
+
+    `capability`: the instruction set that torch's kernels shall use, empty for the host's own.
+    """
+
+    number: int
+    of: int
+    capability: str = ""
+
+
+class Forked(_Message, frozen=True):
+    """Zygote to feed server."""
+
+    number: int
+    pid: int
+
+
+class Exited(_Message, frozen=True):
+    """Zygote to feed server: an executor has ended; `status` as `os.waitstatus_to_exitcode` gives it."""
+
+    pid: int
+    status: int
+
+
+Message = (
+    Challenge
+    | Hello
+    | Welcome
+    | Refused
+    | Dial
+    | Down
+    | Open
+    | Opened
+    | OpenFailed
+    | SlabOffer
+    | SlabDrop
+    | Ask
+    | Done
+    | Unstackable
+    | Failed
+    | Lost
+    | Cancel
+    | Cancelled
+    | Ping
+    | Pong
+    | StatusAsk
+    | Status
+    | Fork
+    | Forked
+    | Exited
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_hellos: msgspec.msgpack.Decoder[Hello] = msgspec.msgpack.Decoder(Hello)
+_greetings: msgspec.msgpack.Decoder[Challenge | Welcome | Refused] = msgspec.msgpack.Decoder(
+    Challenge | Welcome | Refused
+)
+
+
+def encode(message: Message) -> bytes:
+    """Encodes a message."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes | bytearray | memoryview) -> Message:
+    """Decodes a message. Raises msgspec.DecodeError (ValidationError included)."""
+    return _decoder.decode(data)
+
+
+def decode_hello(data: bytes | bytearray | memoryview) -> Message:
+    """Decodes what a client may say before it has proved itself. Raises msgspec.DecodeError."""
+    return _hellos.decode(data)
+
+
+def decode_greeting(data: bytes | bytearray | memoryview) -> Message:
+    """Decodes what a server may say before it has proved itself. Raises msgspec.DecodeError."""
+    return _greetings.decode(data)

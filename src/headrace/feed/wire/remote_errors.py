@@ -1,0 +1,80 @@
+"""A worker's exception, raised again in the trainer. Nothing is unpickled: the type is found by name, if it is known
+here."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+import warnings
+from typing import NoReturn
+
+from headrace import errors
+from headrace.errors import FeedError
+from headrace.feed.wire.messages import RemoteError
+
+
+def remote_error(error: BaseException) -> RemoteError:
+    """Describes an exception, with its traceback, for the trainer."""
+    kind = type(error)
+    text = "".join(traceback.format_exception(kind, error, error.__traceback__))
+    return RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
+
+
+def warn_user(text: str, kind: type[Warning]) -> None:
+    """Warns, with the line of the user's that called into the feed."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headrace.feed"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, kind, stacklevel=level)
+
+
+def in_short(error: RemoteError) -> str:
+    """Says type and message, without the traceback."""
+    return f"{error.kind.partition(':')[2]}: {error.message}"
+
+
+def raise_remote(error: RemoteError, where: str, otherwise: type[FeedError]) -> NoReturn:
+    """Raises a worker's exception with the remote traceback in its message.
+
+    A built-in exception, one of headrace's, or one whose module is already imported here is raised as its own type, as
+    torch's DataLoader does; any other as `otherwise`.
+    """
+    module, _, name = error.kind.partition(":")
+    text = f"{error.message}\n\n{where}; the traceback there:\n{error.traceback}" if error.traceback else error.message
+    if not error.traceback:
+        text = f"{error.message} ({where})"
+    kind = _exception_type(module, name)
+    if kind is not None:
+        try:
+            remade = kind(_Verbatim(text) if issubclass(kind, KeyError) else text)
+        except Exception:  # noqa: BLE001 - a type whose constructor wants something else: fall through to ours
+            kind = None
+        else:
+            raise remade
+    raise otherwise(f"{name}: {text}")
+
+
+def remade(error: RemoteError, where: str) -> Exception:
+    """Returns the exception that `raise_remote` raises, to be raised when its batch is due."""
+    try:
+        raise_remote(error, where, errors.WorkerError)
+    except Exception as found:  # noqa: BLE001 - the user's own exception
+        return found.with_traceback(None)  # whose frames would hold the session that keeps it
+
+
+class _Verbatim(str):
+    """A text that KeyError shows as it is; it shows `repr` of its argument, which would be a single line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _exception_type(module: str, name: str) -> type[Exception] | None:
+    owner = builtins if module == "builtins" else errors if module == "headrace.errors" else sys.modules.get(module)
+    found = getattr(owner, name, None)
+    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, StopIteration):
+        return found
+    return None

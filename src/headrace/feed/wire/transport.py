@@ -1,0 +1,259 @@
+"""What carries a channel's bytes: a plain socket, or TLS on top of one. Both never block.
+
+`PlainStream` passes descriptors along on Unix sockets. `TlsStream` begins its handshake once the socket is connected
+and goes on with it whenever it is used; until it is done (`ready`) nothing is sent or received. While TLS waits to
+write for its own sake, `wants_write` says so. What it has decrypted and nobody has taken yet is `pending`: select does
+not see it.
+
+`binding` is the SHA-256 of the server's certificate, equal at both ends unless somebody sits between them; the
+handshake that follows mixes it into its proofs (see `auth`).
+"""
+
+from __future__ import annotations
+
+import abc
+import array
+import contextlib
+import hashlib
+import os
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+
+from headrace.errors import ProtocolError
+from headrace.feed.wire.tls import ClientTls, ServerTls
+
+MAX_DESCRIPTORS = 4
+_RECORD = 16 << 10  # plain bytes of a TLS record
+_CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
+
+
+class TlsRefused(ProtocolError):
+    """The other end's certificate, or that it does not speak TLS, will not do; asking again will not help."""
+
+
+class Stream(abc.ABC):
+    """One connection. Raises BlockingIOError when nothing can be done now, OSError when it broke."""
+
+    ready = True
+    wants_write = False
+    pending = 0
+    binding = b""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+
+    def fileno(self) -> int:
+        """Descriptor of the socket, -1 when closed."""
+        return self._socket.fileno()
+
+    def error(self) -> int:
+        """Returns, and clears, the socket's pending error number."""
+        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    def tcp_info(self, size: int) -> bytes:
+        """Returns what the kernel tells of a TCP connection; nothing when it is closed."""
+        return b"" if self.fileno() < 0 else self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()
+
+    @abc.abstractmethod
+    def advance(self) -> None:
+        """Goes on with the handshake. Raises ProtocolError if it fails, TlsRefused if it always will."""
+
+    @abc.abstractmethod
+    def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
+        """Sends some of `parts`, and all descriptors with the first byte. Returns the number of bytes sent."""
+
+    @abc.abstractmethod
+    def receive(self, size: int) -> tuple[bytes, list[int]]:
+        """Receives at most `size` bytes, and the descriptors that came with them; no bytes at the end."""
+
+    @abc.abstractmethod
+    def receive_into(self, target: memoryview) -> int:
+        """Receives into memory. Returns the number of bytes, 0 at the end."""
+
+    @abc.abstractmethod
+    def expect(self, size: int) -> None:
+        """Tells that a poll need not report less than `size` bytes: they are sure to come."""
+
+
+class PlainStream(Stream):
+    """A socket as it is."""
+
+    _expected = 1
+
+    def expect(self, size: int) -> None:
+        """See Stream. The kernel then wakes the receiver once for many packets."""
+        if size != self._expected and self._socket.family != socket.AF_UNIX:
+            self._expected = size
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+    def advance(self) -> None:
+        """See Stream. There is no handshake."""
+
+    def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
+        """See Stream."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        return self._socket.sendmsg(parts, ancillary, socket.MSG_NOSIGNAL)
+
+    def receive(self, size: int) -> tuple[bytes, list[int]]:
+        """See Stream. Raises ProtocolError if more descriptors came than a message may have."""
+        data, ancillary, flags, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS), _CMSG_CLOEXEC)
+        descriptors = array.array("i")
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+        if flags & socket.MSG_CTRUNC:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise ProtocolError("a peer passed more descriptors than allowed")
+        return data, list(descriptors)
+
+    def receive_into(self, target: memoryview) -> int:
+        """See Stream."""
+        return self._socket.recv_into(target)
+
+
+class TlsStream(Stream):
+    """TLS 1.3.
+
+    Args:
+        connection: a TCP socket, connected or about to be.
+        tls: this end's part.
+    """
+
+    ready = False
+
+    def expect(self, size: int) -> None:
+        """See Stream. Bytes on the wire and bytes inside are not the same here, so nothing is told."""
+
+    def __init__(self, connection: socket.socket, tls: ServerTls | ClientTls) -> None:
+        super().__init__(connection)
+        self._side = tls
+        self._tls: ssl.SSLSocket | None = None
+        self.wants_write = isinstance(tls, ClientTls)  # a client speaks first, as soon as it is connected
+
+    @property
+    def pending(self) -> int:  # type: ignore[override]
+        """Decrypted bytes that wait here."""
+        return self._tls.pending() if self._tls is not None and self.ready else 0
+
+    def _wrapped(self) -> ssl.SSLSocket:
+        if self._tls is None:
+            name = self._side.host if isinstance(self._side, ClientTls) else None
+            self._tls = self._side.context.wrap_socket(
+                self._socket,
+                server_side=name is None,
+                server_hostname=name,
+                do_handshake_on_connect=False,
+            )
+            self._socket = self._tls
+        return self._tls
+
+    def advance(self) -> None:
+        """See Stream."""
+        if self.ready:
+            return
+        self.wants_write = False
+        try:
+            with self._translated():
+                self._wrapped().do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            raise TlsRefused(f"its certificate is not accepted: {error.verify_message.rstrip('.')}") from error
+        except ssl.SSLError as error:
+            if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"):
+                raise TlsRefused("it does not speak TLS 1.3") from error
+            raise ProtocolError(f"no TLS connection: {_words(error)}") from error
+        self.ready = True
+        certificate = self._wrapped().getpeercert(binary_form=True)
+        self.binding = (
+            self._side.digest if isinstance(self._side, ServerTls) else hashlib.sha256(certificate or b"").digest()
+        )
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Makes what a plain socket raises of what TLS raises when it has to wait or the other end is gone."""
+        try:
+            yield
+        except ssl.SSLWantReadError:
+            raise BlockingIOError from None
+        except ssl.SSLWantWriteError:
+            self.wants_write = not self.ready
+            raise BlockingIOError from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+            raise ConnectionResetError("closed by the peer") from error
+
+    def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
+        """See Stream. There are no descriptors on TCP."""
+        assert not descriptors
+        self.advance()
+        tls, total = self._wrapped(), 0
+        try:
+            with self._translated():
+                for piece in _records(parts):
+                    rest = piece
+                    while rest:
+                        count = tls.send(rest)
+                        total += count
+                        rest = rest[count:]
+        except BlockingIOError:
+            if not total:
+                raise
+        return total
+
+    def receive(self, size: int) -> tuple[bytes, list[int]]:
+        """See Stream."""
+        self.advance()
+        with self._decrypting():
+            return self._wrapped().recv(size), []
+
+    def receive_into(self, target: memoryview) -> int:
+        """See Stream."""
+        self.advance()
+        with self._decrypting():
+            return self._wrapped().recv_into(target)
+
+    @contextlib.contextmanager
+    def _decrypting(self) -> Iterator[None]:
+        try:
+            with self._translated():
+                yield
+        except ssl.SSLError as error:
+            raise ProtocolError(f"the TLS connection broke: {_words(error)}") from error
+
+    def send_unencrypted(self, data: bytes) -> None:
+        """Says a last word to a peer that has not begun to speak TLS."""
+        with contextlib.suppress(OSError):
+            socket.socket.send(self._socket, data, socket.MSG_NOSIGNAL)
+
+
+def _records(parts: Sequence[memoryview]) -> Iterator[memoryview]:
+    """Joins small pieces with what follows them, so that no record is nearly empty.
+
+    What TLS could not send must come again with at least its bytes: it does, from the same place, joined in the same
+    way or to something longer.
+    """
+    joined: list[memoryview] = []
+    size = 0
+    for part in parts:
+        rest = part
+        if size or part.nbytes < _RECORD:
+            joined.append(part[: _RECORD - size])
+            rest = part[_RECORD - size :]
+            size += joined[-1].nbytes
+            if size < _RECORD:
+                continue
+            yield memoryview(b"".join(joined))
+            joined, size = [], 0
+        if rest:
+            yield rest
+    if joined:
+        yield memoryview(b"".join(joined))
+
+
+def _words(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")

@@ -1,0 +1,213 @@
+"""An executor: one process that makes slices, one at a time, in the order asked.
+
+It speaks `messages` on one Unix socket, to the trainer (local workers) or to its host's feed server. It writes
+results into the slab that the request names, or into a fresh one whose descriptor it passes on when there is none
+that fits. It keeps no state but the pipelines that it has built and the slabs that it has mapped.
+
+It lives as long as the other end of its socket, and dies with the process that made it (see `lifetime`).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.errors import PipelineError
+from headrace.feed.batch.row_layout import Uneven
+from headrace.feed.batch.slab import Slab
+from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_rows, standard_collate
+from headrace.feed.pipelines.factory import load_factory, load_function
+from headrace.feed.pipelines.fetch import Built
+from headrace.feed.pipelines.fingerprint import numerics
+from headrace.feed.pipelines.seeds import seed_worker
+from headrace.feed.plan.shard_map import in_key_order
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.remote_errors import remote_error
+from headrace.feed.worker.slices import make_slice
+
+
+class Executor:
+    """The state of one executor process.
+
+    Args:
+        channel: to whoever asks.
+        number, of: which executor this is, for `torch.utils.data.get_worker_info`.
+        roots: directories of the job's code.
+        given: pipelines that were handed over as objects (forked local workers): number to pipeline.
+        init: `worker_init_fn` that was handed over with them.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        number: int,
+        of: int,
+        roots: Sequence[Path] = (),
+        given: dict[int, Built] | None = None,
+        init: Callable[[int], None] | None = None,
+    ) -> None:
+        self._channel = channel
+        self._number, self._of = number, of
+        self._roots = tuple(roots)
+        self._given = given or {}
+        self._init = init
+        self._pipelines: dict[int, Built] = {}
+        self._built: dict[tuple[str, bytes, str, str, bool], tuple[Built, list[tuple[str, int]]]] = {}
+        self._broken: dict[int, messages.RemoteError] = {}
+        self._slabs: dict[int, Slab] = {}
+        self._cancelled: set[int] = set()
+        self._queue: list[Frame] = []
+
+    def run(self) -> None:
+        """Serves until the other end closes."""
+        try:
+            while True:
+                self._take(block=not self._queue)
+                if self._queue:
+                    self._handle(self._queue.pop(0))
+        except ConnectionClosed:
+            return
+
+    def _take(self, *, block: bool) -> None:
+        frames = self._channel.wait() if block else self._channel.receive()
+        for frame in frames:
+            if isinstance(frame.message, messages.Cancel):
+                queued = {item.message.request for item in self._queue if isinstance(item.message, messages.Ask)}
+                self._cancelled.update(queued.intersection(frame.message.requests))
+            else:
+                self._queue.append(frame)
+
+    def _handle(self, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, messages.Ask):
+            if message.request in self._cancelled:
+                self._cancelled.discard(message.request)
+                self._send(messages.Cancelled(message.request))
+                return
+            self._answer(message)
+        elif isinstance(message, messages.Open):
+            self._open(message)
+        elif isinstance(message, messages.SlabOffer):
+            self._slabs[message.slab] = Slab(frame.take_descriptor(), message.size)
+        elif isinstance(message, messages.SlabDrop):
+            slab = self._slabs.pop(message.slab, None)
+            if slab is not None:
+                slab.close()
+
+    # Pipelines
+
+    def _open(self, message: messages.Open) -> None:
+        try:
+            built, shards = self._build(message)
+            length = len(built.dataset) if hasattr(built.dataset, "__len__") else -1
+        except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
+            self._broken[message.pipeline] = remote_error(error)
+            self._send(messages.OpenFailed(message.pipeline, self._broken[message.pipeline]))
+            return
+        self._broken.pop(message.pipeline, None)
+        self._pipelines[message.pipeline] = built
+        self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards))
+
+    def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:
+        """Returns the pipeline, and the shards that it declares. Those of a given one are the trainer's business."""
+        if not message.factory:
+            built = self._given[message.pipeline]
+            self._introduce(built.dataset, built.seed)
+            if self._init is not None:
+                self._init(self._number)
+                self._init = None
+            return built, []
+        key = (
+            message.factory,
+            msgspec.msgpack.encode(message.arguments, order="deterministic"),
+            message.collate,
+            message.init,
+            message.batched,
+        )
+        if key not in self._built:
+            dataset = load_factory(message.factory)(**message.arguments)
+            if not hasattr(dataset, "__getitem__"):
+                raise PipelineError(
+                    f"{message.factory} made a {type(dataset).__name__}, which has no __getitem__",
+                    hint="a pipeline returns a map-style dataset: __getitem__ and __len__",
+                )
+            self._introduce(dataset, 0)
+            if message.init:
+                load_function(message.init, self._roots)(self._number)
+            dataset, shards = in_key_order(dataset)
+            self._built[key] = self._assemble(dataset, message), shards
+        return self._built[key]
+
+    def _assemble(self, dataset: Any, message: messages.Open) -> Built:
+        if message.collate:
+            collate = load_function(message.collate, self._roots)
+            return Built(dataset, collate, stacks_rows(collate, batched=message.batched), message.batched)
+        return Built(dataset, standard_collate(batched=message.batched), True, message.batched)
+
+    def _introduce(self, dataset: Any, seed: int) -> None:
+        """Sets what `torch.utils.data.get_worker_info()` returns in this process, and the generators as torch does."""
+        seed += self._number
+        seed_worker(seed)
+        if "torch" not in sys.modules:
+            return
+        stack_in_ordinary_memory()
+        from torch.utils.data._utils import worker
+
+        worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=seed, dataset=dataset)
+
+    # Slices
+
+    def _answer(self, ask: messages.Ask) -> None:
+        if ask.pipeline in self._broken:
+            self._send(messages.Failed(ask.request, self._broken[ask.pipeline]))
+            return
+        slab = self._slabs.get(ask.slab)
+        try:
+            done, fresh = make_slice(self._pipelines[ask.pipeline], ask, slab, self._number)
+        except Uneven:
+            self._send(messages.Unstackable(ask.request))
+            return
+        except Exception as error:  # noqa: BLE001 - a result that cannot travel: told to the trainer with its place
+            self._send(messages.Failed(ask.request, remote_error(error)))
+            return
+        self._send(done, [fresh.descriptor] if fresh is not None else [])
+        if fresh is not None:
+            fresh.close()
+
+    def _send(self, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
+        self._channel.send(message, descriptors=descriptors)
+        self._channel.drain()
+
+
+def executor_main(
+    connection: socket.socket,
+    number: int,
+    of: int,
+    roots: Sequence[Path] = (),
+    given: dict[int, Built] | None = None,
+    init: Callable[[int], None] | None = None,
+) -> None:
+    """Turns this process into an executor, until the other end closes.
+
+    Signals: SIGINT is the trainer's business (a Ctrl-C in a terminal reaches the whole group), SIGTERM ends it, SIGUSR1
+    has it write the stacks of its threads to its log (it is sent to one that is taken for hung, before SIGKILL).
+    """
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+    Executor(Channel(connection), number, of, roots, given, init).run()

@@ -1,0 +1,143 @@
+"""The executors of one feed server: started through the zygote, fed, replaced when they die.
+
+What the crew knows of an executor: which pipelines it has opened, which slabs it has mapped, and what it was given to
+do, in order (the first is what it works on). When it dies, that first task is the one it may have died of; the others
+go back to the queue.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.feed.metrics.metric_file import METRICS_VARIABLE
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel
+from headrace.feed.worker.forkserver import THREAD_VARIABLES
+
+DEPTH = 2  # one slice at work, one waiting behind it
+
+
+@dataclass
+class Member:
+    """One executor.
+
+    Attributes:
+        capability: torch's instruction set, empty for the host's own.
+        hung: why it is being ended.
+        slices: made by this process.
+        restarts: processes that had its number before.
+    """
+
+    number: int
+    channel: Channel
+    pid: int = 0
+    opened: set[int] = field(default_factory=set)
+    slabs: set[int] = field(default_factory=set)
+    tasks: collections.deque[Any] = field(default_factory=collections.deque)
+    dead: bool = False
+    capability: str = ""
+    hung: str = ""
+    slices: int = 0
+    restarts: int = 0
+
+
+class Crew:
+    """Starts and replaces executors.
+
+    Args:
+        executors: how many.
+        roots: directories of the job's code.
+        nice: niceness of the executors.
+    """
+
+    def __init__(self, executors: int, roots: Sequence[Path], nice: int) -> None:
+        self.size = executors
+        self._roots = list(roots)
+        self._nice = nice
+        self.members: dict[int, Member] = {}
+        self.zygote, self._process = self._start_zygote()
+        for number in range(executors):
+            self.start(number)
+
+    def _start_zygote(self) -> tuple[Channel, subprocess.Popen[bytes]]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "headrace.feed.worker.forkserver", "--socket", str(theirs.fileno())]
+            command += ["--parent", str(os.getpid()), "--nice", str(self._nice)]
+            for root in self._roots:
+                command += ["--code", str(root)]
+            environment = dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")
+            environment.pop(METRICS_VARIABLE, None)  # the server's, not that of a loader in the user's dataset
+            process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return Channel(ours), process
+
+    def ensure(self, capability: str) -> None:
+        """Starts executors that use another instruction set than the host's own, if there are none yet."""
+        if not any(member.capability == capability for member in self.members.values()):
+            first = len(self.members)
+            for number in range(first, first + self.size):
+                self.start(number, capability)
+
+    def signal(self, member: Member, number: int) -> None:
+        """Sends an executor a signal."""
+        if member.pid:
+            os.kill(member.pid, number)  # the zygote has not reaped it: its Exited would have come first
+
+    def start(self, number: int, capability: str = "") -> Member:
+        """Starts executor `number`; it can be given tasks at once."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.zygote.send(messages.Fork(number, self.size, capability), descriptors=[theirs.fileno()])
+        before = self.members.get(number)
+        restarts = before.restarts + 1 if before is not None else 0
+        member = Member(number, Channel(ours), capability=capability, restarts=restarts)
+        self.members[number] = member
+        return member
+
+    def pids(self) -> list[int]:
+        """Returns the process ids of the executors that run."""
+        return [member.pid for member in self.members.values() if member.pid and not member.dead]
+
+    def by_pid(self, pid: int) -> Member | None:
+        """Returns the executor of a process id."""
+        return next((member for member in self.members.values() if member.pid == pid), None)
+
+    def discard(self, member: Member) -> None:
+        """Takes an executor that has ended, or closed its socket, out of service."""
+        member.dead = True
+        member.channel.close()
+        if member.pid:
+            try:
+                os.kill(member.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def close(self) -> None:
+        """Ends zygote and executors."""
+        for member in self.members.values():
+            member.channel.close()
+        self.zygote.close()
+        self._process.kill()  # the kernel kills the executors with it
+        self._process.wait()
+
+
+def exit_reason(status: int) -> str:
+    """Says in words how a process ended; `status` as `os.waitstatus_to_exitcode` gives it."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exited with code {status}"

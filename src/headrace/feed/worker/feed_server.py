@@ -1,0 +1,331 @@
+"""The feed server of one host: one TCP port and one abstract Unix socket, with executors behind them.
+
+A client is a training rank (over the Unix socket, on this host) or its receiver process (over TCP). Every connection
+is authenticated before anything else is read from it: until then a message may hold 4 KiB and must come within five
+seconds, and of too many silent connections the oldest is closed. What clients ask goes to the `desk`.
+
+The server keeps no state that matters: everything can be asked again, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace import __version__
+from headrace.errors import ProtocolError
+from headrace.feed.batch.slab import Slab
+from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed.metrics.worker_meter import WorkMeter
+from headrace.feed.pipelines.fingerprint import numerics
+from headrace.feed.wire import handshake, messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
+from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
+from headrace.feed.wire.tls import ServerTls
+from headrace.feed.worker.executor_pool import Crew, Member
+from headrace.feed.worker.server_log import ServerLog
+from headrace.feed.worker.work_queue import Desk
+
+MAX_PENDING = 64
+WATCH_SECONDS = 1.0
+TLS_SECONDS = 3.0  # a client of ours speaks at once; one that speaks no TLS waits for the server's first word
+NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection of a client.
+
+    Attributes:
+        channel: the connection.
+        name: who it is, for the log.
+        local: whether it came over the Unix socket and can pass descriptors.
+        deadline: monotonic time by which it must have proved itself.
+        hello: its proof, None until then.
+    """
+
+    channel: Channel
+    name: str
+    local: bool
+    deadline: float
+    challenge: messages.Challenge
+    hello: messages.Hello | None = None
+    closed: bool = False
+
+    def send(
+        self,
+        message: messages.Message,
+        descriptors: Sequence[int] = (),
+        payload: Sequence[memoryview] = (),
+        sent: Callable[[], None] | None = None,
+        key: int = 0,
+    ) -> None:
+        """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
+        if not self.closed:
+            try:
+                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent, key=key)
+                return
+            except ConnectionClosed:
+                self.closed = True
+                self.channel.close()
+                return
+        if sent is not None:
+            sent()
+
+    def abort(self, request: int) -> None:
+        """Stops the answer to a request that is on its way, if it is; says so if the client has heard nothing of it."""
+        if not self.closed and self.channel.abort(request):
+            self.send(messages.Cancelled(request))
+
+
+class FeedServer:
+    """See the module.
+
+    Args:
+        listeners: listening sockets, TCP and Unix.
+        secret: the job's secret.
+        crew: the executors.
+        host: this host's name, for messages.
+        status: file descriptor for status lines (JSON), or None.
+        memory: limit of the staging slabs, bytes.
+        watch: called once a second with what the server is doing, or None.
+        tls: for the connections over TCP, or None.
+        metrics: where a line a second goes.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        secret: bytes,
+        crew: Crew,
+        host: str,
+        status: int | None = None,
+        memory: int = 1 << 30,
+        watch: Callable[[messages.Status], None] | None = None,
+        tls: ServerTls | None = None,
+        metrics: MetricFile | None = None,
+    ) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._secret = secret
+        self._crew = crew
+        self._host = host
+        self._log = ServerLog(host)
+        self._status = status
+        self._memory = memory
+        self._watch, self._watch_due = watch, 0.0
+        self._tls = tls
+        self._ready: Callable[[], None] | None = None
+        self._work = WorkMeter(metrics or MetricFile(""), "", crew.size, crew.pids)
+        self._desk = Desk(crew, self._tell, memory, self._work)
+        self._registered: dict[int, Channel] = {}
+        self._clients: list[Client] = []
+        for listener in listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+
+    def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Serves for ever. Raises CrewLost when the executors die faster than they may be replaced.
+
+        Args:
+            ready: called when all executors have started.
+        """
+        self._ready = ready
+        try:
+            self._loop()
+        finally:
+            self._work.flush()
+
+    # The loop
+
+    def _loop(self) -> None:
+        while True:
+            self._desk.dispatch()
+            self._sync()
+            for key, events in self._selector.select(timeout=1.0):
+                self._serve(key.data, events)
+            self._expire()
+            self._desk.end_stuck()
+            self._work.tick(len(self._crew.members))
+            if self._watch is not None and time.monotonic() >= self._watch_due:
+                self._watch_due = time.monotonic() + WATCH_SECONDS
+                self._watch(self.status())
+
+    def _sync(self) -> None:
+        """Registers with the selector what should be listened to, and for what."""
+        for client in [client for client in self._clients if client.closed]:
+            self._clients.remove(client)
+            self._work.links.end(client.channel)
+            self._desk.client_gone(client)
+        owners: dict[Channel, object] = {client.channel: client for client in self._clients}
+        owners |= {member.channel: member for member in self._crew.members.values() if not member.dead}
+        owners[self._crew.zygote] = self._crew
+        for descriptor, channel in list(self._registered.items()):
+            if channel not in owners:
+                self._selector.unregister(descriptor)
+                del self._registered[descriptor]
+        for channel, owner in owners.items():
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
+            known = self._registered.get(channel.fileno())
+            if known is None:
+                self._selector.register(channel.fileno(), events, owner)
+                self._registered[channel.fileno()] = channel
+            elif self._selector.get_key(channel.fileno()).events != events:
+                self._selector.modify(channel.fileno(), events, owner)
+
+    def _serve(self, owner: object, events: int) -> None:
+        if isinstance(owner, socket.socket):
+            self._accept(owner)
+        elif isinstance(owner, Crew):
+            self._desk.hear_zygote(self._read(owner.zygote, events))
+        elif isinstance(owner, Member) and not owner.dead:
+            try:
+                for frame in self._read(owner.channel, events):
+                    self._desk.hear(owner, frame)
+            except (ConnectionClosed, ProtocolError):
+                self._desk.member_closed(owner)
+        elif isinstance(owner, Client) and not owner.closed:
+            self._hear_client(owner, events)
+
+    def _read(self, channel: Channel, events: int) -> list[Frame]:
+        if events & selectors.EVENT_WRITE:
+            channel.flush()
+        return channel.receive() if events & selectors.EVENT_READ else []
+
+    def _tell(self, **status: object) -> None:
+        if status.get("event") == "ready":
+            if self._ready is not None:
+                self._ready()
+        else:
+            self._log.tell(", ".join(f"{key}: {value}" for key, value in status.items()))
+        if self._status is not None:
+            os.write(self._status, json.dumps(status).encode() + b"\n")
+
+    def status(self, asker: Client | None = None) -> messages.Status:
+        """Returns what the server is doing, to `asker`, who is left out."""
+        now, tally = time.monotonic(), self._desk.tally
+        slices_per_second, bytes_per_second = tally.rates(now)
+        return messages.Status(
+            host=self._host,
+            version=__version__,
+            uptime=now - tally.begun,
+            executors=[
+                ExecutorStatus(member.number, member.pid, bool(member.tasks), member.slices, member.restarts)
+                for member in self._crew.members.values()
+            ],
+            clients=[
+                ClientStatus(client.name, client.hello.rank, client.hello.world_size, client.local)
+                for client in self._clients
+                if client.hello is not None and not client.closed and client is not asker
+            ],
+            queue=self._desk.queued,
+            staging_bytes=self._desk.staging_bytes,
+            staging_limit=self._memory,
+            slices=tally.slices,
+            bytes=tally.bytes,
+            cpu_seconds=tally.cpu_seconds,
+            slices_per_second=slices_per_second,
+            bytes_per_second=bytes_per_second,
+            numerics=self._desk.numerics or numerics(),
+        )
+
+    # Connections
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(MAX_PENDING):
+            try:
+                connection, address = listener.accept()
+            except OSError:
+                return  # nobody else, or the peer has gone again
+            self._welcome(connection, address)
+
+    def _welcome(self, connection: socket.socket, address: Any) -> None:
+        local = connection.family == socket.AF_UNIX
+        if not local:
+            configure_tcp(connection)
+        pending = [client for client in self._clients if client.hello is None and not client.closed]
+        if len(pending) >= MAX_PENDING:
+            self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
+        channel = Channel(connection, handshake=messages.decode_hello, tls=None if local else self._tls)
+        name = "a local process" if local else f"{address[0]}:{address[1]}"
+        client = Client(channel, name, local, time.monotonic() + handshake.HANDSHAKE_SECONDS, handshake.challenge())
+        self._clients.append(client)
+        client.send(client.challenge)
+
+    def _expire(self) -> None:
+        self._log.catch_up()
+        now = time.monotonic()
+        for client in self._clients:
+            if client.hello is not None or client.closed:
+                continue
+            if now > client.deadline:
+                self._close(client, "no handshake in time")
+            elif not client.channel.ready and now > client.deadline - handshake.HANDSHAKE_SECONDS + TLS_SECONDS:
+                client.channel.refuse_plain(NEEDS_TLS)
+                self._close(client, "it does not speak TLS")
+
+    def _close(self, client: Client, why: str = "") -> None:
+        if why:
+            self._log.tell_of_connection(f"connection of {client.name} closed: {why}")
+        client.closed = True
+        client.channel.close()
+
+    def _hear_client(self, client: Client, events: int) -> None:
+        frames: deque[Frame] = deque()
+        try:
+            frames.extend(self._read(client.channel, events))
+            while frames and not client.closed:
+                self._take(client, frames[0])
+                frames.popleft().discard()
+        except ConnectionClosed:
+            self._close(client)
+        except (ProtocolError, msgspec.DecodeError) as error:
+            self._close(client, str(error))
+        for frame in frames:
+            frame.discard()
+
+    def _take(self, client: Client, frame: Frame) -> None:
+        message = frame.message
+        if client.hello is None:
+            self._greet(client, message)
+        elif isinstance(message, messages.Ask):
+            self._desk.ask(client, message)
+        elif isinstance(message, messages.Cancel):
+            self._desk.cancel(client, message)
+        elif isinstance(message, messages.Open):
+            self._desk.open(client, message)
+        elif isinstance(message, messages.Ping):
+            client.send(messages.Pong())
+        elif isinstance(message, messages.StatusAsk):
+            client.send(self.status(client))
+        elif isinstance(message, messages.SlabOffer) and client.local:
+            self._desk.offer(client, message.slab, Slab(frame.take_descriptor(), message.size))
+        elif isinstance(message, messages.SlabDrop):
+            self._desk.drop(client, message.slab)
+        else:
+            raise ProtocolError(f"an unexpected {type(message).__name__}")
+
+    def _greet(self, client: Client, message: messages.Message) -> None:
+        if not isinstance(message, messages.Hello):
+            raise ProtocolError("it spoke before it proved that it holds the token")
+        secret = handshake.bind(self._secret, client.channel.binding)
+        why = handshake.check_answer(secret, client.challenge, message)
+        if why:
+            client.send(messages.Refused(why))
+            self._close(client, why)
+            return
+        client.hello = message
+        client.name = f"{message.client} ({client.name})"
+        client.channel.trust()
+        if not client.local:
+            self._work.links.begin(client.channel)
+        client.send(handshake.welcome(secret, client.challenge, message, self._host, self._crew.size))

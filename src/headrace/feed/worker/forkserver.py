@@ -1,0 +1,133 @@
+"""The zygote: imports torch once and forks executors, so that a killed one is replaced in milliseconds.
+
+    python -m headrace.feed.worker.forkserver --socket FD --parent PID --nice N [--code DIR ...]
+
+It is single-threaded and runs no user code, so forking it is safe, and its children can have the kernel kill them
+with it. It reaps them and tells the feed server how each ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import select
+import socket
+import sys
+import warnings
+from pathlib import Path
+
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.worker.executor import executor_main
+from headrace.feed.worker.parent_death import die_with_parent
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class Zygote:
+    """Forks executors on request of the feed server."""
+
+    def __init__(self, channel: Channel, roots: list[Path]) -> None:
+        self._channel = channel
+        self._roots = roots
+        self._children: dict[int, int] = {}  # pidfd -> pid
+
+    def run(self) -> None:
+        """Serves until the feed server closes."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor in self._children:
+                    poll.unregister(descriptor)
+                    self._reap(descriptor)
+                    continue
+                try:
+                    frames = self._channel.receive()
+                except ConnectionClosed:
+                    return
+                for frame in frames:
+                    if isinstance(frame.message, messages.Fork):
+                        poll.register(self._fork(frame.message, frame.descriptors[0]), select.POLLIN)
+
+    def _fork(self, message: messages.Fork, descriptor: int) -> int:
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                die_with_parent(zygote)
+                connection = socket.socket(fileno=descriptor)
+                self._forget()
+                if message.capability:  # torch reads it when it first needs a kernel, which is after this fork
+                    os.environ["ATEN_CPU_CAPABILITY"] = message.capability.lower()
+                executor_main(connection, message.number, message.of, self._roots)
+                status = 0
+            except BaseException:  # noqa: BLE001 - the end of a forked child: report and leave without the parent's exits
+                sys.excepthook(*sys.exc_info())
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        os.close(descriptor)
+        pidfd = os.pidfd_open(pid)
+        self._children[pidfd] = pid
+        self._tell(messages.Forked(message.number, pid))
+        return pidfd
+
+    def _forget(self) -> None:
+        self._channel.close()
+        for pidfd in self._children:
+            os.close(pidfd)
+
+    def _reap(self, pidfd: int) -> None:
+        pid = self._children.pop(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        self._tell(messages.Exited(pid, os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, message: messages.Message) -> None:
+        self._channel.send(message)
+        self._channel.drain()
+
+
+def lower_priority(nice: int) -> None:
+    """Makes this process, and what it forks, yield to others.
+
+    Where the kernel groups processes by session (sched_autogroup), niceness counts only inside a session, so the
+    session's own niceness is set too; the zygote has a session of its own.
+    """
+    os.nice(nice)
+    autogroup = Path("/proc/self/autogroup")
+    if autogroup.exists() and os.getsid(0) == os.getpid():
+        try:
+            autogroup.write_text(str(nice))
+        except OSError as error:
+            print(f"cannot lower the priority of the session: {error.strerror}", file=sys.stderr)
+
+
+def main() -> None:
+    """Entry point of the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--nice", type=int, default=0)
+    parser.add_argument("--code", type=Path, action="append", default=[])
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    if options.nice:
+        lower_priority(options.nice)
+    for directory in reversed(options.code):
+        sys.path.insert(0, str(directory))
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.set_num_threads(1)
+    # A fork of a process with threads warns; nothing here has started any.
+    warnings.filterwarnings("error", message=".*multi-threaded.*fork", category=DeprecationWarning)
+    Zygote(Channel(socket.socket(fileno=options.socket)), options.code).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Whether the ranks that share a feed server have the same plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.feed.wire import messages
+
+if TYPE_CHECKING:
+    from headrace.feed.worker.feed_server import Client
+
+
+class Plans:
+    """The plans that clients have told, by loader."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[Client, str], str] = {}
+
+    def conflict(self, client: Client, message: messages.Open) -> str:
+        """Takes a client's plan. Returns what is wrong with it beside those of other ranks, empty if nothing is."""
+        if not message.plan:
+            return ""
+        for (other, loader), plan in self._plans.items():
+            if loader != message.loader or plan == message.plan or other.hello is None or client.hello is None:
+                continue
+            if other.hello.rank != client.hello.rank:  # the same rank may have made another loader of this name
+                ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
+                return (
+                    f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
+                    "drop_last, global batch and world size must be equal on all ranks"
+                )
+        self._plans[client, message.loader] = message.plan
+        return ""
+
+    def forget(self, client: Client) -> None:
+        """A client is gone."""
+        self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}

@@ -1,0 +1,186 @@
+"""Making what an `Ask` asks for: its pieces, into the slab that it names or into a fresh one.
+
+Rows of stacked batches are written where they belong; several batches stand in the slab one after the other. Batches
+that are made whole are written one after the other too, and the slab grows when they need more than was expected. A
+batch whose sample raises does not keep the others from being made. Digests are for the purity check: they are of the
+bytes of every leaf, of each row, so that a difference can be named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.feed.batch import pytree
+from headrace.feed.batch.pytree import Bytes
+from headrace.feed.batch.row_layout import Layout, decode_layout
+from headrace.feed.batch.slab import Slab
+from headrace.feed.pipelines.fetch import Built, RowBlock, RowFailed, Slice, Stopwatch, make_rows, make_whole
+from headrace.feed.wire.messages import SUM, Ask, Done, Failure, Piece
+from headrace.feed.wire.remote_errors import remote_error
+
+DIGEST_BYTES = 8
+
+
+def keys_of(piece: Piece) -> list[Any]:
+    """Returns the keys of a piece, one a row that is made. Raises ProtocolError if they are not sound."""
+    if not piece.described:
+        return piece.keys
+    keys: list[Any] = pytree.rebuild(piece.keys, np.frombuffer(bytearray(piece.key_bytes), np.uint8))
+    return keys
+
+
+def slice_of(ask: Ask, piece: Piece) -> Slice:
+    """Returns the rows that a piece asks for."""
+    rows: Sequence[int] = range(piece.first, piece.last)
+    if piece.left_out:
+        out = set(piece.left_out)
+        rows = [row for row in rows if row not in out]
+    return Slice(ask.epoch, ask.seed, piece.position, rows, keys_of(piece))
+
+
+def make_slice(built: Built, ask: Ask, slab: Slab | None, executor: int) -> tuple[Done, Slab | None]:
+    """Makes a slice.
+
+    Args:
+        built: the pipeline.
+        ask: what is asked for.
+        slab: the slab that it names, if this process has it.
+        executor: number of this one.
+
+    Returns:
+        The answer, and the fresh slab that it speaks of, None when `slab` holds the result.
+
+    Raises:
+        Uneven: the samples do not stack row by row.
+        PipelineError: a result that cannot travel.
+    """
+    watch = Stopwatch()
+    built.seeds.clean()
+    target = _Target(None if ask.check == SUM else slab, scratch=ask.check == SUM)
+    try:
+        answer = (_make_whole if ask.whole or built.whole else _make_rows)(built, ask, target)
+    except BaseException:
+        target.abandon()
+        raise
+    cost = watch.read()
+    if len(answer.failures) == len(ask.pieces):
+        target.abandon()
+    fresh = target.fresh
+    answer = msgspec.structs.replace(
+        answer,
+        slab=0 if fresh is not None or ask.check == SUM else ask.slab,
+        size=0 if ask.check == SUM else fresh.size if fresh is not None else answer.size,
+        seconds=cost.seconds, cpu=cost.cpu, fresh=fresh is not None, executor=executor,
+    )  # fmt: skip
+    return answer, fresh
+
+
+class _Target:
+    """The memory that a slice is written to: the slab at hand, a fresh one when it is too small, or mere scratch."""
+
+    def __init__(self, slab: Slab | None, *, scratch: bool) -> None:
+        self._slab = slab
+        self._scratch: Bytes | None = np.empty(0, np.uint8) if scratch else None
+        self.fresh: Slab | None = None
+
+    def block(self, size: int, keep: int = 0) -> Bytes:
+        """Returns memory of at least `size` bytes whose first `keep` bytes are those of the block returned before."""
+        if self._scratch is not None:
+            if self._scratch.size < size:
+                grown = np.empty(max(size, 2 * keep), np.uint8)
+                grown[:keep] = self._scratch[:keep]
+                self._scratch = grown
+            return self._scratch
+        if self._slab is None or self._slab.size < size:
+            fresh = Slab.create(max(size, 2 * keep))
+            if keep and self._slab is not None:
+                fresh.view()[:keep] = self._slab.view()[:keep]
+            self.abandon()
+            self._slab = self.fresh = fresh
+        return self._slab.view()
+
+    def abandon(self) -> None:
+        """Closes the fresh slab."""
+        if self.fresh is not None:
+            self.fresh.close()
+            self.fresh = None
+
+
+def _make_whole(built: Built, ask: Ask, target: _Target) -> Done:
+    nodes: list[list[Any] | None] = []
+    failures: list[Failure] = []
+    digests: list[bytes] = []
+    end = 0
+    for number, piece in enumerate(ask.pieces):
+        try:
+            batch = make_whole(built, slice_of(ask, piece))
+        except RowFailed as failed:
+            failures.append(_failure(number, failed))
+            nodes.append(None)
+            continue
+        node, leaves, size = pytree.describe(batch)
+        block = target.block(max(1, end + size), keep=end)
+        pytree.write_leaves(leaves, block[end : end + size])
+        if ask.check:
+            digests += [_digest(raw.data) for _, raw in leaves]
+            digests.append(_digest(msgspec.msgpack.encode(node)))
+        nodes.append(pytree.shifted(node, end) if end else node)
+        end += pytree.align(size)
+    return Done(ask.request, 0, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
+
+
+def _make_rows(built: Built, ask: Ask, target: _Target) -> Done:
+    expected = decode_layout(ask.layout) if ask.layout else None
+    failures: list[Failure] = []
+    digests: list[bytes] = []
+    layout = expected
+    start = end = 0
+    for number, piece in enumerate(ask.pieces):
+        part = slice_of(ask, piece)
+        whole = expected is None or ask.check == SUM  # the block is this piece's alone, not that of the batch
+        rows = len(part.keys) if whole else piece.rows
+        place = RowBlock(np.empty(0, np.uint8), rows, 0 if whole else piece.first)
+
+        def block_of(own: Layout, place: RowBlock = place, start: int = start) -> RowBlock:
+            size = max(1, own.size(place.rows))
+            return RowBlock(target.block(start + size, keep=start)[start : start + size], place.rows, place.first)
+
+        try:
+            layout = make_rows(built, part, layout, block_of)
+        except RowFailed as failed:
+            failures.append(_failure(number, failed))
+            if layout is None:
+                continue
+        else:
+            if ask.check:
+                digests += _row_digests(layout, target.block(0)[start:], rows, place.first, len(part.keys))
+        end = start + layout.size(rows)
+        start = end
+    encoded = b"" if layout is None else ask.layout if layout == expected else msgspec.msgpack.encode(layout)
+    nodes: list[list[Any] | None] = []
+    return Done(ask.request, 0, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
+
+
+def _failure(number: int, failed: RowFailed) -> Failure:
+    cause = failed.__cause__
+    assert cause is not None
+    return Failure(number, failed.row, remote_error(cause))
+
+
+def _digest(data: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _row_digests(layout: Layout, block: Bytes, rows: int, first: int, count: int) -> list[bytes]:
+    """Returns the digests of rows first..first+count-1, row by row, table by table."""
+    offsets = layout.offsets(rows)
+    return [
+        _digest(block[offset + row * table.row_bytes : offset + (row + 1) * table.row_bytes].data)
+        for row in range(first, first + count)
+        for table, offset in zip(layout.tables, offsets, strict=True)
+    ]

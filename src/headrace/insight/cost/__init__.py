@@ -1,0 +1,1 @@
+"""What a run cost or will cost: billed seconds, list prices, projections."""

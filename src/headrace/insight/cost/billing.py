@@ -1,0 +1,158 @@
+"""The clocks of a run's hosts and the prices of its groups, brought together: seconds become money here. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.catalog.cost import cost
+from headrace.catalog.prices import CURRENCY, Price, price_of, regions
+from headrace.insight.figures.figure import Figure, Spread, Window, missing
+from headrace.insight.figures.loaders import LoaderReport
+from headrace.runs import RunState
+from headrace.runs.describe import billed
+from headrace.runs.lifecycle import HostTime
+
+NOT_STARTED = "the events hold no start of its instances"
+
+
+class PricedGroup(msgspec.Struct, frozen=True):
+    """The part of a group in plan.json that has a price."""
+
+    name: str
+    instance_type: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+def unpriced(groups: Sequence[PricedGroup], prices: Mapping[str, Price | None], region: str) -> dict[str, str]:
+    """Returns why a group has no price, by its name; only groups without one."""
+    found = {}
+    for group in groups:
+        if prices[group.name] is not None:
+            continue
+        kind = group.instance_type
+        if not kind.startswith("ml."):
+            found[group.name] = f"{kind or 'an unknown instance type'} has no list price"
+            continue
+        others = [each for each in regions() if price_of(kind, each) is not None]
+        known = f"; known: {', '.join(others)}" if others and region not in others else ""
+        found[group.name] = f"no price of {kind} in {region} is known{known}"
+    return found
+
+
+@dataclass(frozen=True)
+class Bill:
+    """The clocks of a run and the prices of its groups.
+
+    Attributes:
+        state: what its events say.
+        prices: of an instance of each group, None where it is not known.
+        why_not: why it is not known, see `unpriced`.
+        now: until when clocks count that still run, seconds since the epoch.
+    """
+
+    state: RunState
+    prices: Mapping[str, Price | None]
+    why_not: Mapping[str, str]
+    now: float
+
+    @property
+    def window(self) -> Window | None:
+        """From the start of the instances to the end of the run, or to now; None when none has started."""
+        started = self.state.instances_started
+        return None if started is None else Window(started, self.now if self.state.ended is None else self.state.ended)
+
+    def excuse(self, groups: Sequence[str]) -> str:
+        """Returns why these groups' money is not known; empty when it is."""
+        if self.window is None:
+            return NOT_STARTED
+        unknown = [self.why_not.get(name, f"the instance type of {name} is not known") for name in groups]
+        words = [why for name, why in zip(groups, unknown, strict=True) if self.prices.get(name) is None]
+        return "; ".join(dict.fromkeys(words))
+
+    def of(self, name: str, hosts: Sequence[HostTime]) -> Figure:
+        """Returns what hosts cost, each to its own end."""
+        excuse = self.excuse([host.group for host in hosts]) or ("" if hosts else NOT_STARTED)
+        if excuse:
+            return missing(name, CURRENCY, excuse)
+        value = math.fsum(cost(self.price(host), host.seconds(self.now)) for host in hosts)
+        return Figure(name, CURRENCY, value, self.window, note="so far" if self.state.ended is None else "")
+
+    def per_hour(self, start: float, end: float) -> float:
+        """Returns the price an hour of the hosts that ran between two moments, averaged over them."""
+        shares = (self.price(host) * host.within(start, end) / (end - start) for host in self.state.hosts)
+        return math.fsum(shares)
+
+    def price(self, host: HostTime) -> float:
+        """Returns the price of a host that has one."""
+        price = self.prices[host.group]
+        assert price is not None
+        return price.price
+
+
+def origin(price: Price) -> str:
+    """Returns a price in words: what it is, how sure it is, of when and who says so."""
+    how = f"{price.status}: {price.rule}" if price.rule else price.status
+    what = f"{price.instance_type} in {price.region}: {price.price:g} {price.unit}, {price.term}"
+    return f"price of {what}, as of {price.as_of}, {how}; source: {price.source}"
+
+
+def platform(bill: Bill, groups: Sequence[PricedGroup]) -> Figure:
+    """Returns what the platform would bill: every instance to the end of the run."""
+    seconds = billed(bill.state, bill.now)
+    excuse = bill.excuse([group.name for group in groups]) or ("" if groups else "the groups are not known")
+    if excuse or seconds is None:
+        return missing("cost_platform", CURRENCY, excuse)
+    every = math.fsum(bill.price(host) for host in bill.state.hosts)
+    note = "so far" if bill.state.ended is None else ""
+    return Figure("cost_platform", CURRENCY, cost(every, seconds), bill.window, note=note)
+
+
+def per_hour(bill: Bill, window: Window | None) -> Figure:
+    """Returns the price an hour of the hosts that ran in the training window."""
+    unit = f"{CURRENCY}/hour"
+    if window is None or not window.seconds:
+        return missing("cost_per_hour", unit, "no loader has a record after its warm-up")
+    excuse = bill.excuse([host.group for host in bill.state.hosts])
+    if excuse:
+        return missing("cost_per_hour", unit, excuse)
+    return Figure("cost_per_hour", unit, bill.per_hour(window.start, window.end), window)
+
+
+def per_step(rate: Figure, training: LoaderReport | None) -> Figure:
+    """Returns what a step costs at a price an hour; the spread is that of the step time."""
+    step = training.step_time if training else None
+    if rate.value is None or step is None or step.value is None:
+        return missing("cost_per_step", CURRENCY, rate.note or (step.note if step else ""))
+    spread = None
+    if step.spread is not None:
+        low, high = (cost(rate.value, end / 1000) for end in (step.spread.low, step.spread.high))
+        spread = Spread(low, high, step.spread.count)
+    return Figure("cost_per_step", CURRENCY, cost(rate.value, step.value / 1000), step.window, spread)
+
+
+def per_1000_samples(rate: Figure, training: LoaderReport | None) -> Figure:
+    """Returns what 1,000 samples cost at a price an hour; the spread is that of the samples a second."""
+    speed = training.samples_per_second if training else None
+    if rate.value is None or speed is None or not speed.value:
+        why = rate.note or (speed.note if speed else "") or "no samples were counted"
+        return missing("cost_per_1000_samples", CURRENCY, why)
+    spread = None
+    if speed.spread is not None and speed.spread.low > 0:
+        low, high = (cost(rate.value, 1000 / end) for end in (speed.spread.high, speed.spread.low))
+        spread = Spread(low, high, speed.spread.count)
+    value = cost(rate.value, 1000 / speed.value)
+    return Figure("cost_per_1000_samples", CURRENCY, value, speed.window, spread)
+
+
+def amount(value: float) -> str:
+    """Returns an amount with two decimals, or more while fewer than three digits count.
+
+    >>> amount(0.0), amount(37.688), amount(0.204), amount(0.0000301)
+    ('0.00', '37.69', '0.204', '0.0000301')
+    """
+    places = 2 if not value else max(2, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{places}f}"

@@ -1,0 +1,327 @@
+"""What a run costs: the list price of the instance types that its job names, for the time that was measured.
+
+Two sums stand side by side and are never mixed. `total` follows headrace's own clocks, where a host that was released
+early costs no more; `platform` is what SageMaker would bill for the same run, where all instances run to its end.
+Money is in no figure without a price: an unknown price gives a figure without a value, and a note.
+
+The core, `cost_of`, takes values and returns values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timezone
+
+import msgspec
+
+from headrace.catalog.cost import cost
+from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
+from headrace.insight.cost.billing import (
+    NOT_STARTED,
+    Bill,
+    PricedGroup,
+    per_1000_samples,
+    per_hour,
+    per_step,
+    platform,
+    unpriced,
+)
+from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
+from headrace.insight.figures.loaders import Training, job_time, training_of
+from headrace.insight.figures.missing_files import absent, why_unread
+from headrace.runs import LoaderSecond, Run, RunState, Status, Stream, read_plan
+from headrace.runs.lifecycle import HostTime
+
+_NAMES = (
+    "billable_seconds",
+    "cost",
+    "cost_per_hour",
+    "cost_per_step",
+    "cost_per_1000_samples",
+    "cost_per_epoch",
+    "cost_of_epoch",
+    "cost_platform",
+)
+
+
+class HostCost(msgspec.Struct, frozen=True):
+    """What one instance costs.
+
+    Attributes:
+        group, host: which one.
+        released: its clock stopped before the end of the run.
+        seconds: that it ran.
+        cost: of these seconds.
+    """
+
+    group: str
+    host: str
+    released: bool
+    seconds: Figure
+    cost: Figure
+
+
+class GroupCost(msgspec.Struct, frozen=True):
+    """What one instance group costs.
+
+    Attributes:
+        group: its name.
+        instance_type: that the job names; this machine may only have played it.
+        instances: how many.
+        price: of one instance an hour; None when it is not known.
+        seconds: that its instances ran, added up.
+        cost: of these seconds.
+    """
+
+    group: str
+    instance_type: str
+    instances: int
+    price: Price | None
+    seconds: Figure
+    cost: Figure
+
+
+class EpochCost(msgspec.Struct, frozen=True):
+    """What the steps of one epoch cost.
+
+    Attributes:
+        epoch: its number.
+        steps: of the rank that did most.
+        samples: of all ranks; None when its batches do not tell how many they have.
+        seconds: that the steps of the slowest rank lasted.
+        cost: see `FORMULAS`.
+    """
+
+    epoch: int
+    steps: int
+    samples: int | None
+    seconds: float
+    cost: Figure
+
+
+class CostReport(msgspec.Struct, frozen=True):
+    """What a run costs, or has cost so far.
+
+    Attributes:
+        region: whose prices are taken.
+        currency: of all money.
+        total: of all hosts, each to its own end.
+        per_hour: of the hosts that ran in the training window.
+        per_step, per_epoch, per_1000_samples: of the training's main loader.
+        platform: what the platform would bill.
+        groups, hosts, epochs: the parts.
+        max_cost: the job's budget, None without one.
+        notes: what a reader must know about these figures.
+        formulas: how every figure is computed, by its name.
+    """
+
+    region: str
+    currency: str
+    total: Figure
+    per_hour: Figure
+    per_step: Figure
+    per_epoch: Figure
+    per_1000_samples: Figure
+    platform: Figure
+    groups: tuple[GroupCost, ...]
+    hosts: tuple[HostCost, ...]
+    epochs: tuple[EpochCost, ...]
+    max_cost: float | None
+    notes: tuple[str, ...]
+    formulas: dict[str, str]
+
+
+class PricedBudget(msgspec.Struct, frozen=True):
+    """The part of the budget in plan.json that a report shows."""
+
+    max_cost: float
+    region: str
+
+
+class PricedJob(msgspec.Struct, frozen=True):
+    """The part of plan.json that has a price."""
+
+    groups: tuple[PricedGroup, ...] = ()
+    budget: PricedBudget | None = None
+
+    def priced_in(self, region: str | None) -> tuple[str, str]:
+        """Returns the region whose prices are taken, and a note when nobody has named one.
+
+        Args:
+            region: the reader's wish; None for that of the budget, else us-east-1.
+        """
+        if region is not None:
+            return region, ""
+        if self.budget is not None:
+            return self.budget.region, ""
+        return DEFAULT_REGION, f"the job names no region: prices of {DEFAULT_REGION}"
+
+
+def cost_report(run: Run, *, region: str | None = None, now: float | None = None) -> CostReport:
+    """Reads a run and returns what it costs.
+
+    Args:
+        run: the run; it may still be going on.
+        region: whose prices are taken; None for that of the job's budget, else us-east-1, which a note says.
+        now: until when clocks count that still run, seconds since the epoch; None for the present.
+
+    Raises:
+        OSError, msgspec.DecodeError: if its header cannot be read.
+    """
+    header, state = run.header, run.state()
+    moment = datetime.now(timezone.utc).timestamp() if now is None else now
+    on = datetime.fromtimestamp(header.created, timezone.utc).date()
+    job, unread = priced_job(run)
+    found = cost_of(
+        state,
+        job or PricedJob(),
+        training_of(run.loader_seconds()),
+        now=moment,
+        region=region,
+        on=on,
+        engine=header.engine if job else "",
+    )
+    first = (*([unread] if unread else []), *map(str, (*run.damage, *absent(run.paths, state))))
+    return msgspec.structs.replace(found, notes=(*first, *found.notes))
+
+
+def priced_job(run: Run) -> tuple[PricedJob | None, str]:
+    """Reads the part of plan.json that has a price; None and a note that says why when it cannot be read."""
+    try:
+        return read_plan(run.paths, PricedJob), ""
+    except (OSError, msgspec.DecodeError) as error:
+        why = why_unread(error)
+        return None, f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
+
+
+def cost_of(
+    state: RunState,
+    job: PricedJob,
+    training: Training | None,
+    *,
+    now: float,
+    region: str | None = None,
+    on: date | None = None,
+    engine: str = "",
+) -> CostReport:
+    """Returns what a run costs, from values alone.
+
+    Args:
+        state: what its events say.
+        job: its groups and its budget.
+        training: its main loader; None without loader metrics.
+        now: until when clocks count that still run.
+        region: see `cost_report`.
+        on: day of the run: no later price is taken.
+        engine: where it ran.
+    """
+    where, unnamed = job.priced_in(region)
+    prices = {group.name: price_of(group.instance_type, where, on=on) for group in job.groups}
+    bill = Bill(state, prices, unpriced(job.groups, prices, where), now)
+    figures = None if training is None else training.report
+    rate = per_hour(bill, None if training is None else training.window)
+    epochs = () if training is None else _epochs(bill, training.ranks)
+    return CostReport(
+        region=where,
+        currency=CURRENCY,
+        total=bill.of("cost", state.hosts),
+        per_hour=rate,
+        per_step=per_step(rate, figures),
+        per_epoch=_per_epoch(epochs, state),
+        per_1000_samples=per_1000_samples(rate, figures),
+        platform=platform(bill, job.groups),
+        groups=tuple(_group(bill, group) for group in job.groups),
+        hosts=tuple(_host(bill, host) for host in state.hosts),
+        epochs=epochs,
+        max_cost=job.budget.max_cost if job.budget else None,
+        notes=tuple(_notes(state, job, prices, where, unnamed, engine)),
+        formulas={each: FORMULAS[each] for each in _NAMES},
+    )
+
+
+def _group(bill: Bill, group: PricedGroup) -> GroupCost:
+    hosts = [host for host in bill.state.hosts if host.group == group.name]
+    return GroupCost(
+        group=group.name,
+        instance_type=group.instance_type,
+        instances=len(group.hosts),
+        price=bill.prices[group.name],
+        seconds=_seconds(bill, hosts),
+        cost=bill.of("cost", hosts),
+    )
+
+
+def _host(bill: Bill, host: HostTime) -> HostCost:
+    return HostCost(host.group, host.host, host.released, _seconds(bill, [host]), bill.of("cost", [host]))
+
+
+def _seconds(bill: Bill, hosts: Sequence[HostTime]) -> Figure:
+    if bill.window is None or not hosts:
+        return missing("billable_seconds", "s", NOT_STARTED)
+    return Figure("billable_seconds", "s", math.fsum(host.seconds(bill.now) for host in hosts), bill.window)
+
+
+def _epochs(bill: Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[EpochCost, ...]:
+    epochs: dict[int, dict[Stream, list[LoaderSecond]]] = {}
+    for stream, records in ranks.items():
+        for second in records:
+            epochs.setdefault(second.epoch, {}).setdefault(stream, []).append(second)
+    return tuple(_epoch(bill, number, epochs[number]) for number in sorted(epochs))
+
+
+def _epoch(bill: Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> EpochCost:
+    every = [second for records in ranks.values() for second in records]
+    _, seconds, steps = job_time(ranks)
+    window = Window(min(second.t - second.step for second in every), max(second.t for second in every))
+    excuse = bill.excuse([host.group for host in bill.state.hosts])
+    if excuse or not window.seconds:
+        money = missing("cost_of_epoch", CURRENCY, excuse or "it has no step")
+    else:
+        rate = bill.per_hour(window.start, window.end)
+        money = Figure("cost_of_epoch", CURRENCY, cost(rate, seconds), window)
+    return EpochCost(number, steps, sum(second.samples for second in every) or (None if steps else 0), seconds, money)
+
+
+def _per_epoch(epochs: Sequence[EpochCost], state: RunState) -> Figure:
+    name = "cost_per_epoch"
+    if not epochs:
+        return missing(name, CURRENCY, "no loader has counted a step")
+    unknown = next((epoch.cost.note for epoch in epochs if epoch.cost.value is None), None)
+    if unknown is not None:
+        return missing(name, CURRENCY, unknown)
+    ended = list(epochs if state.status is Status.COMPLETED else epochs[:-1])
+    if not ended:
+        return missing(name, CURRENCY, "no epoch has ended")
+    kept = ended[1:] or ended
+    values = [epoch.cost.value for epoch in kept if epoch.cost.value is not None]
+    windows = [epoch.cost.window for epoch in kept if epoch.cost.window is not None]
+    window = Window(min(each.start for each in windows), max(each.end for each in windows))
+    note = "the first epoch, warm-up included" if kept == ended else ""
+    return Figure(name, CURRENCY, math.fsum(values) / len(values), window, note=note)
+
+
+def _notes(
+    state: RunState,
+    job: PricedJob,
+    prices: Mapping[str, Price | None],
+    region: str,
+    unnamed: str,
+    engine: str,
+) -> list[str]:
+    notes = []
+    if engine == "local":
+        notes.append(
+            "this machine played the instances and nobody is billed: these are list prices of the named instance types "
+            "for the time measured here"
+        )
+    if unnamed:
+        notes.append(unnamed)
+    notes += unpriced(job.groups, prices, region).values()
+    gone = dict.fromkeys(price.instance_type for price in prices.values() if price and price.offered is False)
+    notes += [f"{kind} was not offered in {region} any more in October 2026" for kind in gone]
+    if state.attempt > 1:
+        notes.append(f"{state.attempt} attempts: all of them are counted")
+    if not state.finished:
+        notes.append("the run is still going on: the figures are of now")
+    return notes

@@ -1,0 +1,297 @@
+"""The report of a trial: what was measured, what it means, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.insight.doctor.offload_decision import (
+    HEADROOM,
+    PROCESSES_PER_CORE,
+    Advice,
+    Case,
+    Transfer,
+    Verdict,
+    decide,
+    local_capacity,
+)
+from headrace.insight.doctor.probe_records import Loader, LoaderTrial, Observation, Phase, RankTrial, Step
+from headrace.insight.figures.figure import Figure, Window, missing, spread_of
+
+LEAST_STEPS = 3
+"""Fewer measured steps than this are no measurement."""
+
+WIRES = (10, 25, 100)
+"""Gbit/s for which the limit of the wire is shown."""
+
+TRIAL_FORMULAS: dict[str, str] = {
+    "step_time": (
+        "sum(step) / steps, measured steps; a step lasts from one next() to the following one of the same pass, the "
+        "first one of a pass begins with iter()"
+    ),
+    "data_wait": "100 * sum(wait) / sum(step), measured steps; wait is the time blocked in next()",
+    "step_floor": (
+        "replayed: sum(step - copying) / steps of the replay, where copying (of the kept batch, in next()) is not "
+        "taken off when CUDA is in use; not replayed: sum(step - wait) / steps of the measured steps, an estimate"
+    ),
+    "best_gain": "step_time / step_floor",
+    "sample_cpu": (
+        "CPU seconds a sample: with workers, sum(cpu) / sum(samples) of torch's fetch() in the worker processes, each "
+        "worker's first batch left out; with num_workers=0, CPU seconds of the process in next() / samples"
+    ),
+    "sample_wall": "as sample_cpu, in wall seconds of one worker",
+    "trainer_cores": "CPU seconds of the training process (without its workers) / wall seconds, in the replay",
+    "local_capacity": (
+        "min(free cores / sample_cpu, most workers / sample_wall); free cores = (usable cores - trainer_cores of all "
+        f"ranks) / ranks, most workers = {PROCESSES_PER_CORE} a core"
+    ),
+    "batch": "bytes of the tensors, arrays and strings of one batch",
+    "transfer_time": "wall seconds / batches, headrace's feed over TCP on loopback, one executor, a ready batch",
+    "transfer_trainer_cpu": "CPU seconds of the loader's process and its receiver / batches, on loopback",
+    "transfer_worker_cpu": "CPU seconds of the feed server and its executor / batches, on loopback",
+    "wire_limit": "bytes * 8 / (Gbit/s * 1e9), a lower bound",
+    "advice": (
+        f"cores = {HEADROOM} * batch_size / step_floor * sample_cpu; workers = the same with sample_wall; predicted"
+    ),
+}
+
+
+class RankReport(msgspec.Struct, frozen=True):
+    """One rank's figures.
+
+    Attributes:
+        rank, pid: which.
+        loader: the loader that is judged, in words.
+        figures: measured, by name.
+        verdict: what would be best for this rank.
+        others: other loaders of the rank, in words.
+        notes: what to know about the figures.
+    """
+
+    rank: int
+    pid: int
+    loader: str
+    figures: dict[str, Figure]
+    verdict: Verdict
+    others: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Wire(msgspec.Struct, frozen=True):
+    """The least time for a batch on a wire of `gigabits` a second."""
+
+    gigabits: int
+    milliseconds: float
+
+
+class TrialReport(msgspec.Struct, frozen=True):
+    """What a trial has found.
+
+    Attributes:
+        command: what was run.
+        exit_code: of the command; negative for a signal.
+        stopped: whether it was stopped after the trial.
+        verdict: of the worst rank, cores and workers summed over the ranks.
+        worst, worst_pid: its rank and process.
+        ranks: all ranks.
+        transfer: the cost of bringing a batch; None when it was not measured, and then `no_transfer` says why.
+        wires: the least time for a batch.
+        notes: what to know.
+        formulas: how every figure is computed, by its name.
+    """
+
+    command: tuple[str, ...]
+    exit_code: int
+    stopped: bool
+    verdict: Verdict
+    worst: int
+    worst_pid: int
+    ranks: tuple[RankReport, ...]
+    transfer: Transfer | None
+    no_transfer: str
+    wires: tuple[Wire, ...]
+    notes: tuple[str, ...]
+    formulas: dict[str, str]
+
+
+def judged(rank: RankTrial) -> LoaderTrial | None:
+    """Returns the loader to judge: one that was replayed, else the training loader of the most steps."""
+    usable = [one for one in rank.loaders if len(_measured(one)) >= LEAST_STEPS]
+    return max(usable, key=lambda one: ("replay" in one.phases, one.loader.training, one.total), default=None)
+
+
+def _measured(trial: LoaderTrial) -> list[Step]:
+    return trial.steps.get("measured", [])
+
+
+def report(
+    observation: Observation,
+    command: Sequence[str],
+    exit_code: int,
+    *,
+    stopped: bool,
+    transfer: Transfer | None,
+    no_transfer: str = "",
+) -> TrialReport | None:
+    """Judges a trial.
+
+    Args:
+        observation: what was observed.
+        command: what was run.
+        exit_code: how it ended.
+        stopped: whether it was stopped after the trial.
+        transfer: what a batch costs over TCP, if it was measured.
+        no_transfer: why not.
+
+    Returns:
+        The report; None when no rank has a loader with enough steps.
+    """
+    found = [(rank, loader) for rank in observation.ranks if (loader := judged(rank)) is not None]
+    if not found:
+        return None
+    cores = min(rank.rank.cores for rank, _ in found)
+    busy = [_trainer_cores(loader) for _, loader in found]
+    ranks = [_rank_report(rank, loader, cores / len(found), sum(busy) / len(found), transfer) for rank, loader in found]
+    worst = max(ranks, key=lambda one: one.figures["data_wait"].value or 0.0)
+    size = max((loader.batch.bytes for _, loader in found if loader.batch is not None), default=0)
+    return TrialReport(
+        command=tuple(command),
+        exit_code=exit_code,
+        stopped=stopped,
+        verdict=_of_all(worst.verdict, len(ranks)),
+        worst=worst.rank,
+        worst_pid=worst.pid,
+        ranks=tuple(ranks),
+        transfer=transfer,
+        no_transfer=no_transfer,
+        wires=tuple(Wire(gigabits, 1000 * size * 8 / (gigabits * 1e9)) for gigabits in WIRES) if size else (),
+        notes=(f"figures of rank {worst.rank}, which waits the most of {len(ranks)} ranks",) if len(ranks) > 1 else (),
+        formulas=TRIAL_FORMULAS,
+    )
+
+
+def _of_all(verdict: Verdict, ranks: int) -> Verdict:
+    cores, workers = verdict.remote_cores * ranks, verdict.remote_workers * ranks
+    return msgspec.structs.replace(verdict, remote_cores=cores, remote_workers=workers)
+
+
+def _rank_report(
+    rank: RankTrial, trial: LoaderTrial, cores: float, trainer_cores: float, transfer: Transfer | None
+) -> RankReport:
+    steps = _measured(trial)
+    seconds, waits = sum(step.step for step in steps), sum(step.wait for step in steps)
+    rows = sum(step.rows for step in steps) / len(steps)
+    floor, floor_note = _floor(trial)
+    wall, cpu, why_no_cost = _cost(trial)
+    window = _window(trial.phases.get("measured"))
+    first = sum(step.wait for step in steps if step.first)
+    case = Case(
+        rows=max(rows, 1.0),
+        step=seconds / len(steps),
+        wait=waits / len(steps),
+        floor=max(floor, 1e-6),
+        sample_wall=wall,
+        sample_cpu=cpu,
+        cores=cores,
+        trainer_cores=trainer_cores,
+        workers=trial.loader.workers,
+        map_style=trial.loader.map_style,
+        remote=trial.loader.remote,
+        first_wait=first / waits if waits else 0.0,
+    )
+    capacity = local_capacity(case)
+    no_capacity = (
+        why_no_cost if trial.loader.map_style else "an IterableDataset: unknown how its workers share the work"
+    )
+    cost_unit = ("ms", 1000.0)
+    size = None if trial.batch is None else float(trial.batch.bytes)
+    figures = [
+        Figure("steps", "1", len(steps), window),
+        Figure("batch_size", "1", rows, window),
+        Figure("step_time", "ms", 1000 * case.step, window, spread_of([1000 * step.step for step in steps])),
+        Figure("data_wait", "%", 100 * waits / seconds, window),
+        Figure("step_floor", "ms", 1000 * floor, _window(trial.phases.get("replay")) or window, note=floor_note),
+        Figure("best_gain", "x", case.gain, window, note=floor_note),
+        _known("sample_cpu", cpu, cost_unit, why_no_cost, window),
+        _known("sample_wall", wall, cost_unit, why_no_cost, window),
+        Figure("trainer_cores", "cores", trainer_cores, window),
+        _known("local_capacity", capacity, ("1/s", 1.0), no_capacity or "a sample costs next to nothing", window),
+        _known("batch", size, ("bytes", 1.0), "no batch was kept", window),
+    ]
+    cuda = any(phase.cuda for phase in trial.phases.values())
+    notes = ("CUDA: data wait may overlap with the device's work; the gain does not count that",) if cuda else ()
+    return RankReport(
+        rank=rank.rank.rank,
+        pid=rank.rank.pid,
+        loader=words(trial.loader),
+        figures={figure.name: figure for figure in figures},
+        verdict=decide(case, transfer),
+        others=tuple(f"{words(one.loader)}: {one.total} steps" for one in rank.loaders if one is not trial),
+        notes=notes,
+    )
+
+
+def _known(name: str, value: float | None, unit: tuple[str, float], why: str, window: Window | None) -> Figure:
+    return missing(name, unit[0], why) if value is None else Figure(name, unit[0], value * unit[1], window)
+
+
+def words(loader: Loader) -> str:
+    """Names a loader, e.g. ``DataLoader(Images, batch_size=64, num_workers=4)``."""
+    kind = loader.type.rpartition(".")[2]
+    kind = f"headrace.feed.{kind}" if loader.type.startswith("headrace.") else kind
+    size = "" if loader.batch_size is None else f"batch_size={loader.batch_size}, "
+    return f"{kind}({loader.dataset}, {size}num_workers={loader.workers})"
+
+
+def _window(phase: Phase | None) -> Window | None:
+    return None if phase is None else Window(phase.started, phase.ended)
+
+
+def _floor(trial: LoaderTrial) -> tuple[float, str]:
+    """Returns the step floor in seconds, and what to know about it."""
+    replayed, phase = trial.steps.get("replay", []), trial.phases.get("replay")
+    if phase is not None and phase.replayed and replayed:
+        off = 0.0 if phase.cuda else 1.0
+        return sum(step.step - off * step.copying for step in replayed) / len(replayed), ""
+    steps = _measured(trial)
+    why = phase.why_not if phase is not None and phase.why_not else "the script ended before"
+    return sum(step.step - step.wait for step in steps) / len(steps), f"estimated, batches were not replayed: {why}"
+
+
+def _trainer_cores(trial: LoaderTrial) -> float:
+    phase = trial.phases.get("replay")
+    if phase is not None and phase.replayed and phase.seconds > 0:
+        return phase.cpu / phase.seconds
+    phase = trial.phases.get("measured")
+    if phase is None or phase.seconds <= 0:
+        return 0.0
+    loading = 0.0 if trial.loader.workers else sum(step.cpu for step in _measured(trial))
+    return max(0.0, phase.cpu - loading) / phase.seconds
+
+
+def _cost(trial: LoaderTrial) -> tuple[float | None, float | None, str]:
+    """Returns wall and CPU seconds of a sample, and why they are not known."""
+    steps = _measured(trial)
+    phase = trial.phases.get("measured")
+    rows = sum(step.rows for step in steps)
+    if phase is not None and phase.worker_cpu and rows:
+        return None, phase.worker_cpu / rows, "headrace's loader tells CPU seconds only"
+    if trial.loader.workers == 0 and not trial.loader.remote and rows:
+        return sum(step.wait for step in steps) / rows, sum(step.cpu for step in steps) / rows, ""
+    if trial.loader.start_method == "forkserver":
+        return None, None, "workers of a forkserver cannot be told from those of another loader"
+    made = sum(fetch.rows for fetch in trial.fetches)
+    if made:
+        return sum(f.wall for f in trial.fetches) / made, sum(f.cpu for f in trial.fetches) / made, ""
+    return None, None, "no worker has told what a batch costs"
+
+
+def advice_lines(verdict: Verdict) -> list[str]:
+    """Returns what to do, one line an action."""
+    lines = []
+    if verdict.workers is not None:
+        lines.append(f"num_workers={verdict.workers} on this machine")
+    if verdict.advice in (Advice.REMOTE, Advice.HYBRID):
+        lines.append(f"{verdict.remote_cores} cores with {verdict.remote_workers} executors on other hosts")
+    return lines

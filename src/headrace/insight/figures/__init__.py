@@ -1,0 +1,1 @@
+"""Measured figures of a run, each with unit, window and formula."""

@@ -1,0 +1,120 @@
+"""Figures of data workers: what one executor can supply, and what the executors' time went to.
+
+In the feed nobody is pushed: a loader asks for as much as its window holds. So executors that are idle while the ranks
+hardly wait say that the trainer is the slower one; blocked executors, or a link that is busy most of the time, while
+the ranks wait, say that the network is; executors that make samples all the time while the ranks wait, that there are
+too few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.insight.figures.figure import Figure, Window, missing, spread_of
+from headrace.runs import Stream, WorkerSecond
+
+Workers = Mapping[Stream, Sequence[WorkerSecond]]
+
+
+class WorkersReport(msgspec.Struct, frozen=True):
+    """The data workers of one instance group.
+
+    Attributes:
+        group: name of the group.
+        loader: the loader whose ranks have these workers of their own; empty for feed servers.
+        hosts: where they ran.
+        executors: worker processes, together.
+        supply: samples a second that one executor makes while it works, never blocked and never idle.
+        produce, blocked, idle: shares of the executors' time.
+        cpu: CPU seconds of the executors for 1,000 samples.
+        bytes_per_sample: payload.
+        link: share of the time in which the busiest connection of a host was sending; mean over the hosts.
+    """
+
+    group: str
+    loader: str
+    hosts: tuple[str, ...]
+    executors: int
+    supply: Figure
+    produce: Figure
+    blocked: Figure
+    idle: Figure
+    cpu: Figure
+    bytes_per_sample: Figure
+    link: Figure
+
+
+def workers_reports(seconds: Workers, window: Window | None) -> tuple[WorkersReport, ...]:
+    """Returns the figures of all data workers: those of feed servers by group, local ones by group and loader. Pure.
+
+    Args:
+        seconds: metrics of feed servers and of ranks, by stream.
+        window: the training window; None if there is none.
+    """
+    parted: dict[tuple[str, str], dict[Stream, list[WorkerSecond]]] = {}
+    for stream in sorted(seconds):
+        for second in seconds[stream]:
+            parted.setdefault((stream.group, second.loader), {}).setdefault(stream, []).append(second)
+    return tuple(workers_report(group, loader, found, window) for (group, loader), found in sorted(parted.items()))
+
+
+def workers_report(group: str, loader: str, seconds: Workers, window: Window | None) -> WorkersReport:
+    """Returns the figures of one group's workers. Pure.
+
+    Args:
+        group: its name.
+        loader: the loader whose own workers they are; empty for feed servers.
+        seconds: their records.
+        window: the training window; None if there is none.
+    """
+    kept = {stream: _inside(records, window) for stream, records in seconds.items()}
+    pool = [second for records in kept.values() for second in records]
+    measured = Window(min(s.t - s.seconds for s in pool), max(s.t for s in pool)) if pool else None
+    why = "no training window" if window is None else "no metrics of these workers in the training window"
+    made = sum(second.samples for second in pool)
+    unmade = why if not pool else "no sample was made in the training window"
+    produce = sum(second.produce for second in pool)
+    return WorkersReport(
+        group=group,
+        loader=loader,
+        hosts=tuple(sorted({stream.host for stream in seconds})),
+        executors=sum(records[-1].executors for records in seconds.values() if records),
+        supply=Figure(
+            "supply", "1/s", made / produce, measured,
+            spread_of([second.samples / second.produce for second in pool if second.samples and second.produce > 0]),
+        ) if made and produce > 0 else missing("supply", "1/s", unmade),
+        produce=_share("produce", pool, measured, why),
+        blocked=_share("blocked", pool, measured, why),
+        idle=_share("idle", pool, measured, why),
+        cpu=Figure("worker_cpu", "s", 1000 * sum(second.cpu for second in pool) / made, measured)
+        if made else missing("worker_cpu", "s", unmade),
+        bytes_per_sample=Figure("bytes_per_sample", "bytes", sum(second.bytes for second in pool) / made, measured)
+        if made else missing("bytes_per_sample", "bytes", unmade),
+        link=_link(loader, pool, measured, why),
+    )  # fmt: skip
+
+
+def _inside(records: Sequence[WorkerSecond], window: Window | None) -> list[WorkerSecond]:
+    """Returns the records that end in the window."""
+    return [] if window is None else [second for second in records if window.start < second.t <= window.end]
+
+
+def _share(name: str, pool: list[WorkerSecond], window: Window | None, why: str) -> Figure:
+    whole = sum(second.executors * second.seconds for second in pool)
+    if not whole:
+        return missing(name, "%", why)
+    spent: list[float] = [getattr(second, name) for second in pool]
+    spread = spread_of([100 * used / (s.executors * s.seconds) for used, s in zip(spent, pool, strict=True)])
+    return Figure(name, "%", 100 * sum(spent) / whole, window, spread)
+
+
+def _link(loader: str, pool: list[WorkerSecond], window: Window | None, why: str) -> Figure:
+    if loader:
+        return missing("link", "%", "these workers are processes of the rank: nothing goes through the network")
+    length = sum(second.seconds for second in pool)
+    if not length:
+        return missing("link", "%", why)
+    value = 100 * sum(second.sending for second in pool) / length
+    return Figure("link", "%", value, window, spread_of([100 * s.sending / s.seconds for s in pool]))

@@ -1,0 +1,209 @@
+"""Figures of what hosts use: CPU, memory, network, disk, GPUs; of one host, or of all hosts of a group together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from headrace.insight.figures.figure import Figure, Window, missing, spread_of
+from headrace.insight.figures.noise import as_noisy, confidence_of_ratio, share_range
+from headrace.runs import GpuUse, HostSecond
+
+Hosts = Sequence[Sequence[HostSecond]]
+"""The records of some hosts, those of each in the order of time; none is empty."""
+
+_NO_METRICS = "no metrics of its hosts"
+_NO_WINDOW = "no training window"
+_TOO_FEW = "fewer than two metric seconds of a host in the training window"
+_NO_NETWORK = "a host has no network of its own: it is an address of this machine (isolation none)"
+_NO_DISK = "the disk bytes of a host's processes were not counted"
+_NO_GPU = "no GPU was measured; a host that has one says why in its agent's log"
+
+
+class UseFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What some hosts use. Rates and CPU are of the training window, the greatest memory is of the whole run.
+
+    Attributes:
+        cpu: share of their own cores that was busy, %.
+        max_rss: largest sum of resident bytes of one host.
+        memory: largest share of its memory that one host used, %.
+        network_received, network_sent: bytes/s through their network devices, all hosts together.
+        disk_read, disk_written: bytes/s that their processes moved from and to disks, all hosts together.
+        gpu_use: share of the time in which a kernel ran, mean over their GPUs, %.
+        gpu_memory: largest share of its memory that one GPU used, %.
+        gpu_power: of all their GPUs together, W.
+    """
+
+    cpu: Figure
+    max_rss: Figure
+    memory: Figure
+    network_received: Figure
+    network_sent: Figure
+    disk_read: Figure
+    disk_written: Figure
+    gpu_use: Figure
+    gpu_memory: Figure
+    gpu_power: Figure
+
+
+def usage_figures(hosts: Hosts, window: Window | None, note: str = "") -> dict[str, Figure]:
+    """Returns the figures of `UseFigures`, by its fields. Pure.
+
+    Args:
+        hosts: their records.
+        window: the training window, None if there is none.
+        note: what to know about every figure, e.g. which hosts are missing.
+    """
+    return {
+        "cpu": _cpu(hosts, window, note),
+        "max_rss": _largest("max_rss", "bytes", hosts, lambda second: second.rss, _NO_METRICS, note),
+        "memory": _largest(
+            "memory", "%", hosts, _memory_share, "the memory of its hosts is not known", _beside(note, hosts)
+        ),
+        "network_received": _rate("network_received", hosts, window, lambda second: second.received, _NO_NETWORK, note),
+        "network_sent": _rate("network_sent", hosts, window, lambda second: second.sent, _NO_NETWORK, note),
+        "disk_read": _rate("disk_read", hosts, window, lambda second: second.read, _NO_DISK, note),
+        "disk_written": _rate("disk_written", hosts, window, lambda second: second.written, _NO_DISK, note),
+        "gpu_use": _gpu_use(hosts, window, note),
+        "gpu_memory": _largest("gpu_memory", "%", hosts, _gpu_memory_share, _NO_GPU, note),
+        "gpu_power": _gpu_power(hosts, window, note),
+    }
+
+
+def _within(found: Sequence[HostSecond], window: Window) -> list[HostSecond]:
+    return [second for second in found if window.start <= second.t <= window.end]
+
+
+def _span(seconds: Sequence[HostSecond]) -> Window:
+    return Window(min(second.t for second in seconds), max(second.t for second in seconds))
+
+
+def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
+    if not hosts:
+        return missing("cpu", "%", _NO_METRICS)
+    if window is None:
+        return missing("cpu", "%", _NO_WINDOW)
+    used = capacity = 0.0
+    inside: list[HostSecond] = []
+    parts: list[list[tuple[float, float]]] = []  # of each host: CPU seconds used and available, second by second
+    for found in hosts:
+        within = _within(found, window)
+        if len(within) < 2 or within[-1].t <= within[0].t:
+            return missing("cpu", "%", _TOO_FEW)
+        used += within[-1].cpu - within[0].cpu
+        capacity += (within[-1].t - within[0].t) * within[-1].cores
+        inside += within
+        parts.append(
+            [
+                (after.cpu - before.cpu, (after.t - before.t) * after.cores)
+                for before, after in itertools.pairwise(within)
+                if after.t > before.t
+            ]
+        )
+    spread = spread_of([100 * busy / cores for seconds in parts for busy, cores in seconds])
+    value = 100 * used / capacity
+    busy, cores = ([[pair[n] for pair in seconds] for seconds in parts] for n in (0, 1))
+    return Figure("cpu", "%", value, _span(inside), spread, note, share_range(busy, cores, value))
+
+
+def _rate(
+    name: str, hosts: Hosts, window: Window | None, count: Callable[[HostSecond], int | None], absent: str, note: str
+) -> Figure:
+    """Growth of a counter a second, added over the hosts."""
+    if not hosts:
+        return missing(name, "bytes/s", _NO_METRICS)
+    if window is None:
+        return missing(name, "bytes/s", _NO_WINDOW)
+    total = 0.0
+    inside: list[HostSecond] = []
+    rows: list[list[float]] = []
+    for found in hosts:
+        counted = [(second, value) for second in _within(found, window) if (value := count(second)) is not None]
+        if not counted and all(count(second) is None for second in found):
+            return missing(name, "bytes/s", absent)
+        if len(counted) < 2 or counted[-1][0].t <= counted[0][0].t:
+            return missing(name, "bytes/s", _TOO_FEW)
+        total += (counted[-1][1] - counted[0][1]) / (counted[-1][0].t - counted[0][0].t)
+        inside += [second for second, _ in counted]
+        pairs = itertools.pairwise(counted)
+        rows.append([(new - old) / (after.t - before.t) for (before, old), (after, new) in pairs if after.t > before.t])
+    # Hosts are sampled once a second from about the same start: their n-th seconds belong together.
+    per_second = [sum(row) for row in zip(*rows, strict=False)]
+    return Figure(name, "bytes/s", total, _span(inside), spread_of(per_second), note)
+
+
+def _largest(
+    name: str, unit: str, hosts: Hosts, measure: Callable[[HostSecond], float | None], absent: str, note: str
+) -> Figure:
+    """Greatest value of one host, whole run."""
+    seconds = [second for found in hosts for second in found]
+    values = [value for second in seconds if (value := measure(second)) is not None]
+    if not seconds:
+        return missing(name, unit, _NO_METRICS)
+    if not values:
+        return missing(name, unit, absent)
+    return Figure(name, unit, max(values), _span(seconds), spread_of(values), note)
+
+
+def _memory_share(second: HostSecond) -> float | None:
+    used = second.rss if second.used is None else second.used
+    return 100 * used / second.memory if second.memory else None
+
+
+def _beside(note: str, hosts: Hosts) -> str:
+    counted_twice = any(second.used is None for found in hosts for second in found)
+    more = "a host without a control group: pages that processes share are counted for each" if counted_twice else ""
+    return "; ".join(part for part in (note, more) if part)
+
+
+def _gpu_memory_share(second: HostSecond) -> float | None:
+    return max((100 * gpu.memory / gpu.memory_total for gpu in second.gpus if gpu.memory_total), default=None)
+
+
+def _gpu_use(hosts: Hosts, window: Window | None, note: str) -> Figure:
+    return _of_gpus("gpu_use", "%", hosts, window, lambda gpu: gpu.use, lambda values: sum(values) / len(values), note)
+
+
+def _gpu_power(hosts: Hosts, window: Window | None, note: str) -> Figure:
+    return _of_gpus("gpu_power", "W", hosts, window, lambda gpu: gpu.power, sum, note)
+
+
+def _of_gpus(
+    name: str,
+    unit: str,
+    hosts: Hosts,
+    window: Window | None,
+    read: Callable[[GpuUse], float | None],
+    together: Callable[[list[float]], float],
+    note: str,
+) -> Figure:
+    """Mean over the window of what all GPUs of the hosts show together.
+
+    Every GPU has a mean of its own first: one that failed for some seconds does not count as idle in them.
+    """
+    if not any(second.gpus for found in hosts for second in found):
+        return missing(name, unit, _NO_GPU)
+    if window is None:
+        return missing(name, unit, _NO_WINDOW)
+    means: list[float] = []
+    rows: list[list[float]] = []
+    inside: list[HostSecond] = []
+    for found in hosts:
+        within = [second for second in _within(found, window) if second.gpus]
+        inside += within
+        for index in sorted({gpu.index for second in within for gpu in second.gpus}):
+            shown = [read(gpu) for second in within for gpu in second.gpus if gpu.index == index]
+            values = [value for value in shown if value is not None]
+            if values:
+                means.append(sum(values) / len(values))
+                rows.append(values)
+    if not means:
+        why = "its GPUs do not tell it" if inside else "no GPU was measured in the training window"
+        return missing(name, unit, why)
+    seconds = itertools.zip_longest(*rows)  # a GPU whose host ended sooner is absent from the last ones, not idle
+    per_second = [together([value for value in row if value is not None]) for row in seconds]
+    value, mean = together(means), sum(per_second) / len(per_second)
+    known = as_noisy(value, mean, confidence_of_ratio(per_second, [1.0] * len(per_second)))
+    return Figure(name, unit, value, _span(inside), spread_of(per_second), note, known)

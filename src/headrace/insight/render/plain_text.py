@@ -1,0 +1,134 @@
+"""Figures in words: a title, a number with its unit, its spread, its confidence range."""
+
+from __future__ import annotations
+
+from headrace.insight.cost.billing import amount
+from headrace.insight.figures.figure import Figure
+from headrace.insight.reports.run_report import ProgramReport
+from headrace.runs import Status
+from headrace.runs.event_text import ended
+
+MISSING = "-"
+
+TITLES = {
+    "time_to_train": "time to train",
+    "steps": "steps",
+    "samples": "samples",
+    "step_time": "step time",
+    "samples_per_second": "samples/s",
+    "data_wait": "data wait",
+    "h2d": "copies to device",
+    "compute": "compute",
+    "queue": "queue",
+    "cpu": "CPU",
+    "gpu_use": "GPU",
+    "gpu": "GPU",
+    "max_rss": "max RSS",
+    "memory": "memory used",
+    "network_received": "network in",
+    "network_sent": "network out",
+    "disk_read": "disk read",
+    "disk_written": "disk written",
+    "server_cpu": "CPU of one core",
+    "server_rss": "max RSS",
+    "server_sent": "sent to trainers",
+    "value_count": "found",
+    "value_last": "last",
+    "value_min": "least",
+    "value_max": "greatest",
+    "value_mean": "mean",
+    "supply": "supply an executor",
+    "produce": "produce",
+    "blocked": "blocked",
+    "idle": "idle",
+    "worker_cpu": "CPU of 1,000 samples",
+    "bytes_per_sample": "a sample",
+    "link": "link",
+    "data_wait_of_worst": "data wait of the worst",
+    "data_wait_of_others": "data wait of the others",
+    "compute_of_worst": "compute of the slowest",
+    "compute_of_others": "compute of the others",
+    "silence": "without a step",
+    "cost": "cost to train",
+    "cost_per_hour": "price an hour",
+    "cost_per_step": "cost of a step",
+    "cost_per_1000_samples": "cost of 1,000 samples",
+    "cost_per_epoch": "cost of an epoch",
+    "cost_platform": "on the platform",
+}
+"""What figures are called where people read them; the others go by their name."""
+
+HOW = (
+    "rates leave out the first second of every loader; [a .. b]: 10th to 90th percentile of the seconds; "
+    "formulas: --output json"
+)
+
+
+def title(name: str, group: str = "") -> str:
+    """Returns what a figure is called."""
+    return TITLES.get(name, name.replace("_", " ")) + (f" of {group}" if group else "")
+
+
+def number(figure: Figure) -> str:
+    """Returns a value with its unit; ``-`` when it was not measured."""
+    return MISSING if figure.value is None else quantity(figure.value, figure.unit)
+
+
+def quantity(value: float, unit: str) -> str:
+    """Returns a value with its unit.
+
+    >>> quantity(191.96, "ms"), quantity(3 * 2**20, "bytes"), quantity(0.00126, "USD"), quantity(12.0, "1")
+    ('192.0 ms', '3 MiB', '0.00126 USD', '12')
+    """
+    if unit.startswith("bytes"):
+        return _bytes(value) + unit.removeprefix("bytes")
+    if unit.startswith("USD"):
+        return f"{amount(value)} {unit}"
+    if unit == "1":
+        return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+    if not unit:  # as the program printed it
+        return f"{value:.6g}"
+    return f"{value:.{_places(value)}f}{'' if unit == '1/s' else ' ' + unit}"
+
+
+def _bytes(value: float) -> str:
+    for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= size:
+            return f"{value / size:.{1 if value < 10 * size and name != 'MiB' else 0}f} {name}"
+    return f"{value:.0f} B"
+
+
+def spread(figure: Figure) -> str:
+    """Returns the spread of a figure, e.g. ``[9.8 .. 10.4]``; empty without one."""
+    if figure.spread is None:
+        return ""
+    return f"[{_bare(figure.spread.low, figure)} .. {_bare(figure.spread.high, figure)}]"
+
+
+def confidence(figure: Figure) -> str:
+    """Returns the 95 % range of a figure, e.g. ``9.8 .. 10.4``; empty without one."""
+    known = figure.confidence
+    return "" if known is None else f"{_bare(known.low, figure)} .. {_bare(known.high, figure)}"
+
+
+def _bare(value: float, figure: Figure) -> str:
+    if figure.unit.startswith("USD"):
+        return amount(max(value, 0.0))
+    return f"{value:.{_places(figure.value or 0.0)}f}"
+
+
+def _places(value: float) -> int:
+    return 1 if abs(value) >= 10 else 2
+
+
+def ending(program: ProgramReport, *, going_on: bool) -> str:
+    """Returns how a program ended. `going_on`: the run does."""
+    if program.exit_code is None and program.signal is None:
+        return "running" if going_on else "no exit seen"
+    how = ended(program.exit_code, program.signal)
+    return f"{how} (stopped)" if program.stopped else how
+
+
+def standing(status: Status, degraded: bool) -> str:
+    """Returns how a run stands."""
+    return status.value + (" (degraded)" if degraded else "")

@@ -1,0 +1,1 @@
+"""The report of a run, the comparison of several, the timeline."""

@@ -1,0 +1,258 @@
+"""Two or more runs side by side: every figure, its spread, its ratio to the first run, and whether that is noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from headrace.errors import UsageError
+from headrace.insight.cost.billing import origin
+from headrace.insight.figures.figure import FORMULAS, Figure, missing
+from headrace.insight.figures.noise import as_noisy, differ
+from headrace.insight.reports.run_report import Report
+from headrace.insight.verdicts.decide import Verdict
+from headrace.runs import Status
+
+_NO_METRICS = "no loader metrics"
+NOT_KNOWN = "not known: too few independent seconds"
+"""Said of a figure that has noise of which too little is known."""
+
+_NOISY = frozenset(
+    {"step_time", "samples_per_second", "data_wait", "cpu", "gpu_use", "cost_per_1000_samples", "cost_per_step"}
+)
+"""Figures that are means of seconds; the others have one value a run."""
+
+_A_SECOND = frozenset({"samples_per_second"})
+"""Figures that are compared by their reciprocal, the time of a sample: they agree with the step time and the costs."""
+
+
+class ComparedRun(msgspec.Struct, frozen=True):
+    """One column: which run, and what limited it.
+
+    Attributes:
+        run_id, job_name, status, degraded: which run.
+        verdict: what limits it.
+        started: when its programs were told to start, seconds since the epoch; None if they were not.
+    """
+
+    run_id: str
+    job_name: str
+    status: Status
+    degraded: bool
+    verdict: Verdict
+    started: float | None
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One figure of one run.
+
+    Attributes:
+        figure: the figure.
+        ratio: its value / that of the first run; None when one of them is missing or the first is 0.
+        differs: whether it differs from the first run's beyond the noise of the steps, with 95 % confidence; None where
+            that is not known, and in the first run.
+        noise: why `differs` is not known of a figure that has noise; empty otherwise.
+    """
+
+    figure: Figure
+    ratio: float | None
+    differs: bool | None = None
+    noise: str = ""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One figure of all runs.
+
+    Attributes:
+        name: which figure; the comparison's `formulas` say how it is computed.
+        group: instance group, empty for a figure of the whole job.
+        unit: unit of the values.
+        cells: one a run, in the order of the runs.
+    """
+
+    name: str
+    group: str
+    unit: str
+    cells: tuple[Cell, ...]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Runs side by side.
+
+    Attributes:
+        runs: the columns; the first is what the others are compared with.
+        summary: what changed, one sentence a run and figure.
+        rows: the figures.
+        notes: what a reader must know before he believes the ratios.
+        formulas: how every figure is computed.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    summary: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    formulas: dict[str, str]
+
+
+def compare(reports: Sequence[Report]) -> Comparison:
+    """Compares the reports of two or more runs. Pure.
+
+    Raises:
+        UsageError: if there are fewer than two.
+    """
+    if len(reports) < 2:
+        raise UsageError(
+            f"a comparison needs two runs or more, not {len(reports)}",
+            hint="for example `headrace compare homogeneous heterogeneous`",
+        )
+    rows = (
+        _row("time_to_train", [report.time_to_train for report in reports]),
+        _row("step_time", [_training(report, "step_time", "ms") for report in reports]),
+        _row("samples_per_second", [_training(report, "samples_per_second", "1/s") for report in reports]),
+        _row("data_wait", [_training(report, "data_wait", "%") for report in reports]),
+        *_group_rows(reports),
+        _row("cost_per_hour", [_money(report, "per_hour") for report in reports]),
+        _row("cost_per_1000_samples", [_noisy_money(report, "per_1000_samples") for report in reports]),
+        _row("cost_per_step", [_noisy_money(report, "per_step") for report in reports]),
+        _row("cost", [_money(report, "total") for report in reports]),
+    )
+    return Comparison(
+        runs=tuple(ComparedRun(r.run_id, r.job_name, r.status, r.degraded, r.verdict, r.started) for r in reports),
+        summary=tuple(_summary(reports, {row.name: row for row in rows if not row.group})),
+        rows=rows,
+        notes=tuple(_notes(reports)),
+        formulas={
+            **FORMULAS,
+            "ratio": "value / value of the first run",
+            "differs": (
+                "|a - b| > t95(v) * sqrt(error_a^2 + error_b^2), with the standard errors of `confidence` and Welch's "
+                "degrees of freedom v; samples/s are compared by their reciprocal, the errors of costs are those of "
+                "the step time or of samples/s; null with fewer than 8 seconds or 2 degrees of freedom in a run"
+            ),
+        },
+    )
+
+
+def _training(report: Report, name: str, unit: str) -> Figure:
+    if report.training is None:
+        return missing(name, unit, _NO_METRICS)
+    figure = getattr(report.training, name)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def _group_rows(reports: Sequence[Report]) -> Iterable[Row]:
+    """CPU use of every group, and GPU use of the groups that have a GPU in one of the runs."""
+    names = dict.fromkeys(group.name for report in reports for group in report.groups)
+    yield from (_row("cpu", [_of_group(report, name, "cpu", "%") for report in reports], group=name) for name in names)
+    for name in names:
+        figures = [_of_group(report, name, "gpu_use", "%") for report in reports]
+        if any(figure.value is not None for figure in figures):
+            yield _row("gpu_use", figures, group=name)
+
+
+def _of_group(report: Report, group: str, name: str, unit: str) -> Figure:
+    for found in report.groups:
+        if found.name == group:
+            figure = getattr(found, name)
+            assert isinstance(figure, Figure)
+            return figure
+    return missing(name, unit, "no such group in this run")
+
+
+_MONEY = {
+    "per_hour": ("cost_per_hour", "USD/hour", ""),
+    "per_1000_samples": ("cost_per_1000_samples", "USD", "samples_per_second"),
+    "per_step": ("cost_per_step", "USD", "step_time"),
+    "total": ("cost", "USD", ""),
+}
+"""Field of a CostReport: name of its figure, unit, and the figure of the training that brings the noise."""
+
+
+def _money(report: Report, field: str) -> Figure:
+    if report.cost is None:
+        return missing(*_MONEY[field][:2], "plan.json, which names the instance types, cannot be read")
+    figure = getattr(report.cost, field)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def _noisy_money(report: Report, field: str) -> Figure:
+    """Returns a cost with the noise of the figure that it follows from."""
+    figure = _money(report, field)
+    source = _training(report, _MONEY[field][2], "")
+    if figure.value is None or source.value is None:
+        return figure
+    known = as_noisy(figure.value, source.value, source.confidence)
+    return msgspec.structs.replace(figure, confidence=known)
+
+
+def _row(name: str, figures: list[Figure], group: str = "") -> Row:
+    first = figures[0]
+    cells = [Cell(first, 1.0 if first.value else None)]
+    for figure in figures[1:]:
+        ratio = figure.value / first.value if first.value and figure.value is not None else None
+        differs = _differs(first, figure)
+        unknown = differs is None and ratio is not None and name in _NOISY
+        cells.append(Cell(figure, ratio, differs, NOT_KNOWN if unknown else ""))
+    return Row(name, group, first.unit, tuple(cells))
+
+
+def _differs(first: Figure, other: Figure) -> bool | None:
+    if first.value is None or other.value is None or first.confidence is None or other.confidence is None:
+        return None
+    if first.name not in _A_SECOND:
+        return differ(first.value, first.confidence, other.value, other.confidence)
+    if not first.value or not other.value:
+        return None
+    a, b = 1 / first.value, 1 / other.value
+    known_a, known_b = as_noisy(a, first.value, first.confidence), as_noisy(b, other.value, other.confidence)
+    return None if known_a is None or known_b is None else differ(a, known_a, b, known_b)
+
+
+def _summary(reports: Sequence[Report], rows: dict[str, Row]) -> list[str]:
+    found = []
+    for index, report in enumerate(reports[1:], start=1):
+        for name, what in (("step_time", "a step"), ("cost_per_1000_samples", "1,000 samples")):
+            cell = rows[name].cells[index]
+            if cell.ratio is None or cell.ratio <= 0:
+                continue
+            less = cell.ratio < 1
+            if name == "step_time":
+                how = f"{1 / cell.ratio:.2f} times as fast" if less else f"{cell.ratio:.2f} times as long"
+            else:
+                how = f"{100 * abs(1 - cell.ratio):.1f} % {'cheaper' if less else 'dearer'}"
+            words = {
+                True: f"{how}, beyond the noise of the steps",
+                False: "no difference beyond the noise of the steps",
+                None: f"{how}; whether that is noise is {NOT_KNOWN}",
+            }[cell.differs]
+            found.append(f"{report.run_id} against {reports[0].run_id}, {what}: {words}")
+    return found
+
+
+def _notes(reports: Sequence[Report]) -> list[str]:
+    notes = list(dict.fromkeys(f"{report.run_id}: {note}" for report in reports for note in report.notes))
+    notes += [
+        f"{report.run_id} is {report.status.value}: its figures do not stand for a whole training"
+        for report in reports
+        if report.status is not Status.COMPLETED
+    ]
+    loaders = {report.training.loader for report in reports if report.training is not None}
+    if len(loaders) > 1:
+        notes.append(f"the runs' main loaders have different names: {', '.join(sorted(loaders))}")
+    samples = {r.run_id: r.training.samples.value for r in reports if r.training is not None}
+    known = {run: count for run, count in samples.items() if count is not None}
+    if len(set(known.values())) > 1:
+        notes.append(
+            "the runs trained on different numbers of samples: "
+            + ", ".join(f"{run} {count:.0f}" for run, count in known.items())
+        )
+    priced = [group.price for report in reports if report.cost for group in report.cost.groups]
+    notes += dict.fromkeys(origin(price) for price in priced if price is not None)
+    notes.append(
+        "beyond noise: more than the noise of the seconds inside each run explains, with 95 % confidence; how much "
+        "runs of the same job differ as a whole only repeats can tell"
+    )
+    return notes

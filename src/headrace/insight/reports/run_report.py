@@ -1,0 +1,347 @@
+"""The report of one run: what it was, how it ended, and its figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+
+import msgspec
+
+from headrace.insight.cost.cost_report import CostReport, cost_of, priced_job
+from headrace.insight.figures.data_workers import WorkersReport, workers_reports
+from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
+from headrace.insight.figures.instance_groups import GroupReport, group_report
+from headrace.insight.figures.loaders import LoaderReport, Training, by_loader, loader_report, training_of
+from headrace.insight.figures.logged_values import ValueReport, left_out, value_reports
+from headrace.insight.figures.missing_files import absent
+from headrace.insight.figures.tf_data_servers import ServerReport, server_reports
+from headrace.insight.verdicts.decide import Verdict, verdict
+from headrace.insight.verdicts.evidence import (
+    Usage,
+    VerdictInputs,
+    beside_of,
+    made_beside,
+    rank_times,
+    silence_of,
+    supply_of,
+)
+from headrace.insight.verdicts.warmup import long_warm_up, with_warm_up
+from headrace.runs import (
+    Cause,
+    Damage,
+    HostSecond,
+    LoaderSecond,
+    LogFollower,
+    Program,
+    Run,
+    RunHeader,
+    RunState,
+    Selector,
+    ServiceSecond,
+    Status,
+    Stream,
+    ValueSecond,
+    WorkerSecond,
+    of_kind,
+    read_plan,
+)
+from headrace.runs.event_text import losses
+
+
+class ProgramReport(msgspec.Struct, frozen=True):
+    """How one program ended.
+
+    Attributes:
+        group, host, stream: where; stream is a rank, ``feed`` or ``agent``.
+        exit_code, signal: how it ended; both None while it runs.
+        stopped: it was told to end.
+        seconds: how long it ran, None if unknown.
+    """
+
+    group: str
+    host: str
+    stream: str
+    exit_code: int | None
+    signal: int | None
+    stopped: bool
+    seconds: float | None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One run, judged.
+
+    Attributes:
+        job_name, run_id, engine, headrace_version: which run.
+        created, started, ended: seconds since the epoch, UTC; `started` is when the programs were told to start.
+        status, cause, degraded: how it ended; `cause` is the first thing that went wrong.
+        verdict: what limits the job.
+        time_to_train: see `formulas`.
+        training: the main loader (``train``, else the one with the most samples), all ranks together; None without
+            loader metrics.
+        loaders: every loader of every rank.
+        workers: the data workers of every group: feed servers, and those that ranks have of their own.
+        servers: the servers of tf.data.service.
+        groups, programs: every instance group and every program.
+        values: every metric that the job defines by a regex.
+        cost: what it costs; None when plan.json, which names the instance types, cannot be read.
+        notes: what a reader must know about these figures.
+        formulas: how every figure is computed, by its name.
+        unread: why plan.json cannot be read, so that there is no cost; empty when it was read. It is among the notes.
+    """
+
+    job_name: str
+    run_id: str
+    engine: str
+    headrace_version: str
+    created: float
+    started: float | None
+    ended: float | None
+    status: Status
+    cause: Cause | None
+    degraded: bool
+    verdict: Verdict
+    time_to_train: Figure
+    training: LoaderReport | None
+    loaders: tuple[LoaderReport, ...]
+    workers: tuple[WorkersReport, ...]
+    servers: tuple[ServerReport, ...]
+    groups: tuple[GroupReport, ...]
+    programs: tuple[ProgramReport, ...]
+    values: tuple[ValueReport, ...]
+    cost: CostReport | None
+    notes: tuple[str, ...]
+    formulas: dict[str, str]
+    unread: str = ""
+
+
+class PlannedGroup(msgspec.Struct, frozen=True):
+    """The part of a group in plan.json that a report needs."""
+
+    name: str
+    hosts: tuple[str, ...]
+
+
+class PlannedMetric(msgspec.Struct, frozen=True):
+    """The part of a metric definition in plan.json that a report needs."""
+
+    name: str
+
+
+class PlannedJob(msgspec.Struct, frozen=True):
+    """The part of plan.json that a report needs."""
+
+    groups: tuple[PlannedGroup, ...] = ()
+    completion_groups: tuple[str, ...] = ()
+    metric_definitions: tuple[PlannedMetric, ...] = ()
+
+
+def report(run: Run) -> Report:
+    """Reads a run and judges it.
+
+    Args:
+        run: the run; it may still be going on.
+
+    Raises:
+        OSError, msgspec.DecodeError: if its header cannot be read.
+    """
+    state = run.state()
+    metrics = run.metrics()
+    loaders = of_kind(metrics, LoaderSecond)
+    training = training_of(loaders)
+    now = time.time() if state.ended is None else state.ended
+    header = run.header
+    priced, unread = priced_job(run)
+    on = datetime.fromtimestamp(header.created, timezone.utc).date()
+    cost = None if priced is None else cost_of(state, priced, training, now=now, on=on, engine=header.engine)
+    plan = _plan(run)
+    unsearched: tuple[str, ...] = ()
+    if plan.metric_definitions:
+        unsearched = left_out(LogFollower(run.paths, Selector(None, None, "agent"), run.on_damage).poll(final=True))
+    found = judge(
+        header,
+        state,
+        plan,
+        training,
+        loaders,
+        of_kind(metrics, HostSecond),
+        of_kind(metrics, WorkerSecond),
+        of_kind(metrics, ServiceSecond),
+        of_kind(metrics, ValueSecond),
+        cost=cost,
+        damage=(*run.damage, *absent(run.paths, state)),
+        now=now,
+    )
+    first = (unread,) if unread else ()
+    return msgspec.structs.replace(found, notes=(*first, *found.notes, *unsearched), unread=unread)
+
+
+def _plan(run: Run) -> PlannedJob:
+    """Reads the part of plan.json that a report needs; an empty one when it cannot be read."""
+    try:
+        return read_plan(run.paths, PlannedJob)
+    except (OSError, msgspec.DecodeError):  # `priced_job` tells it
+        return PlannedJob()
+
+
+def judge(
+    header: RunHeader,
+    state: RunState,
+    plan: PlannedJob,
+    training: Training | None,
+    loaders: Mapping[Stream, Sequence[LoaderSecond]],
+    hosts: Mapping[Stream, Sequence[HostSecond]],
+    workers: Mapping[Stream, Sequence[WorkerSecond]],
+    servers: Mapping[Stream, Sequence[ServiceSecond]],
+    values: Mapping[Stream, Sequence[ValueSecond]],
+    *,
+    cost: CostReport | None,
+    damage: Sequence[Damage],
+    now: float,
+) -> Report:
+    """Returns the report of a run, from values alone.
+
+    Args:
+        header: the run's header.
+        state: what its events say.
+        plan: its groups; may be empty.
+        training: the main loader; None without loader metrics.
+        loaders: metrics of all loaders, by rank.
+        hosts: metrics of the hosts.
+        workers: metrics of the data workers.
+        servers: metrics of the servers of tf.data.service.
+        values: what the metric definitions found, by host.
+        cost: what it costs.
+        damage: lines that could not be read.
+        now: seconds since the epoch; the end of a run that has ended.
+    """
+    window = None if training is None else training.window
+    notes = [str(one) for one in damage]
+    if window is None:
+        window = _run_window(state, plan)
+        notes.append(
+            "the main loader has no record after its warm-up: CPU % covers the programs' whole time"
+            if training is not None
+            else "no loader metrics: wrap the training loader with headrace.track, or use headrace.feed.DataLoader"
+        )
+    if state.degraded:
+        notes.append(f"degraded: {losses(state.lost)} while the job went on")
+    if not state.finished:
+        notes.append("the run is still going on: the figures are of now")
+    groups = _groups(plan, state, hosts, window)
+    found_workers = workers_reports(workers, window)
+    ranks = {} if training is None else training.ranks
+    beside = training is not None and made_beside(training.name, ranks, workers, servers, window)
+    return Report(
+        job_name=header.job_name,
+        run_id=header.run_id,
+        engine=header.engine,
+        headrace_version=header.headrace_version,
+        created=header.created,
+        started=state.started,
+        ended=state.ended,
+        status=state.status,
+        cause=state.cause,
+        degraded=state.degraded,
+        verdict=with_warm_up(
+            verdict(
+                VerdictInputs(
+                    ranks=rank_times(ranks),
+                    supply=supply_of(found_workers, "" if training is None else training.name),
+                    beside=beside_of(ranks, groups) if beside else None,
+                    usage=_usage(groups),
+                    silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
+                    window=window,
+                    servers=any(servers.values()),
+                )
+            ),
+            long_warm_up(ranks),
+        ),
+        time_to_train=time_to_train(state, plan),
+        training=None if training is None else training.report,
+        loaders=tuple(
+            loader_report(name, {stream: records})
+            for name, ranks in by_loader(loaders).items()
+            for stream, records in ranks.items()
+        ),
+        workers=found_workers,
+        servers=server_reports(servers),
+        groups=groups,
+        programs=tuple(_program(program) for program in state.programs),
+        values=value_reports((each.name for each in plan.metric_definitions), values),
+        cost=cost,
+        notes=tuple(notes),
+        formulas=FORMULAS,
+    )
+
+
+def completion_programs(state: RunState, plan: PlannedJob) -> list[Program]:
+    """Returns the programs whose success is the job's: the ranks of the completion groups."""
+    ranks = [program for program in state.programs if program.stream.name.isdecimal()]
+    wanted = set(plan.completion_groups)
+    return [program for program in ranks if not wanted or program.stream.group in wanted]
+
+
+def time_to_train(state: RunState, plan: PlannedJob) -> Figure:
+    """Returns the seconds from job_started to the exit of the last completion program."""
+    if not state.finished:
+        return missing("time_to_train", "s", "the run is still going on")
+    if state.status is not Status.COMPLETED:
+        return missing("time_to_train", "s", f"the run did not complete: {state.status.value}")
+    window = _run_window(state, plan)
+    if window is None:
+        return missing("time_to_train", "s", "the events of the start or of the exits are missing")
+    return Figure("time_to_train", "s", window.seconds, window)
+
+
+def _run_window(state: RunState, plan: PlannedJob) -> Window | None:
+    exits = [program.ended for program in completion_programs(state, plan)]
+    ended = [t for t in exits if t is not None]
+    if state.started is None or not ended or len(ended) < len(exits):
+        return None
+    return Window(state.started, max(ended))
+
+
+def _groups(
+    plan: PlannedJob,
+    state: RunState,
+    hosts: Mapping[Stream, Sequence[HostSecond]],
+    window: Window | None,
+) -> tuple[GroupReport, ...]:
+    members: dict[str, list[str]] = {group.name: list(group.hosts) for group in plan.groups}
+    if not members:
+        for stream in sorted({*hosts, *(program.stream for program in state.programs)}):
+            known = members.setdefault(stream.group, [])
+            if stream.host not in known:
+                known.append(stream.host)
+    return tuple(
+        group_report(name, names, {s: found for s, found in hosts.items() if s.group == name and found}, window)
+        for name, names in members.items()
+    )
+
+
+def _usage(groups: Sequence[GroupReport]) -> Usage:
+    """Returns how busy all GPUs, and the CPUs of the busiest group, looked."""
+    gpus = [
+        (len(host.gpus), host.gpu_use.value)
+        for group in groups
+        for host in group.by_host
+        if host.gpu_use.value is not None
+    ]
+    known = {group.name: group.cpu.value for group in groups if group.cpu.value is not None}
+    busiest = max(known, key=lambda name: known[name], default="")
+    use = sum(count * value for count, value in gpus) / sum(count for count, _ in gpus) if gpus else None
+    return Usage(use, known.get(busiest), busiest)
+
+
+def _program(program: Program) -> ProgramReport:
+    known = program.started is not None and program.ended is not None
+    return ProgramReport(
+        group=program.stream.group,
+        host=program.stream.host,
+        stream=program.stream.name,
+        exit_code=program.exit_code,
+        signal=program.signal,
+        stopped=program.stopped,
+        seconds=(program.ended or 0.0) - (program.started or 0.0) if known else None,
+    )

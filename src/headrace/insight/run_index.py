@@ -1,0 +1,303 @@
+"""What the page knows of the runs: read once, then only what is new. Several requests may ask at the same time.
+
+A `RunIndex` follows the files of one run; a `Library` holds those that were asked for last. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from headrace import insight
+from headrace.errors import RunNotFound, UsageError
+from headrace.insight.figures.missing_files import absent, why_unread
+from headrace.insight.reports.timeline import Timeline, timeline
+from headrace.insight.timeseries import charts
+from headrace.insight.timeseries.buckets import Grid
+from headrace.insight.timeseries.chart_data import Metrics
+from headrace.insight.timeseries.columns import Columns
+from headrace.runs import (
+    Damage,
+    EventFollower,
+    MetricFollower,
+    Run,
+    RunHeader,
+    RunPaths,
+    RunState,
+    list_runs,
+    read_header,
+    runs_dir,
+    state_of,
+)
+from headrace.runs.events import RunFinished
+from headrace.runs.run_listing import GroupLine, RunLine, line_of, planned_groups
+from headrace.runs.store import find_run, unreadable_headers
+
+HELD_RUNS = 256
+"""Runs whose events are held; the metrics of the last `HELD_METRICS` of them."""
+HELD_METRICS = 6
+MOST_SECONDS = 1e15
+SINCE = "times are seconds since the epoch"
+_PATIENCE = 5.0  # a report of a run that grows is used again for so many times what it took to make
+
+
+class Version(NamedTuple):
+    """How far a run's files were read. Equal versions look alike.
+
+    Attributes:
+        events, metrics: records.
+        logs: bytes of all logs.
+        finished: nothing more will happen.
+    """
+
+    events: int
+    metrics: int
+    logs: int
+    finished: bool
+
+    def __str__(self) -> str:
+        return f"{self.events}-{self.metrics}-{self.logs}-{int(self.finished)}"
+
+
+class RunIndex:
+    """One run, read as far as its files go.
+
+    Args:
+        paths: the run's directory.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
+        self._run = Run(paths)
+        self._lock = threading.RLock()
+        self._events = EventFollower(paths, self._run.on_damage)
+        self._metrics = MetricFollower(paths, self._run.on_damage)
+        self._columns = Columns()
+        self._facts: tuple[object, RunHeader, tuple[GroupLine, ...]] | None = None
+        self._word = False
+        self._state: tuple[tuple[int, bool], RunState] | None = None
+        self._report_lock = threading.Lock()
+        self._report: tuple[object, float, float, insight.Report] | None = None
+
+    def forget_metrics(self) -> None:
+        """Gives back the memory of the metrics; they are read again when they are asked for."""
+        with self._lock:
+            self._metrics = MetricFollower(self.paths, self._run.on_damage)
+            self._columns = Columns()
+
+    def state(self) -> RunState:
+        """Returns what its events say by now."""
+        with self._lock:
+            # With a last word it does not matter who lives; else ask before the events are read, see `state_of`.
+            supervised = True if self._word else self._run.supervised
+            if self._events.poll():
+                self._word = any(isinstance(event, RunFinished) for event in self._events.events)
+            seen = (len(self._events.events), supervised)
+            if self._state is None or self._state[0] != seen:
+                self._state = (seen, state_of(self._events.events, supervised))
+            return self._state[1]
+
+    def line(self, now: float) -> RunLine:
+        """Returns its line in a list. Raises OSError or msgspec.DecodeError when its header cannot be read."""
+        with self._lock:
+            stamps = (_stamp(self.paths.header), _stamp(self.paths.plan))
+            if self._facts is None or self._facts[0] != stamps:
+                self._facts = (stamps, read_header(self.paths), planned_groups(self.paths))
+            return line_of(self._facts[1], self.state(), self._facts[2], now)
+
+    def timeline(self, now: float) -> Timeline:
+        """Returns its lanes and events; a run with a damaged header has them, too."""
+        with self._lock:
+            state = self.state()
+            events = self._events.events
+            return timeline(
+                self.paths.id, self._created(), events, state, planned_groups(self.paths), now, self.damage()
+            )
+
+    def metrics(self, start: float | None, end: float | None, points: int) -> Metrics:
+        """Returns its charts over a stretch of time; None for its beginning and its end.
+
+        Args:
+            start, end: seconds since the epoch.
+            points: buckets, at most.
+
+        Raises:
+            UsageError: if that is no stretch of time.
+        """
+        for name, value in (("start", start), ("end", end)):
+            if value is not None and not abs(value) < MOST_SECONDS:  # NaN, too
+                raise UsageError(f"{name} is {value:g}, which is no time", hint=SINCE)
+        if start is not None and end is not None and start > end:
+            raise UsageError(f"start ({start:.10g}) is after end ({end:.10g})", hint=SINCE)
+        with self._lock:
+            state = self.state()
+            self._columns.take(self._metrics.poll())
+            columns = self._columns
+            first = min(self._created(), columns.first) if columns.records else self._created()
+            last = state.ended if state.ended is not None else max(first, columns.last if columns.records else first)
+            begin = first if start is None else start
+            stop = max(begin, last if end is None else end)
+            found = charts.metrics(self.paths.id, columns, Grid.over(begin, stop, points), stop)
+            return msgspec.structs.replace(found, damage=tuple(self.damage()))
+
+    def report(self) -> insight.Report:
+        """Returns its report, made anew when its files have changed, but a growing run's not all the time.
+
+        Raises:
+            OSError, msgspec.DecodeError: its header cannot be read.
+        """
+        with self._report_lock:
+            stamp = fingerprint(self.paths)
+            now = time.monotonic()
+            if self._report is not None:
+                known, made, took, found = self._report
+                if known == stamp or (self._still_same(found) and now - made < _PATIENCE * took):
+                    return found
+            found = insight.report(Run(self.paths))
+            self._report = (stamp, time.monotonic(), time.monotonic() - now, found)
+            return found
+
+    def _still_same(self, found: insight.Report) -> bool:
+        return found.status is self.state().status
+
+    def damage(self) -> list[Damage]:
+        """Returns what of its files cannot be read or is not there, the header included."""
+        lost = [*self._run.damage, *absent(self.paths, self.state())]
+        try:
+            read_header(self.paths)
+        except (OSError, msgspec.DecodeError) as error:
+            return [Damage(str(self.paths.header), 0, f"cannot be read: {why_unread(error)}"), *lost]
+        return lost
+
+    def version(self) -> Version:
+        """Returns how far its files go by now."""
+        with self._lock:
+            state = self.state()
+            self._columns.take(self._metrics.poll())
+            return Version(len(self._events.events), self._columns.records, log_bytes(self.paths), state.finished)
+
+    def _created(self) -> float:
+        try:
+            return read_header(self.paths).created
+        except (OSError, msgspec.DecodeError):
+            events = self._events.events
+            if events:
+                return events[0].t
+            return self._columns.first if not math.isnan(self._columns.first) else self.paths.root.stat().st_mtime
+
+
+class Library:
+    """The runs of this machine.
+
+    Args:
+        runs: their directory; that of the user if None.
+    """
+
+    def __init__(self, runs: Path | None = None) -> None:
+        self._runs = runs
+        self._lock = threading.Lock()
+        self._held: OrderedDict[str, RunIndex] = OrderedDict()
+        self._with_metrics: OrderedDict[str, RunIndex] = OrderedDict()
+
+    def open(self, name_or_id: str, metrics: bool = False) -> RunIndex:
+        """Returns the run of that id, or the newest run of the job of that name.
+
+        Args:
+            name_or_id: which.
+            metrics: its metrics will be asked for; those of the runs asked for longest ago are forgotten.
+
+        Raises:
+            RunNotFound: if there is none.
+        """
+        try:
+            return self._index(find_run(name_or_id, self._runs), metrics)
+        except RunNotFound:
+            # Without its header a directory is no run for the commands; the page shows what can be read of it.
+            if name_or_id not in self._names():
+                raise
+            return self._index(RunPaths(self._parent / name_or_id), metrics)
+
+    @property
+    def _parent(self) -> Path:
+        return runs_dir() if self._runs is None else self._runs
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(self._parent) if entry.is_dir() and entry.name[0] != ".")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _index(self, paths: RunPaths, metrics: bool = False) -> RunIndex:
+        with self._lock:
+            index = self._held.get(paths.id)
+            if index is None:
+                index = self._held[paths.id] = RunIndex(paths)
+            self._held.move_to_end(paths.id)
+            while len(self._held) > HELD_RUNS:
+                self._held.popitem(last=False)
+            if metrics:
+                self._with_metrics[paths.id] = index
+                self._with_metrics.move_to_end(paths.id)
+            old = []
+            while len(self._with_metrics) > HELD_METRICS:
+                old.append(self._with_metrics.popitem(last=False)[1])
+        for each in old:
+            each.forget_metrics()
+        return index
+
+    def lines(self, now: float) -> list[RunLine]:
+        """Returns all runs, oldest first, as `headrace ps --all` does; those without a readable header are left out."""
+        found = []
+        for run in list_runs(self._runs):
+            try:
+                found.append(self._index(run.paths).line(now))
+            except (OSError, msgspec.DecodeError):  # it was removed, or damaged, a moment ago; see `unreadable`
+                continue
+        return found
+
+    def unreadable(self) -> list[Damage]:
+        """Returns the directories among the runs whose header is missing or damaged."""
+        return unreadable_headers(self._parent)
+
+
+def fingerprint(paths: RunPaths) -> tuple[tuple[str, int, int], ...]:
+    """Returns (path, size, mtime) of every file that a report is made of."""
+    return tuple(
+        (entry.path, stat.st_size, stat.st_mtime_ns)
+        for folder in ("events", "metrics")
+        for entry, stat in _files(paths.root / folder)
+    ) + tuple((str(path), *_stamp(path)) for path in (paths.header, paths.plan))
+
+
+def log_bytes(paths: RunPaths) -> int:
+    """Returns the bytes of all logs of a run."""
+    return sum(stat.st_size for _, stat in _files(paths.root / "logs"))
+
+
+def _files(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
+    """Lists the files of a tree; what goes away meanwhile is left out."""
+    found: list[tuple[os.DirEntry[str], os.stat_result]] = []
+    try:
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                found += _files(Path(entry.path))
+            else:
+                found.append((entry, entry.stat(follow_symlinks=False)))
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    return found
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        stat = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return (-1, 0)
+    return (stat.st_size, stat.st_mtime_ns)

@@ -1,0 +1,1 @@
+"""What holds a run back: nine rules over measured evidence."""

@@ -1,0 +1,298 @@
+"""What a verdict rests on: the waits of ranks and data workers, how busy devices looked, and how long nothing moved.
+
+The values have no opinion; `headrace.insight.verdicts.decide` has. The functions take them out of a run's records.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.insight.figures.data_workers import Workers, WorkersReport
+from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window
+from headrace.insight.figures.instance_groups import GroupReport
+from headrace.insight.verdicts.thresholds import CROWDED, RESTING
+from headrace.runs import Cause, LoaderSecond, Program, ServiceSecond, Status, Stream
+
+STALL_CAUSE = "stalled:"
+"""How the reason of a run begins that `stall_after` has ended."""
+STALL_WAITS = f"; {STALL_CAUSE}"
+"""What is in the reason of a run that was ended because it waited for a server of tf.data.service: first its death."""
+
+
+class RankTimes(msgspec.Struct, frozen=True):
+    """Where one rank's time went: its loader's records without the warm-up, one value a record, seconds.
+
+    Attributes:
+        place: ``group/host[rank]``.
+        host: ``group/host``.
+        steps: steps that ended in each record.
+        step, wait: how long they lasted, and how much of it was spent in `next()`.
+        h2d, compute: host-to-device copies and device time of each record; empty where nobody measured them.
+    """
+
+    place: str
+    host: str
+    steps: tuple[float, ...]
+    step: tuple[float, ...]
+    wait: tuple[float, ...]
+    h2d: tuple[float, ...] = ()
+    compute: tuple[float, ...] = ()
+
+    def compute_time(self, *, measured: bool) -> float | None:
+        """Returns the seconds of computing in a step; None without steps.
+
+        Args:
+            measured: device time; else what wait and h2d leave of the step.
+        """
+        total = sum(self.steps)
+        if not total:
+            return None
+        return (sum(self.compute) if measured else sum(self.step) - sum(self.wait) - sum(self.h2d)) / total
+
+
+class Supply(msgspec.Struct, frozen=True):
+    """What the data workers did in the window, % of their executors' time.
+
+    Attributes:
+        produce: made samples.
+        blocked: had work, but no room for the result.
+        idle: had no work.
+        link: % of the time in which their connections were sending; None for workers on the trainer's own host.
+    """
+
+    produce: float
+    blocked: float
+    idle: float
+    link: float | None = None
+
+    @property
+    def spare(self) -> float:
+        """% of executor time that was not needed."""
+        return self.blocked + self.idle
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """Batches are made on the ranks' own hosts, by a loader that does not tell what that costs.
+
+    Attributes:
+        cpu: use of its own cores of the busiest of these hosts, %; None if that of one of them was not measured.
+        host: ``group/host``: that host; or the one that was not measured, or that was short of cores.
+        short: it was: see `short_of_cores`.
+        resting: the ranks of all these hosts compute on CPUs and used next to none of them: see `resting`.
+    """
+
+    cpu: float | None
+    host: str = ""
+    short: bool = False
+    resting: bool = False
+
+    @property
+    def spare(self) -> bool:
+        """Whether the cores had clearly time to spare, so that making batches took none from the ranks."""
+        return self.cpu is not None and self.cpu < CROWDED and not self.short
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """How busy devices looked; used only where no waits are known.
+
+    Attributes:
+        gpu: mean use of the GPUs, %; None without one.
+        cpu: use of the busiest group's own cores, %; None if unknown.
+        cpu_of: that group.
+    """
+
+    gpu: float | None
+    cpu: float | None
+    cpu_of: str = ""
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """How long no step has ended, of a run that goes on or that was ended because it stood still.
+
+    Attributes:
+        seconds: since the last step; None if no step was ever seen.
+        longest_step: seconds.
+        cause: why the run was ended as stalled, empty if it was not.
+        missing: ``group/host[stream]`` of the server of tf.data.service that it waited for; empty without one.
+        rank: the quietest rank.
+    """
+
+    seconds: float | None
+    longest_step: float = 0.0
+    cause: str = ""
+    rank: str = ""
+    missing: str = ""
+
+
+class VerdictInputs(msgspec.Struct, frozen=True):
+    """All that a verdict rests on.
+
+    Attributes:
+        ranks: times of the main loader's ranks, warm-up excluded.
+        supply: what its data workers did, all together; None if unknown.
+        usage: how busy GPUs and CPUs were.
+        silence: None for a run that has ended by itself.
+        window: where all this was measured.
+        beside: batches are made beside the ranks, nobody knows at what cost; None if they are not.
+        servers: tf.data.service had servers, whose CPU time was measured.
+    """
+
+    ranks: tuple[RankTimes, ...] = ()
+    supply: Supply | None = None
+    usage: Usage | None = None
+    silence: Silence | None = None
+    window: Window | None = None
+    beside: Beside | None = None
+    servers: bool = False
+
+
+def rank_times(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[RankTimes, ...]:
+    """Returns the times of one loader's ranks without their warm-up."""
+    return tuple(_times(stream, records[WARM_UP_RECORDS:]) for stream, records in ranks.items())
+
+
+def _times(stream: Stream, records: Sequence[LoaderSecond]) -> RankTimes:
+    h2d = [second.h2d for second in records if second.h2d is not None]
+    compute = [second.compute for second in records if second.compute is not None]
+    return RankTimes(
+        place=str(stream),
+        host=f"{stream.group}/{stream.host}",
+        steps=tuple(second.steps for second in records),
+        step=tuple(second.step for second in records),
+        wait=tuple(second.wait for second in records),
+        h2d=tuple(h2d) if len(h2d) == len(records) else (),
+        compute=tuple(compute) if len(compute) == len(records) else (),
+    )
+
+
+def supply_of(workers: Sequence[WorkersReport], loader: str) -> Supply | None:
+    """Returns what the data workers of a loader did, each group by its executors; None when they told nothing.
+
+    Args:
+        workers: the data workers of every group.
+        loader: name of the loader whose local workers count; feed servers always do.
+    """
+    told = [one for one in workers if one.loader in ("", loader) and one.produce.value is not None]
+    if not told:
+        return None
+    produce, blocked, idle = (
+        _mean([(one.executors, getattr(one, name)) for one in told]) or 0.0 for name in ("produce", "blocked", "idle")
+    )
+    return Supply(produce, blocked, idle, _mean([(one.executors, one.link) for one in told]))
+
+
+def made_beside(
+    loader: str,
+    ranks: Mapping[Stream, Sequence[LoaderSecond]],
+    workers: Workers,
+    servers: Mapping[Stream, Sequence[ServiceSecond]],
+    window: Window | None,
+) -> bool:
+    """Returns whether a loader makes its batches on the ranks' own hosts and does not tell what that costs.
+
+    headrace's loader counts its queue, its data workers what they made, and a server of tf.data.service its pipelines;
+    of these, those that run on a host that trains are niced: the ranks keep their cores. Any other loader works in
+    threads or processes of the ranks.
+
+    Args:
+        loader: its name.
+        ranks: its records.
+        workers: metrics of the data workers.
+        servers: metrics of the servers of tf.data.service.
+        window: the training window; None if there is none.
+    """
+    if window is None or any(second.queue is not None for records in ranks.values() for second in records):
+        return False
+    made = any(
+        second.samples and second.loader in ("", loader) and window.start < second.t <= window.end
+        for records in workers.values()
+        for second in records
+    )
+    served = any(
+        second.role == "worker" and second.tasks != 0 and window.start < second.t <= window.end
+        for records in servers.values()
+        for second in records
+    )
+    return not made and not served
+
+
+def beside_of(ranks: Mapping[Stream, Sequence[LoaderSecond]], groups: Sequence[GroupReport]) -> Beside:
+    """Returns how busy the hosts are on which a loader makes its batches beside the ranks.
+
+    Args:
+        ranks: its records.
+        groups: every group with its hosts.
+    """
+    hosts = {f"{host.group}/{host.host}": host for group in groups for host in group.by_host}
+    found = []
+    for name, count in sorted(Counter(f"{stream.group}/{stream.host}" for stream in ranks).items()):
+        host = hosts.get(name)
+        if host is None or host.cpu.value is None or host.cores is None:
+            return Beside(None, name)
+        used = host.cpu.value / 100 * host.cores
+        gpus = bool(host.gpus)
+        rests = resting(used, host.cores, count, gpus=gpus)
+        found.append(Beside(host.cpu.value, name, short_of_cores(used, host.cores, count, gpus=gpus), rests))
+    worst = max(found, key=lambda one: (one.short, one.cpu or 0.0), default=Beside(None))
+    return msgspec.structs.replace(worst, resting=bool(found) and all(one.resting for one in found))
+
+
+def short_of_cores(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:
+    """Returns whether ranks that compute on CPUs did not have a core each for most of the time.
+
+    Then other programs had the cores, and low use of a host's cores does not mean that they were free.
+
+    Args:
+        used: CPU seconds a second of all processes of a host.
+        cores: of the host.
+        ranks: on the host; none of them waits.
+        gpus: the host has GPUs: ranks may wait for these and need no core meanwhile.
+    """
+    return not gpus and RESTING <= 100 * used / min(ranks, cores) < CROWDED
+
+
+def resting(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:
+    """Returns whether ranks neither compute on their host's CPUs nor would, if they were left more of them.
+
+    A program that computes on shared cores is given its part of them; one that uses next to nothing has no use for it.
+    The arguments are those of `short_of_cores`.
+    """
+    return not gpus and 100 * used / min(ranks, cores) < RESTING
+
+
+def _mean(figures: Sequence[tuple[int, Figure]]) -> float | None:
+    """Returns the mean of the figures that have a value, weighted; None when none has."""
+    known = [(max(1, weight), figure.value) for weight, figure in figures if figure.value is not None]
+    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known) if known else None
+
+
+def silence_of(
+    status: Status,
+    cause: Cause | None,
+    programs: Sequence[Program],
+    loaders: Mapping[Stream, Sequence[LoaderSecond]],
+    now: float,
+) -> Silence | None:
+    """Returns how long a run has been without a step; None for one that has ended by itself or that nears its end.
+
+    Args:
+        status, cause: of the run.
+        programs: those of the completion groups.
+        loaders: metrics of every loader: a step of any of them is a sign of life.
+        now: seconds since the epoch; the end of a run that has ended.
+    """
+    records = {stream: found for stream, found in loaders.items() if found}
+    last = {stream: found[-1].t for stream, found in records.items()}
+    longest = max((second.step_max for found in records.values() for second in found), default=0.0)
+    seconds = max(0.0, now - max(last.values())) if last else None
+    if cause is not None and (cause.reason.startswith(STALL_CAUSE) or STALL_WAITS in cause.reason):
+        place = str(Stream(cause.group, cause.host, str(cause.stream))) if cause.host else ""
+        waits = STALL_WAITS in cause.reason
+        rank, server = ("", place) if waits else (place, "")
+        return Silence(seconds, longest, cause.reason, rank, server)
+    if status is not Status.IN_PROGRESS or not any(program.ended is None for program in programs):
+        return None
+    return Silence(seconds, longest, rank=str(min(last, key=lambda stream: last[stream])) if last else "")

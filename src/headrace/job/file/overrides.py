@@ -1,0 +1,132 @@
+"""``--set a.b.c=value``: values that replace those of the job file.
+
+A path is keys and list indices: ``hyperparameters.epochs``, ``instance_groups[0].count`` or
+``instance_groups.0.count``; a key with a dot in it goes in quotes: ``inputs."my.data".path``. The value is YAML. An
+empty value, or ``null``, takes a top-level key out; a variable of ``environment`` takes the text as it is. Whether a
+path is known is decided by the rules that also check the file.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.job.file.yaml_document import read_value
+from headrace.job.model.fields import JobFields
+from headrace.job.problems.finding import Finding, Path
+from headrace.job.problems.pydantic_errors import known_keys
+
+_STEP = re.compile(r'(?:^|\.)(?:"([^"]*)"|([^."\[\]]+))|\[([0-9]+)\]')
+
+
+@dataclass
+class Overridden:
+    """Plain data after all overrides.
+
+    Attributes:
+        data: the job.
+        texts: the ``--set`` text of every value that one wrote.
+        findings: overrides that could not be applied.
+    """
+
+    data: dict[str, object]
+    texts: dict[Path, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def apply(data: Mapping[str, object], overrides: Iterable[str]) -> Overridden:
+    """Applies overrides, in their order; a later one wins. `data` itself is not changed."""
+    result = Overridden(copy.deepcopy(dict(data)))
+    for text in overrides:
+        path: Path = ()
+        try:
+            path = parse_path(text)
+            _set(result, path, _value(path, text), text)
+        except ValueError as error:
+            place = path or ("--set",)
+            result.texts[place] = text
+            result.findings.append(Finding(place, str(error)))
+    return result
+
+
+def parse_path(text: str) -> Path:
+    """Reads the path of an override; a number in brackets is an index.
+
+    Raises:
+        ValueError: not of the form ``path=value``.
+    """
+    name, equals, _ = text.partition("=")
+    path: list[str | int] = []
+    position = 0
+    while position < len(name):
+        step = _STEP.match(name, position)
+        if not step or (position == 0 and name[0] in ".["):
+            path.clear()
+            break
+        path.append(int(step[3]) if step[3] is not None else step[1] if step[1] is not None else step[2])
+        position = step.end()
+    if not equals or not path:
+        raise ValueError("must be a path and a value, such as hyperparameters.epochs=3")
+    return tuple(path)
+
+
+def _value(path: Path, text: str) -> object:
+    written = text.partition("=")[2]
+    try:
+        value = read_value(written)
+    except ValueError as error:
+        raise ValueError(f"the value is not YAML: {error}") from None
+    if path[0] == "environment" and len(path) == 2 and not isinstance(value, (str, dict, list)):
+        return written  # variables are text, and a shell takes quotes away
+    return value
+
+
+def _set(result: Overridden, path: Path, value: object, text: str) -> None:
+    parent: dict[str, object] | list[object] = result.data
+    done: list[str | int] = []
+    for position, step in enumerate(path):
+        last = position == len(path) - 1
+        if isinstance(parent, list):
+            index = _index(parent, step)
+            done.append(index)
+            child = value if last else _container(parent[index], tuple(done))
+            parent[index] = child
+        else:
+            key = _spelling(parent, tuple(done), str(step))
+            done.append(key)
+            if parent.get(key) is None:
+                result.texts[tuple(done)] = text
+            child = value if last else _container(parent.get(key), tuple(done))
+            parent[key] = child
+        if isinstance(child, (dict, list)):
+            parent = child
+    final = tuple(done)
+    # What an earlier override wrote below this place is gone.
+    result.texts = {old: said for old, said in result.texts.items() if old[: len(final)] != final} | {final: text}
+
+
+def _container(value: object, path: Path) -> dict[str, object] | list[object]:
+    if value is None:
+        return {}
+    if isinstance(value, (dict, list)):
+        return value
+    if len(path) == 2 and path[0] == "inputs" and isinstance(value, str):
+        return {"path": value}  # a channel that is a bare path
+    raise ValueError("has no keys or items: it is one value")
+
+
+def _index(items: list[object], step: str | int) -> int:
+    if isinstance(step, str) and not step.isdecimal():
+        raise ValueError(f"a list has indices, not the key {step!r}")
+    if int(step) >= len(items):
+        raise ValueError(f"has no item {step}; there are {len(items)}, counted from 0")
+    return int(step)
+
+
+def _spelling(parent: Mapping[str, object], path: Path, key: str) -> str:
+    """Returns the other name of a key when the file uses that one: count for instance_count."""
+    names = known_keys(path, JobFields)
+    same = (name for name, field_name in names.items() if key in names and field_name == names[key] and name in parent)
+    return key if key in parent else next(same, key)

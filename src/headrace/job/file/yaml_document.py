@@ -1,0 +1,247 @@
+"""The text of a job file: YAML in, plain data and the line of every value out; and back.
+
+The dialect is YAML 1.2's core: ``true`` and ``false`` are the only booleans, ``1e-3`` is a number, ``on`` and
+``12:30`` are text. A key is always text. Anchors and aliases work; tags of other kinds, merge keys and keys that come
+twice are refused. Nothing in a file can run code or use memory beyond its size times a small factor.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from headrace.job.problems.finding import Finding, Path
+
+MAX_BYTES = 4_000_000
+"""A larger file is not read. The largest request that the service takes has less than 1 MB."""
+
+_MAX_VALUES = 100_000
+_MAX_NODES = 2 * _MAX_VALUES + 1_000  # keys and values that are written; aliases come on top
+_TOO_MANY = f"must hold at most {_MAX_VALUES} values"
+_TAG = "tag:yaml.org,2002:"
+_RESOLVERS = (
+    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("bool", r"true|True|TRUE|false|False|FALSE", tuple("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", tuple("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        tuple("-+.0123456789"),
+    ),
+)
+
+
+# Python and JSON allow these in a string as they are. YAML does not, or takes them for the end of a line.
+_AWKWARD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {}  # noqa: RUF012  # PyYAML's own way to begin without YAML 1.1's
+    nodes = 0
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        self.nodes += 1
+        if self.nodes > _MAX_NODES:
+            raise _TooManyValues
+        return super().compose_node(parent, index)
+
+
+class _TooManyValues(Exception):
+    """Ends the reading of a file that holds more than any job."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever YAML 1.1 or 1.2 would not read as text."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _represent_text(dumper: _Dumper, text: str) -> ScalarNode:
+    return dumper.represent_scalar(_TAG + "str", text, style='"' if _AWKWARD.search(text) else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+for _name, _pattern, _first in _RESOLVERS:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), list(_first))
+
+
+@dataclass
+class Document:
+    """A job file that was read.
+
+    Attributes:
+        data: plain values; empty when the file holds no mapping.
+        lines: line (1-based) of every value.
+        findings: what is wrong with the text itself.
+    """
+
+    data: dict[str, object] = field(default_factory=dict)
+    lines: dict[Path, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def read(text: str) -> Document:
+    """Reads a job file. Never raises: what is wrong is in the document's findings."""
+    document = Document()
+    try:
+        root = _compose(text)
+        if root is None:
+            document.findings.append(Finding((), "is empty"))
+        elif not isinstance(root, MappingNode):
+            document.lines[()] = root.start_mark.line + 1
+            document.findings.append(Finding((), "must be a mapping of keys to values"))
+        else:
+            value = _Builder(document).build(root, (), root.start_mark.line + 1)
+            document.data = value if isinstance(value, dict) else {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        document.lines[()] = mark.line + 1 if mark else 1
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        document.findings.append(Finding(("YAML",), what))
+    except yaml.reader.ReaderError as error:
+        document.lines[()] = text.count("\n", 0, error.position) + 1
+        document.findings.append(Finding(("YAML",), "must hold no control characters", f"{error.character!r}"))
+    except RecursionError:
+        document.findings.append(Finding((), "is nested too deeply"))
+    except _TooManyValues:
+        document.findings.append(Finding((), _TOO_MANY))
+    return document
+
+
+def read_value(text: str) -> object:
+    """Reads one value, as ``--set`` takes it.
+
+    Raises:
+        ValueError: no YAML value; the message says why.
+    """
+    document = Document()
+    try:
+        node = _compose(text)
+        value = None if node is None else _Builder(document).build(node, (), 1)
+    except _TooManyValues:
+        raise ValueError(_TOO_MANY) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
+        raise ValueError(str(problem)) from None
+    if document.findings:
+        raise ValueError(document.findings[0].message)
+    return value
+
+
+def write(data: Mapping[str, object]) -> str:
+    """Writes plain data as a job file, in its order."""
+    return yaml.dump(
+        dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=110
+    )
+
+
+def write_json(data: Mapping[str, object]) -> str:
+    """Writes plain data as JSON that `read` reads too."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    return _AWKWARD.sub(lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text) + "\n"
+
+
+def _compose(text: str) -> Node | None:
+    return yaml.compose(text, Loader=_Loader)
+
+
+class _Builder:
+    """Makes values of nodes, and notes lines and findings on the way."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._open: set[int] = set()
+        self._count = 0
+
+    def build(self, node: Node, path: Path, line: int) -> object:
+        self._document.lines[path] = line
+        self._count += 1
+        if id(node) in self._open:
+            self._refuse(path, "must not contain itself")
+            return None
+        if self._count > _MAX_VALUES:
+            if self._count == _MAX_VALUES + 1:
+                self._refuse((), _TOO_MANY)
+            return None
+        self._open.add(id(node))
+        try:
+            return self._value(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _value(self, node: Node, path: Path) -> object:
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        kind = "map" if isinstance(node, MappingNode) else "seq"
+        if node.tag != _TAG + kind:
+            self._refuse(path, f"has a tag that is not supported: {_shown_tag(node.tag)}")
+            return None
+        if isinstance(node, SequenceNode):
+            items: list[object] = []
+            for index, item in enumerate(node.value):
+                if self._count > _MAX_VALUES:
+                    break
+                items.append(self.build(item, (*path, index), item.start_mark.line + 1))
+            return items
+        return self._mapping(node.value, path)
+
+    def _mapping(self, pairs: list[tuple[Node, Node]], path: Path) -> dict[str, object]:
+        result: dict[str, object] = {}
+        for key_node, value_node in pairs:
+            if self._count > _MAX_VALUES:
+                break
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, ScalarNode):
+                self._document.lines.setdefault((*path, "?"), line)
+                self._refuse((*path, "?"), "keys must be text")
+                continue
+            key = key_node.value
+            here = (*path, key)
+            if key == "<<" and not key_node.style:
+                self._document.lines.setdefault(here, line)
+                self._refuse(here, "merge keys are not supported", "write the keys out")
+            elif key in result:
+                self._twice(here, line)
+            else:
+                result[key] = self.build(value_node, here, line)
+        return result
+
+    def _twice(self, path: Path, line: int) -> None:
+        message = f"is given twice: in line {self._document.lines[path]} and again here"
+        self._document.findings.append(Finding(path, message, hint="keep one of the two", line=line))
+
+    def _scalar(self, node: ScalarNode, path: Path) -> object:
+        kind, text = node.tag.removeprefix(_TAG), node.value
+        try:
+            if kind == "str":
+                return text
+            if kind == "null":
+                return None
+            if kind == "bool" and text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            if kind == "int":
+                return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+            if kind == "float":
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        except ValueError:
+            self._refuse(path, f"is no {kind} that can be read")
+            return None
+        self._refuse(path, f"has a tag that is not supported: {_shown_tag(node.tag)}")
+        return None
+
+    def _refuse(self, path: Path, message: str, hint: str = "") -> None:
+        self._document.findings.append(Finding(path, message, hint=hint))
+
+
+def _shown_tag(tag: str) -> str:
+    return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag

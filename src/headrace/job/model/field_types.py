@@ -1,0 +1,361 @@
+"""The values that a job is made of: each type checks itself and says what is allowed.
+
+Limits are those of the CreateTrainingJob request (botocore's service model), and of the machine where it has none.
+A number written as text, or the other way round, is refused: nothing is converted in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, JsonValue
+
+from headrace.catalog import instance_types, prices
+from headrace.catalog.bandwidth import parse_bandwidth
+from headrace.job.cpus import parse_cpu_set
+from headrace.job.problems.finding import broken, nearest, show
+
+RESERVED_HYPERPARAMETERS = "sagemaker_"
+THIS_MACHINE = ("local", "local_gpu")
+"""What SageMaker's local mode calls the instance type; not for jobs that run elsewhere."""
+RESERVED_CHANNEL = "headrace"
+MAX_RUN_LIMIT = 28 * 24 * 3600
+MAX_RUN_DEFAULT = 24 * 3600
+MAX_COST_LIMIT = 1e9
+
+_JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
+_VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
+_PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
+
+
+def json_form(value: object) -> str:
+    """Returns a hyperparameter as SageMaker carries it: JSON, whose length is limited.
+
+    Raises:
+        ValueError: not a finite number, string, true, false, null, list or mapping with string keys.
+    """
+    _refuse_non_json(value)
+    return json.dumps(value, allow_nan=False)
+
+
+def _refuse_non_json(value: object) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"keys must be strings, {show(key)} is not")
+            _refuse_non_json(item)
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_non_json(item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("numbers must be finite")
+    elif value is not None and not isinstance(value, (str, bool, int, float)):
+        raise ValueError(f"{type(value).__name__} is not allowed")
+    elif isinstance(value, str) and "\0" in value:
+        raise ValueError("text must not hold a NUL character")
+
+
+def text_of(value: object) -> str:
+    """Returns text as it is, and refuses anything else."""
+    if isinstance(value, str):
+        return value
+    hint = f'write it in quotes: "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    raise broken("must be a string", hint=hint)
+
+
+def sized(value: object, low: int, high: int) -> str:
+    """Returns text of `low` to `high` characters."""
+    text = text_of(value)
+    if not low <= len(text) <= high:
+        raise broken(f"must have {low} to {high} characters", seen=f"{len(text)} characters")
+    return text
+
+
+def one_line(value: object, low: int, high: int) -> str:
+    """Returns text of `low` to `high` characters without a line break."""
+    text = sized(value, low, high)
+    if "\n" in text or "\0" in text:
+        raise broken("must be one line, without NUL characters")
+    return text
+
+
+def _job_name(value: object) -> str:
+    text = text_of(value)
+    if not _JOB_NAME.fullmatch(text) or len(text) > 63:
+        raise broken("must be 1 to 63 letters, digits and hyphens, and start and end with a letter or digit")
+    return text
+
+
+def _group_name(value: object) -> str:
+    return one_line(value, 1, 64)
+
+
+def _channel_name(value: object) -> str:
+    text = sized(value, 1, 64)
+    if not _CHANNEL_NAME.fullmatch(text):
+        raise broken("a channel name must be letters, digits, dots, hyphens and underscores")
+    if text in (".", ".."):
+        raise broken("a channel name must be usable as the name of a folder")
+    if text.lower() == RESERVED_CHANNEL:
+        raise broken(f"the channel name {RESERVED_CHANNEL!r} is reserved", hint="choose another channel name")
+    return text
+
+
+def _hyperparameter_key(value: object) -> str:
+    text = one_line(value, 1, 256)
+    if text.startswith(RESERVED_HYPERPARAMETERS):
+        raise broken(f"names that start with {RESERVED_HYPERPARAMETERS!r} are reserved", hint="choose another name")
+    return text
+
+
+def _hyperparameter_value(value: object) -> object:
+    try:
+        as_json = json_form(value)
+        length = len(value) if isinstance(value, str) else len(as_json)
+    except RecursionError:
+        raise broken("is nested too deeply", seen="") from None
+    except ValueError as error:
+        raise broken(f"must be a scalar, a list or a mapping that JSON can hold: {error}") from None
+    if length > 2500:
+        raise broken(
+            "must have at most 2500 characters" + ("" if isinstance(value, str) else " as JSON"),
+            seen=f"{length} characters",
+        )
+    return value
+
+
+def _variable_name(value: object) -> str:
+    text = sized(value, 1, 512)
+    if not _VARIABLE.fullmatch(text):
+        raise broken("a variable name must be letters, digits and underscores, and not start with a digit")
+    return text
+
+
+def _variable_value(value: object) -> str:
+    return without_nul(sized(value, 0, 512))
+
+
+def _instance_type(value: object) -> str:
+    text = text_of(value)
+    if text in instance_types.KNOWN or text in THIS_MACHINE:
+        return text
+    rule = "must be an instance type of SageMaker training"
+    near = f"ml.{text}" if f"ml.{text}" in instance_types.KNOWN else nearest(text, instance_types.KNOWN)
+    raise broken(f"{rule}; did you mean {near!r}?" if near else f"{rule}, e.g. 'ml.c5.xlarge'")
+
+
+def whole(low: int, high: int | None = None, unit: str = "") -> Callable[[object], int]:
+    """Makes the check of a whole number from `low` to `high`."""
+    allowed = f"at least {low}" if high is None else f"{low} to {high}"
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise broken("must be a whole number")
+        if value < low or (high is not None and value > high):
+            raise broken(f"must be {allowed}{unit}", seen=show(value))
+        return value
+
+    return check
+
+
+def _stop_grace(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise broken("must be a number of seconds")
+    if not 0 <= value <= 3600:
+        raise broken("must be 0 to 3600 seconds")
+    return float(value)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise broken("must be a number of seconds")
+    if not 0 < value <= MAX_RUN_LIMIT:
+        raise broken(f"must be above 0 and at most {MAX_RUN_LIMIT} seconds (28 days)")
+    return float(value)
+
+
+def _amount(value: object) -> float:
+    """An amount of money: a number, or a number and the one currency that prices are in."""
+    number = value
+    if isinstance(value, str):
+        words = value.split()
+        if len(words) == 2 and words[1].isalpha() and words[1] != prices.CURRENCY:
+            hint = f"the prices are in {prices.CURRENCY}: convert it, and write max_cost: 25.00 {prices.CURRENCY}"
+            raise broken(f"must be in {prices.CURRENCY}", hint=hint)
+        if len(words) in (1, 2) and _AMOUNT.fullmatch(words[0]):
+            number = float(words[0])
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise broken(f"must be an amount such as 25 or '25.00 {prices.CURRENCY}'")
+    if not 0 < number <= MAX_COST_LIMIT:
+        raise broken(f"must be above 0 and at most {MAX_COST_LIMIT:g} {prices.CURRENCY}")
+    return float(number)
+
+
+def _region(value: object) -> str:
+    text = text_of(value)
+    if text not in prices.regions():
+        near = nearest(text, prices.regions())
+        hint = f"did you mean {near!r}?" if near else "headrace prices lists them"
+        raise broken("must be a region whose prices are known", hint=hint)
+    return text
+
+
+def without_nul(text: str) -> str:
+    """Returns text that a program can be given."""
+    if "\0" in text:
+        raise broken("must not hold a NUL character")
+    return text
+
+
+def _command(value: object) -> object:
+    items = _sequence(value)
+    if not 1 <= len(items) <= 200:
+        raise broken("must be a list of 1 to 200 texts: the program and its arguments", seen="")
+    if not items[0]:
+        raise broken("must begin with a program")
+    return items
+
+
+def _bandwidth(value: object) -> str:
+    text = text_of(value)
+    try:
+        parse_bandwidth(text)
+    except ValueError:
+        raise broken("must be a bandwidth such as '200mbit': a number and kbit, mbit or gbit, at least 8kbit") from None
+    return text
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise broken("must be true or false")
+    return value
+
+
+def _workers(value: object) -> object:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise broken("must be 'auto' or a whole number that is at least 1")
+    return value
+
+
+def _id_set(what: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        # YAML reads one id as a number.
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        try:
+            if not isinstance(text, str):
+                raise ValueError
+            parse_cpu_set(text)
+        except ValueError:
+            raise broken(f"must be {what} ids and ranges, such as '0-3,5'") from None
+        return text
+
+    return check
+
+
+def _cpu_share(value: object) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+        raise broken("must be a number above 0")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _address_prefix(value: object) -> str:
+    text = text_of(value)
+    if not _PREFIX.fullmatch(text):
+        raise broken("must be the first three octets of a loopback address, such as '127.0.1'")
+    return text
+
+
+def one_of(*allowed: str) -> Callable[[object], str]:
+    """Makes the check of a text that must be one of a few."""
+
+    def check(value: object) -> str:
+        text = text_of(value)
+        if text not in allowed:
+            near = nearest(text, allowed)
+            rule = f"must be {allowed[0]!r}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
+            raise broken(rule, hint=f"did you mean {near!r}?" if near else "")
+        return text
+
+    return check
+
+
+def _mapping(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise broken("must be a mapping of names to values")
+    return dict(value)
+
+
+def _sequence(value: object) -> tuple[object, ...]:
+    return as_tuple(value, "a list")
+
+
+def as_tuple(value: object, what: str) -> tuple[object, ...]:
+    """Returns the items of a list; anything else must be `what`, as the message says."""
+    if not isinstance(value, (list, tuple)):
+        raise broken(f"must be {what}")
+    return tuple(value)
+
+
+AsMapping = BeforeValidator(_mapping)
+AsList = BeforeValidator(_sequence)
+JobName = Annotated[str, BeforeValidator(_job_name)]
+GroupName = Annotated[str, BeforeValidator(_group_name)]
+GroupNames = Annotated[tuple[GroupName, ...], AsList]
+InstanceType = Annotated[str, BeforeValidator(_instance_type)]
+InstanceCount = Annotated[int, BeforeValidator(whole(1))]
+HyperparameterKey = Annotated[str, BeforeValidator(_hyperparameter_key)]
+HyperparameterValue = Annotated[JsonValue, BeforeValidator(_hyperparameter_value)]
+VariableName = Annotated[str, BeforeValidator(_variable_name)]
+VariableValue = Annotated[str, BeforeValidator(_variable_value)]
+ChannelName = Annotated[str, BeforeValidator(_channel_name)]
+ContentType = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 256))]
+AttributeNames = Annotated[tuple[Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 256))], ...], AsList]
+DataDistribution = Annotated[
+    Literal["FullyReplicated", "ShardedByS3Key"], BeforeValidator(one_of("FullyReplicated", "ShardedByS3Key"))
+]
+DataType = Annotated[
+    Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"],
+    BeforeValidator(one_of("S3Prefix", "ManifestFile", "AugmentedManifestFile")),
+]
+InputMode = Annotated[Literal["File", "FastFile", "Pipe"], BeforeValidator(one_of("File", "FastFile", "Pipe"))]
+Compression = Annotated[Literal["None", "Gzip"], BeforeValidator(one_of("None", "Gzip"))]
+RecordWrapping = Annotated[Literal["None", "RecordIO"], BeforeValidator(one_of("None", "RecordIO"))]
+Seed = Annotated[int, BeforeValidator(whole(-(2**63), 2**63 - 1))]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Processes = Annotated[int, BeforeValidator(whole(1))]
+Workers = Annotated[int | Literal["auto"], BeforeValidator(_workers)]
+Command = Annotated[
+    tuple[Annotated[str, BeforeValidator(lambda value: without_nul(sized(value, 0, 256)))], ...],
+    BeforeValidator(_command),
+]
+MpiOptions = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 2500))]
+TfWorkers = Annotated[int, BeforeValidator(whole(1, 64))]
+Attempts = Annotated[int, BeforeValidator(whole(1, 30))]
+Restarts = Annotated[int, BeforeValidator(whole(0, 1000))]
+Hosts = Annotated[int, BeforeValidator(whole(1, 254))]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+MaxWait = Annotated[int, BeforeValidator(whole(1))]
+MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds"))]
+MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
+Amount = Annotated[float, BeforeValidator(_amount)]
+Region = Annotated[str, BeforeValidator(_region)]
+StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
+CpuSet = Annotated[str, BeforeValidator(_id_set("CPU"))]
+GpuSet = Annotated[str, BeforeValidator(_id_set("GPU"))]
+CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
+RetryOn = Annotated[Literal["infrastructure", "any"], BeforeValidator(one_of("infrastructure", "any"))]
+Isolation = Annotated[Literal["auto", "none", "namespace"], BeforeValidator(one_of("auto", "none", "namespace"))]
+Limits = Annotated[Literal["auto", "none"], BeforeValidator(one_of("auto", "none"))]
+Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]
+AddressPrefix = Annotated[str, BeforeValidator(_address_prefix)]
+Port = Annotated[int, BeforeValidator(whole(1, 65535))]

@@ -1,0 +1,145 @@
+"""From pydantic's errors to findings: the user's own spelling, what is allowed, the nearest known key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import get_args, get_origin
+
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from headrace.job.problems.finding import RULE, Finding, Path, show, suggestion
+from headrace.job.problems.future_keys import elsewhere
+
+UNKNOWN = "unknown key"
+_UNKNOWN_KEYS = 100  # that are named
+_MESSAGES = {
+    "missing": "is required",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+}
+
+
+def examine(model: type[BaseModel], data: Mapping[str, object]) -> list[Finding]:
+    """Returns every value of `data` that does not fit the model."""
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        return list(explain(error, model, data))
+    return []
+
+
+def explain(error: ValidationError, model: type[BaseModel] | None = None, data: object = None) -> Iterator[Finding]:
+    """Yields one finding for each of pydantic's errors.
+
+    Args:
+        error: what validation raised.
+        model: the model that was validated, for the nearest known key; None means the one named by the error.
+        data: what was validated; a path ends where its values end.
+    """
+    unknown = 0
+    for details in error.errors(include_url=False):
+        unknown += details["type"] == "extra_forbidden"
+        if unknown > _UNKNOWN_KEYS and details["type"] == "extra_forbidden":
+            continue  # nobody reads on, and each takes time
+        inner = details.get("ctx", {}).get("error")
+        path = tuple(step for step in details["loc"] if step != "[key]")
+        if isinstance(inner, ValueError) and hasattr(inner, "findings"):
+            for finding in inner.findings:
+                full = _cut((*path, *finding.path), data)
+                is_unknown = finding.message == UNKNOWN and model
+                yield _unknown_key(full, model) if is_unknown else replace(finding, path=full)
+        else:
+            yield _finding(details, path if data is None else _cut(path, data), model)
+
+
+def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -> Finding:
+    context = details.get("ctx", {})
+    kind = details["type"]
+    if kind == RULE:
+        seen = show(details["input"]) if context["seen"] is None else context["seen"]
+        return Finding(path, context["message"], seen, context["hint"])
+    if kind == "extra_forbidden":
+        return _unknown_key(path, model) if model else Finding(path, UNKNOWN)
+    if kind == "missing":
+        return Finding(path, _MESSAGES[kind])
+    return Finding(path, _MESSAGES.get(kind, details["msg"]), show(details["input"]), _mapping_hint(path, kind, model))
+
+
+def _mapping_hint(path: Path, kind: str, model: type[BaseModel] | None) -> str:
+    """Returns how to write a mapping where something else was given: the keys that it takes."""
+    known = known_keys(path, model) if model and kind in ("model_type", "model_attributes_type") else {}
+    return f"write e.g. {{{next(iter(known))}: ...}}; its keys: {', '.join(known)}" if known and path else ""
+
+
+def _unknown_key(path: Path, model: type[BaseModel] | None) -> Finding:
+    known_of = elsewhere(path[:1] + path[2:] if path[0] == "distribution" and isinstance(path[1], int) else path)
+    if known_of is not None:
+        return Finding(path, known_of[0], hint=known_of[1])
+    known = known_keys(path[:-1], model) if model else {}
+    name = str(path[-1])
+    if name in known:
+        return Finding(path, f"is another name of {known[name]!r}, which is given as well", hint="give one of the two")
+    return Finding(path, f"{UNKNOWN}; {suggestion(name, known)}")
+
+
+def known_keys(path: Path, model: type[BaseModel]) -> dict[str, str]:
+    """Returns the keys that are known at a path, each with SageMaker's name of its field.
+
+    Args:
+        path: of a mapping in the job.
+        model: of the whole job.
+    """
+    current: type[BaseModel] | None = model
+    steps = iter(enumerate(path))
+    for position, step in steps:
+        names = _names(current) if current else {}
+        if not isinstance(step, str) or step not in names or current is None:
+            return {}
+        annotation = current.model_fields[names[step]].annotation
+        current = _model_in(annotation)
+        if get_origin(annotation) is dict:
+            next(steps, None)  # the channel's name
+        elif get_origin(annotation) is tuple and position + 1 < len(path) and isinstance(path[position + 1], int):
+            next(steps, None)  # the group's index; one distribution has none
+    return _names(current) if current else {}
+
+
+def _names(model: type[BaseModel]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name, info in model.model_fields.items():
+        alias = info.validation_alias
+        choices = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
+        names.update(dict.fromkeys(choices, name))
+    return names
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _cut(path: Path, data: object) -> Path:
+    """Makes a path of pydantic's one of the user's.
+
+    It ends at the value that it passes through when that value is no mapping or list. An item of what the user wrote as
+    one mapping, and not as a list, has no index.
+    """
+    if isinstance(data, Mapping) and path[:2] == ("distribution", 0) and isinstance(data.get("distribution"), Mapping):
+        path = path[:1] + path[2:]
+    for length, step in enumerate(path):
+        if isinstance(data, Mapping):
+            data = data.get(step)
+        elif isinstance(data, (list, tuple)) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        elif isinstance(data, (str, int, float, os.PathLike)):
+            return path[:length]
+        else:
+            return path
+    return path

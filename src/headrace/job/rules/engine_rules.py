@@ -1,0 +1,145 @@
+"""What an engine refuses of a job that is valid: rules of one place, not of jobs.
+
+The local engine runs more than SageMaker does (a distribution over several groups, several distributions) and less
+(no images, no libraries of the service).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headrace.catalog import instance_types
+from headrace.errors import EngineRefused
+from headrace.job.problems.finding import Finding, Path, show
+from headrace.job.rules.raw_access import (
+    HOMOGENEOUS,
+    Data,
+    as_names,
+    each_group_alone,
+    enabled,
+    group_names,
+    mapping,
+    pick,
+    worlds,
+)
+
+ENGINES = ("local", "sagemaker")
+
+_INSTEAD = {
+    "smdistributed.dataparallel": (
+        "use torch_distributed: {enabled: true} with PyTorch's DistributedDataParallel, or horovod"
+    ),
+    "smdistributed.modelparallel": "use torch_distributed: {enabled: true} with PyTorch's FullyShardedDataParallel",
+    "parameter_server": "use multi_worker_mirrored_strategy: {enabled: true}, TensorFlow 2's way",
+    "pytorchddp": "use torch_distributed: {enabled: true}; the script stays the same",
+    "pytorchxla": "use torch_distributed: {enabled: true}; there are no Trainium or TPU devices here",
+}
+
+
+def rules_of_engine(engine: str, data: Data) -> list[Finding]:
+    """Returns what an engine refuses of a job.
+
+    Args:
+        engine: ``local`` or ``sagemaker``.
+        data: the job as plain data, as the user wrote it or as `Job.to_data` gives it.
+
+    Raises:
+        EngineRefused: no engine of that name.
+    """
+    if engine not in ENGINES:
+        raise EngineRefused(f"no engine is called {engine!r}", hint=f"there is: {', '.join(ENGINES)}")
+    return list(_local(data) if engine == "local" else _sagemaker(data))
+
+
+def _local(data: Data) -> Iterator[Finding]:
+    yield from _program(data)
+    for path, world in worlds(data):
+        for way in enabled(world):
+            if way in _INSTEAD:
+                message = f"{way} runs on SageMaker only"
+                yield Finding((*path, *way.split(".")), message, hint=_INSTEAD[way])
+    yield from _other_sources(data)
+    if (
+        data.get("encrypt_inter_container_traffic") is True
+        and pick(mapping(data, "data_service").get("tf_data"), "enabled")[1] is True
+    ):
+        message = "tf.data.service knows no TLS, so its connections would be in clear"
+        hint = "leave encrypt_inter_container_traffic out, or use data_service: {feed: {enabled: true}}"
+        yield Finding(("encrypt_inter_container_traffic",), message, hint=hint)
+    named: list[tuple[Path, object]] = [(("output_path",), data.get("output_path"))]
+    named.append((("checkpoint_s3_uri",), data.get("checkpoint_s3_uri")))
+    for name, channel in mapping(data, "inputs").items():
+        key, text = pick(channel, "s3_data", "path")
+        named.append((("inputs", name, key), text) if isinstance(channel, Mapping) else (("inputs", name), channel))
+    for path, text in named:
+        if isinstance(text, str) and text.startswith("https://"):
+            yield Finding(path, "the local engine reads and writes s3:// URIs", show(text), _s3_form(text))
+
+
+def _program(data: Data) -> Iterator[Finding]:
+    groups = data.get("instance_groups")
+    own = [bool(pick(group, "entry_point")[1]) for group in groups] if isinstance(groups, (list, tuple)) else []
+    if data.get("entry_point") or data.get("command") or (own and all(own)):
+        if not data.get("command") and not data.get("source_dir"):
+            message = "is required by the local engine: it cannot take the code from an image"
+            yield Finding(("source_dir",), message, hint="name the folder that holds the code")
+        return
+    extras = mapping(data, "request_extras", "AlgorithmSpecification")
+    hint = "name the code and what it runs: source_dir and entry_point, or give a command"
+    if data.get("image_uri"):
+        message = "the image brings the program, and the local engine runs no images"
+        yield Finding(("image_uri",), message, show(data["image_uri"]), hint)
+    elif extras.get("AlgorithmName"):
+        message = "the algorithm is an image of AWS, and the local engine runs no images"
+        yield Finding(("request_extras", "AlgorithmSpecification", "AlgorithmName"), message, hint=hint)
+    else:
+        yield Finding(("entry_point",), "is required by the local engine", hint=hint)
+
+
+def _other_sources(data: Data) -> Iterator[Finding]:
+    """Channels of a request whose data is in a file system or another source."""
+    channels = mapping(data, "request_extras").get("InputDataConfig")
+    for index, channel in enumerate(channels if isinstance(channels, list) else ()):
+        name = channel.get("ChannelName") if isinstance(channel, Mapping) else None
+        if isinstance(name, str) and name not in mapping(data, "inputs"):
+            kind = next(iter(mapping(channel, "DataSource")), "another source")
+            message = f"the channel {name!r} has its data in {kind}, which the local engine cannot reach"
+            hint = f"have the data in a folder and name it: --set inputs.{name}.path=FOLDER"
+            yield Finding(("request_extras", "InputDataConfig", index), message, hint=hint)
+
+
+def _s3_form(uri: str) -> str:
+    """Says how an S3 address in its https form is written with s3://, where that is plain."""
+    host, _, rest = uri.removeprefix("https://").partition("/")
+    first, _, domain = host.partition(".")
+    if first == "s3" or first.startswith("s3-"):
+        return f"write s3://{rest}"
+    return f"write s3://{first}/{rest}" if domain.startswith(("s3.", "s3-")) else "write s3://bucket/prefix"
+
+
+def _sagemaker(data: Data) -> Iterator[Finding]:
+    found = [(path, world, enabled(world)) for path, world in worlds(data)]
+    started = [(path, world, ways[0]) for path, world, ways in found if ways]
+    for path, _, way in [] if each_group_alone(data) else started[1:]:
+        message = "SageMaker starts one distribution in a job"
+        yield Finding(path, message, way, "keep one; the local engine runs several", code="ValidationException")
+    for path, world, way in started:
+        names = as_names(world.get("instance_groups"))
+        if len(names) > 1:
+            message = "Distribution should only contain one instance group name !"
+            hint = "A distributed training strategy can be applied only to one instance group; here it can be several"
+            yield Finding((*path, "instance_groups"), message, show(names), hint, code="ValueError")
+        for name in names or group_names(data):
+            if _family(data, name).startswith("trn") and way != "torch_distributed":
+                message = f"Provided distribution strategy {way} is not supported for Trainium instances."
+                yield Finding(path, message, name, "use torch_distributed", code="ValueError")
+
+
+def _family(data: Data, group_name: str) -> str:
+    """Returns the family of a group's instance type: ``trn1`` of ``ml.trn1.32xlarge``; empty when it is not known."""
+    groups = data.get("instance_groups")
+    kinds = {HOMOGENEOUS: data.get("instance_type")}
+    for group in groups if isinstance(groups, (list, tuple)) else ():
+        kinds[str(pick(group, "instance_group_name", "name")[1])] = pick(group, "instance_type", "type")[1]
+    kind = kinds.get(group_name)
+    return kind.split(".")[1] if isinstance(kind, str) and kind in instance_types.KNOWN else ""

@@ -1,0 +1,97 @@
+"""What a job names on this machine: its code and its channels. The only module of this room that asks the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+
+from headrace.job.model import path_types
+from headrace.job.problems.finding import Finding, Path
+
+
+def missing(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
+    """Yields what a job names and is not there.
+
+    Args:
+        data: the job as the user wrote it.
+        base: what relative paths are relative to.
+        broken: paths of the values that are wrong anyway; they are not looked for.
+    """
+    yield from _code(data, base, broken)
+    inputs = data.get("inputs")
+    for name, channel in inputs.items() if isinstance(inputs, Mapping) else ():
+        key = next((key for key in ("s3_data", "path") if isinstance(channel, Mapping) and channel.get(key)), None)
+        path = ("inputs", name) if key is None else ("inputs", name, key)
+        text = channel if key is None else channel[key]
+        if isinstance(text, str) and path not in broken and not path_types.is_remote(text):
+            manifest = isinstance(channel, Mapping) and channel.get("s3_data_type", "S3Prefix") != "S3Prefix"
+            yield from (_file if manifest else _folder)(path, text, base / path_types.local_form(text))
+
+
+def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
+    source_dir = data.get("source_dir")
+    dependencies = data.get("dependencies")
+    for index, text in enumerate(dependencies if isinstance(dependencies, (list, tuple)) else ()):
+        path: Path = ("dependencies", index)
+        if isinstance(text, str) and path not in broken and not (base / text).exists():
+            yield Finding(path, f"must be a file or folder; {base / text} does not exist", repr(text))
+    if not isinstance(source_dir, str) or ("source_dir",) in broken or path_types.is_remote(source_dir):
+        return
+    code = base / path_types.local_form(source_dir)
+    if path_types.is_archive(source_dir):
+        yield from _file(("source_dir",), source_dir, code)
+        return
+    problems = list(_folder(("source_dir",), source_dir, code))
+    yield from problems
+    for path, text in () if problems else _programs(data):
+        if path not in broken:
+            yield from _program(path, text, code)
+
+
+def _programs(data: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
+    """Yields every key that names a file of the code, of the job and of its groups."""
+    groups = data.get("instance_groups")
+    owners: list[tuple[Path, Mapping[str, object]]] = [((), data)]
+    for index, group in enumerate(groups if isinstance(groups, (list, tuple)) else ()):
+        if isinstance(group, Mapping):
+            owners.append((("instance_groups", index), group))
+    for path, owner in owners:
+        for key in ("entry_point", "requirements"):
+            text = owner.get(key)
+            if isinstance(text, str) and text:
+                yield (*path, key), text
+
+
+def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
+    if path[-1] == "entry_point" and path_types.module_of(text):
+        return  # it may be installed
+    if path[-1] == "entry_point" and path_types.is_package(text):
+        if not any(
+            (folder / name).is_file()
+            for name in ("setup.py", "pyproject.toml", text, f"{text}.py", f"{text}/__main__.py")
+        ):
+            hint = "add a pyproject.toml, or name a script such as train.py"
+            message = f"must be a package that source_dir installs; there is no setup.py or pyproject.toml in {folder}"
+            yield Finding(path, message, repr(text), hint)
+        return
+    if (folder / text).is_file():
+        return
+    near = sorted(there.name for there in folder.glob("*.txt" if path[-1] == "requirements" else "*.py"))
+    kind = "file of requirements" if path[-1] == "requirements" else "Python script"
+    hint = f"there: {', '.join(near[:8])}" if near else f"there is no {kind} in that folder"
+    yield Finding(path, f"must be a file in source_dir; {folder / text} is none", repr(text), hint)
+
+
+def _folder(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
+    if folder.is_dir():
+        return
+    wrong = "is a file" if folder.is_file() else "does not exist"
+    hint = "name the folder that holds it" if folder.is_file() else ""
+    yield Finding(path, f"must be a folder; {folder} {wrong}", repr(text), hint)
+
+
+def _file(path: Path, text: str, file: FilePath) -> Iterator[Finding]:
+    if file.is_file():
+        return
+    wrong = "is a folder" if file.is_dir() else "does not exist"
+    yield Finding(path, f"must be a file; {file} {wrong}", repr(text))

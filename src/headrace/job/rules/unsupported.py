@@ -1,0 +1,107 @@
+"""What of a job has no effect in an engine: it is accepted, kept and told, never silently dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headrace.errors import EngineRefused
+from headrace.job.problems.finding import Path, field_text
+from headrace.job.rules.raw_access import Data, mapping
+
+_HERE = "all hosts are on this machine"
+_NO_IMAGE = "programs run in the Python that runs headrace, not in an image"
+_NO_WAIT = "this machine is there at once"
+_DISK = "the run's folder is on this machine's disk"
+_SERVICE = "only the service has it"
+
+_LOCAL: dict[str, str] = {
+    "image_uri": _NO_IMAGE,
+    "role": "no AWS role is taken; s3:// uses the credentials of the environment",
+    "framework_version": _NO_IMAGE,
+    "py_version": _NO_IMAGE,
+    "volume_size": _DISK,
+    "volume_kms_key": _DISK,
+    "output_kms_key": "what is written is not encrypted with it",
+    "code_location": "the code is copied into the run's folder",
+    "subnets": _HERE,
+    "security_group_ids": _HERE,
+    "enable_network_isolation": "programs reach what this machine reaches",
+    "use_spot_instances": _NO_WAIT,
+    "keep_alive_period_in_seconds": _NO_WAIT,
+    "training_plan": _NO_WAIT,
+    "stopping_condition.max_wait": _NO_WAIT,
+    "stopping_condition.max_pending_time": _NO_WAIT,
+    "tags": "labels stay in the run's job file",
+}
+
+_MEMBERS: dict[str, str] = {
+    "DebugHookConfig": "the service's debugger does not run here",
+    "DebugRuleConfigurations": "the service's debugger does not run here",
+    "ProfilerConfig": "the service's profiler does not run here",
+    "ProfilerRuleConfigurations": "the service's profiler does not run here",
+    "TensorBoardOutputConfig": "TensorBoard files stay where the program writes them",
+    "ExperimentConfig": "no experiment is kept by the service",
+    "MlflowConfig": "nothing is told to MLflow",
+}
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A value without effect.
+
+    Attributes:
+        field: its place in the job, e.g. ``stopping_condition.max_wait``.
+        why: the reason, in a few words.
+    """
+
+    field: str
+    why: str
+
+
+def without_effect(engine: str, data: Data) -> tuple[Unused, ...]:
+    """Returns what of a job has no effect in an engine, in the order of the job file's keys.
+
+    Args:
+        engine: ``local`` or ``sagemaker``.
+        data: the job as plain data.
+
+    Raises:
+        EngineRefused: no engine of that name.
+    """
+    if engine == "local":
+        return tuple(_local(data))
+    if engine == "sagemaker":
+        local = mapping(data, "engines", "local")
+        return tuple(Unused(f"engines.local.{key}", "it is for the local engine") for key in local)
+    raise EngineRefused(f"no engine is called {engine!r}", hint="there is: local")
+
+
+def _local(data: Data) -> Iterator[Unused]:
+    for name, why in _LOCAL.items():
+        section, _, key = name.rpartition(".")
+        value = mapping(data, section).get(key) if section else data.get(key)
+        if value not in (None, (), [], {}, "", False):
+            yield Unused(name, why)
+    for path in _members(data, mapping(data, "request_extras")):
+        yield Unused(field_text(("request_extras", *path)), _MEMBERS.get(str(path[0]), _SERVICE))
+
+
+def _members(data: Data, extras: Mapping[str, object]) -> Iterator[Path]:
+    """Yields the members of a request that the job keeps and nobody acts on: of some, each thing that they hold.
+
+    The texts of hyperparameters, which the programs get, the arguments of a command and the order of channels are kept
+    as well: they only say how the request wrote them.
+    """
+    for name, member in extras.items():
+        if name == "InputDataConfig" and isinstance(member, list):
+            for index, channel in enumerate(member):
+                if isinstance(channel, Mapping) and channel.keys() - {"ChannelName"}:
+                    label = channel.get("ChannelName")
+                    yield (name, label if isinstance(label, str) else index)
+        elif name == "HyperParameters":
+            continue
+        elif name in ("AlgorithmSpecification", "ResourceConfig", "OutputDataConfig") and isinstance(member, Mapping):
+            yield from ((name, key) for key in member if key != "ContainerArguments" or not data.get("command"))
+        else:
+            yield (name,)

@@ -1,0 +1,46 @@
+"""How long a process has been stopped (SIGSTOP), for those who depend on it and look at it now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headrace.processes.process_table import look
+
+STOPPED_STATE = "T"  # of the kernel; a process that a debugger holds has "t"
+LIMIT = 5.0
+LOOKS = 0.5  # seconds between two looks
+PAUSE = 2.0  # between two looks: whoever looks stood still too
+
+
+class Stillness:
+    """Watches one process.
+
+    Args:
+        pid: the process; it is a child of this one, or its pid cannot be used again for another reason.
+        clock: seconds that do not go back.
+    """
+
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pid = pid
+        self._clock = clock
+        self._since = float("inf")
+        self._looked = float("-inf")
+
+    def seconds(self) -> float:
+        """Returns for how long it has been seen stopped, without a break; 0 if it is not. A pause of whoever looks does
+        not count: everything may have been suspended together."""
+        now = self._clock()
+        gap = now - self._looked
+        if gap >= LOOKS:
+            process = look(self._pid)
+            still = process is not None and process.state == STOPPED_STATE
+            begins_anew = gap > PAUSE or self._since == float("inf")
+            self._since = float("inf") if not still else now if begins_anew else self._since
+            self._looked = now
+        return max(0.0, now - self._since)
+
+
+def stood_still(seconds: float = LIMIT) -> str:
+    """Returns how such a process ended, in words."""
+    return f"stopped (SIGSTOP) for {seconds:g} s, then killed"

@@ -1,0 +1,85 @@
+"""One run in a list: `headrace ps` and the first page of `headrace ui`. Pure, but for reading the plan."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.runs.reader import Run
+from headrace.runs.run_paths import RunPaths
+from headrace.runs.state import RunState
+from headrace.runs.store import RunHeader, read_plan
+
+
+class GroupLine(msgspec.Struct, frozen=True):
+    """One instance group of a plan: its name, its instance type and its hosts."""
+
+    name: str
+    instance_type: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """One run in a list.
+
+    Attributes:
+        run_id, job_name, engine: which one.
+        status, secondary_status: SageMaker's.
+        attempt: from 1.
+        hosts: how many instances it has; 0 before they run.
+        created: seconds since the epoch.
+        seconds: from there to its end, or to now.
+        exit_code: None while it goes on.
+        cause: why it did not succeed, in words.
+        degraded: the data service lost workers or servers while the job went on.
+        groups: its instance groups, as planned; empty when there is no readable plan.
+    """
+
+    run_id: str
+    job_name: str
+    engine: str
+    status: str
+    secondary_status: str
+    attempt: int
+    hosts: int
+    created: float
+    seconds: float
+    exit_code: int | None
+    cause: str
+    degraded: bool = False
+    groups: tuple[GroupLine, ...] = ()
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    groups: tuple[GroupLine, ...] = ()
+
+
+def planned_groups(paths: RunPaths) -> tuple[GroupLine, ...]:
+    """Returns the instance groups of a run's plan, in the job file's order; none when the plan cannot be read."""
+    try:
+        return read_plan(paths, _Plan).groups
+    except (OSError, msgspec.DecodeError):  # the record of what happened stands without the plan
+        return ()
+
+
+def run_line(run: Run, now: float) -> RunLine:
+    """Returns the line of a run. Raises OSError or msgspec.DecodeError when its header cannot be read."""
+    return line_of(run.header, run.state(), planned_groups(run.paths), now)
+
+
+def line_of(header: RunHeader, state: RunState, groups: tuple[GroupLine, ...], now: float) -> RunLine:
+    """Returns the line of a run, from values alone."""
+    return RunLine(
+        run_id=header.run_id,
+        job_name=header.job_name,
+        engine=header.engine,
+        status=state.status.value,
+        secondary_status=state.secondary_status.value,
+        attempt=state.attempt,
+        hosts=len(state.hosts),
+        created=header.created,
+        seconds=round(max(0.0, (state.ended if state.ended is not None else now) - header.created), 3),
+        exit_code=state.exit_code,
+        cause=str(state.cause or ""),
+        degraded=state.degraded,
+        groups=groups,
+    )
