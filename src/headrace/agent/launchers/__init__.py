@@ -6,9 +6,9 @@ MPI: mpirun on the first host of a world, its daemons on the others, the ranks a
     mpirun, orted ─▶ proxy rank ─▶ the agent of that host ─▶ the user's program
 
 mpirun needs neither ssh nor keys: its ``plm_rsh_agent`` is `headrace.agent.host.launcher_proxy`, which asks the agent
-of its host, and the request travels on the control connection. What mpirun and its daemons start on a host is the same proxy; the
-rank itself is started by that host's agent. So a rank has that host's variables, its output has a log of its own, and
-its exit code or signal is known, however mpirun puts it.
+of its host, and the request travels on the control connection. What mpirun and its daemons start on a host is the same
+proxy; the rank itself is started by that host's agent. So a rank has that host's variables, its output has a log of its
+own, and its exit code or signal is known, however mpirun puts it.
 
     elastic_torchrun   torchrun on this host, and the ranks that it wants
     launched_ranks     what torchrun and MPI have in common
