@@ -29,7 +29,7 @@ _EXPORTS = {
     "UnknownChannel": "environment",
     "build_tree": "tree",
     "global_ranks": "ranks",
-    "hyperparameter_arguments": "arguments",
+    "hyperparameter_arguments": "program_arguments",
     "program_variables": "variables",
     "read_failure": "outcome",
     "torch_distributed_variables": "ranks",
