@@ -111,7 +111,7 @@ def agent(host: str) -> Victim:
 
 def helper(name: str) -> Victim:
     """A process that works beside the agents."""
-    return lambda play: play.found(f"headrace.engines.local.{name} ")
+    return lambda play: play.found(f"headrace.engines.local.helpers.{name} ")
 
 
 def daemon_proxy(play: Play) -> int:
@@ -126,7 +126,7 @@ def rank_proxy(play: Play) -> int:
 
 def entering(play: Play) -> int:
     """A process that is about to become an isolated host."""
-    return play.found("isolation.enter ")
+    return play.found("isolation.enter_namespaces ")
 
 
 def pasta(play: Play) -> int:

@@ -15,8 +15,8 @@ import pytest
 from headrace.engines.local import engine
 
 SITE = """
-import headrace.engines.local
-headrace.engines.local.__path__.insert(0, {folder!r})
+import headrace.engines.local.helpers
+headrace.engines.local.helpers.__path__.insert(0, {folder!r})
 """
 PLAYER = """
 import json, os, pathlib, signal, sys, time
@@ -40,8 +40,8 @@ def play(folder: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str]) -
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     prepare = engine.prepare
 
-    def prepared(job, plan, paths):
-        prepare(job, plan, paths)
+    def prepared(checked, paths):
+        prepare(checked, paths)
         (paths.root / "engine").mkdir(exist_ok=True)
         for name, code in parts.items():
             (paths.root / "engine" / f"{name}.json").write_text(json.dumps({"code": textwrap.dedent(code)}))

@@ -82,7 +82,7 @@ def completed(stage, handle) -> None:
 
 
 def helper_pid(handle, name: str) -> int:
-    needle = f"headrace.engines.local.{name}\0{handle.paths.root}"
+    needle = f"headrace.engines.local.helpers.{name}\0{handle.paths.root}"
 
     def look() -> int | None:
         for process in scan():

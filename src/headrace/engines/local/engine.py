@@ -9,10 +9,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
 from headrace.engines.local.inputs.artefacts import check_checkpoint_folder, check_places
 from headrace.engines.local.inputs.host_certificates import check_certificates
-from headrace.engines.local.inputs.local_channels import check_channels, check_mounts
+from headrace.engines.local.inputs.local_channels import check_channels, check_mounts, orders_of
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.explain import explain_limits
@@ -24,7 +25,7 @@ from headrace.engines.local.supervision.local_run import Handle, stop_run
 from headrace.engines.local.supervision.start import start_keeper, start_supervisor
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.files import hint
-from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, runs_dir
 
@@ -38,10 +39,7 @@ def plan(job: Job) -> LaunchPlan:
             have.
     """
     job.check_engine("local")
-    check_mounts(job)
-    planned = _plan(job, RunPaths(runs_dir() / job.job_name))
-    check_checkpoint_folder(job, planned.isolation.level == NAMESPACE)
-    return planned
+    return _work_out(job).plan
 
 
 def limits(job: Job) -> tuple[str, ...]:
@@ -49,17 +47,22 @@ def limits(job: Job) -> tuple[str, ...]:
     return explain_limits(job, *look_at_machine(job))
 
 
-def check(job: Job) -> None:
-    """Checks everything that `start` checks. Raises JobInvalid or EngineRefused."""
+def check(job: Job) -> CheckedJob:
+    """Checks everything that must be true before a job can start here, and returns what `start` goes on with.
+
+    Raises:
+        JobInvalid, EngineRefused: it could not start.
+    """
     job.check_engine("local")
     job.check_files()
     check_name(job.job_name)
-    planned = plan(job)
-    check_certificates(planned)
-    check_ports(planned)
+    checked = _work_out(job)
+    check_certificates(checked.plan)
+    check_ports(checked.plan)
     check_tensorflow(job)
     check_places(job)
-    check_channels(job)
+    check_channels(checked.orders)
+    return checked
 
 
 def start(job: Job, detach: bool = False) -> Handle:
@@ -68,7 +71,7 @@ def start(job: Job, detach: bool = False) -> Handle:
     Raises:
         JobInvalid, EngineRefused: then nothing is left.
     """
-    check(job)
+    checked = check(job)
     # Of runs whose supervisor and caller were killed together, perhaps a moment ago.
     sweep(find_places(), runs_dir().glob(f"*/{RECORD}"), REMOVE_SECONDS)
     sweep_leftovers()
@@ -78,7 +81,7 @@ def start(job: Job, detach: bool = False) -> Handle:
         except OSError as error:
             raise _refused(f"no run can be made in {runs_dir()}", error) from error
     try:
-        prepare(job, _plan(job, paths), paths)
+        prepare(checked.in_run(paths), paths)
         return start_keeper(paths) if detach else start_supervisor(paths)
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
@@ -94,10 +97,16 @@ def stop(run: Run, now: bool = False) -> bool:
     return stop_run(run.paths, now)
 
 
-def _plan(job: Job, paths: RunPaths) -> LaunchPlan:
+def _work_out(job: Job) -> CheckedJob:
+    """Returns the plan and the channels of a job, as far as they can be known before there is a run."""
+    orders = orders_of(job)
+    check_mounts(orders)
     isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
     machine, _ = look_at_machine(job)
-    return make_plan(job, paths, machine, sys.executable, isolation, network)
+    paths = RunPaths(runs_dir() / job.job_name)
+    checked = CheckedJob(job, make_plan(job, paths, machine, sys.executable, isolation, network), orders)
+    check_checkpoint_folder(job, checked.isolated)
+    return checked
 
 
 def _refused(what: str, error: OSError) -> EngineRefused:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.catalog.bandwidth import parse_bandwidth
+from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.inputs.local_channels import redirect_links, views_of
 from headrace.engines.local.isolation import network_layout, syscalls
 from headrace.engines.local.isolation.probing import examine
@@ -19,11 +20,12 @@ from headrace.runs import RunPaths
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
 
 
-def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
+def arrange(checked: CheckedJob, paths: RunPaths) -> None:
     """Writes what the supervisor needs to isolate the instances of a run. Raises OSError."""
+    job, plan = checked.job, checked.plan
     folder = paths.engine
     folder.mkdir(exist_ok=True)
-    redirect_links(job, paths)
+    redirect_links(checked.orders, paths)
     network = job.local.network
     rates = {group: parse_bandwidth(options.bandwidth) for group, options in network.items()}
     checkpoints = "" if job.checkpoint_local_path.startswith("/opt/ml/") else job.checkpoint_local_path
@@ -34,7 +36,7 @@ def arrange(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             tree=str(paths.host(host.name)),
             bandwidth=rates.get(host.group, 0),
             checkpoints=checkpoints,
-            views=views_of(job, paths, host.name),
+            views=views_of(plan, checked.orders, paths, host.name),
         )
         for host in plan.hosts
     )

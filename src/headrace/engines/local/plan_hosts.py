@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+import msgspec
+
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
 from headrace.engines.local.isolation.network_layout import address_of
@@ -65,8 +67,8 @@ def make_plan(
             name=host,
             group=group,
             address=address_of(network, number_of(host)) if apart else f"{prefix}.{number_of(host)}",
-            base_dir=DEFAULT_BASE if apart else str(paths.host(host)),
-            record_dir=str(paths.root),
+            base_dir=DEFAULT_BASE,
+            record_dir="",
             cpus=limits[host].cpus,
             gpus=limits[host].gpus,
             memory=limits[host].memory,
@@ -78,7 +80,7 @@ def make_plan(
     plan = LaunchPlan(
         job_name=job.job_name,
         job_arn=job_arn(job.job_name),
-        run_id=paths.id,
+        run_id="",
         entry_point=job.entry_point,
         command=job.command,
         groups=tuple(_group(job, group.instance_group_name, limits, len(machine.cpus)) for group in job.groups),
@@ -101,7 +103,21 @@ def make_plan(
         metric_definitions=tuple(MetricDefinition(each.name, each.regex) for each in job.metric_definitions),
     )
     _check_last_ports(job, plan)
-    return plan
+    return in_run(plan, paths)
+
+
+def in_run(plan: LaunchPlan, paths: RunPaths) -> LaunchPlan:
+    """Returns the plan with the id and the folders of a run in place of those that it has."""
+    apart = plan.isolation.level == NAMESPACE
+    hosts = tuple(
+        msgspec.structs.replace(
+            host,
+            base_dir=DEFAULT_BASE if apart else str(paths.host(host.name)),
+            record_dir=str(paths.root),
+        )
+        for host in plan.hosts
+    )
+    return msgspec.structs.replace(plan, run_id=paths.id, hosts=hosts)
 
 
 def _check_last_ports(job: Job, plan: LaunchPlan) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
+from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.inputs.artefacts import prepare_artefacts
 from headrace.engines.local.inputs.host_certificates import make_certificates
 from headrace.engines.local.inputs.local_channels import prepare_channels, tree_channels
@@ -17,37 +19,35 @@ from headrace.engines.local.isolation.network_layout import INTERFACE
 from headrace.engines.local.isolation_plan import arrange
 from headrace.instance import build_tree
 from headrace.instance.certificates import write_certificates
-from headrace.instance.launch_plan import NAMESPACE, LaunchPlan, write_plan
+from headrace.instance.launch_plan import LaunchPlan, write_plan
 from headrace.instance.paths import DEFAULT_BASE
-from headrace.job import Job
 from headrace.runs import RunPaths
 
 
-def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
+def prepare(checked: CheckedJob, paths: RunPaths) -> None:
     """Writes all that the supervisor and the agents need.
 
     Args:
-        job: the job.
-        plan: its launch plan.
+        checked: the job, with the launch plan of this run.
         paths: the run's directory, which exists.
 
     Raises:
         UsageError, StorageError: code or requirements that cannot be used.
         OSError: something cannot be read or written.
     """
+    job, isolated = checked.job, checked.isolated
     (paths.root / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
     paths.job.write_text(job.to_json(), encoding="utf-8")
     paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
     bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
     environments = plan_environments(job, paths)
-    plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
+    plan = with_pythons(checked.plan, {group: environment.python for group, environment in environments.items()})
     prepare_install(environments, paths)
     paths.plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
     secret = secrets.token_hex(32)
     certificates = make_certificates(plan)
-    apart = plan.isolation.level == NAMESPACE
-    if apart:
-        arrange(job, plan, paths)
+    if isolated:
+        arrange(replace(checked, plan=plan), paths)
     for host in plan.hosts:
         tree = paths.host(host.name)  # host.base_dir is what the host itself sees
         hyperparameters = job.hyperparameters_of(host.group)
@@ -64,15 +64,15 @@ def prepare(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
             hyperparameters=hyperparameters,
             texts=texts | moved,
             verbatim=verbatim is not None,
-            channels=tree_channels(job, host.name, apart),
+            channels=tree_channels(job, checked.orders, host.name, isolated),
             distributions=plan.distributions,
-            network_interface_name=INTERFACE if apart else "lo",
+            network_interface_name=INTERFACE if isolated else "lo",
         )
         write_plan(plan, tree, secret)
         if plan.encrypt:
             write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
-    prepare_channels(job, paths, apart)
+    prepare_channels(plan, checked.orders, paths)
 
 
 def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """What an engine wants staged and served: the file that it leaves for the processes that do it.
 
-`engines.local.stage` reads `<run>/engine/stage.json` and fills every `File` channel before the programs start.
-`engines.local.serve_channels` reads `serve_channels.json` there, which says the same of the channels that it serves
-while they run, and is there only if there are any.
+The helper `stage` reads `<run>/engine/stage.json` and fills every `File` channel before the programs start. The helper
+`serve_channels` reads `serve_channels.json` there, which says the same of the channels that it serves while they run,
+and is there only if there are any.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.engines.local.inputs.channel_area import FOLDER, LINKS, VIEWS, channel_area
@@ -24,6 +25,7 @@ from headrace.instance.channels.order import (
     StageOrder,
     write_orders,
 )
+from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
 from headrace.instance.storage import Store
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -54,16 +56,17 @@ def order_of(job: Job, name: str) -> ChannelOrder:
     )
 
 
-def orders(job: Job) -> tuple[ChannelOrder, ...]:
+def orders_of(job: Job) -> tuple[ChannelOrder, ...]:
     """Returns all channels of a job as orders."""
     return tuple(order_of(job, name) for name in job.inputs)
 
 
-def tree_channels(job: Job, host: str, isolated: bool = False) -> dict[str, Channel]:
+def tree_channels(job: Job, orders: Sequence[ChannelOrder], host: str, isolated: bool = False) -> dict[str, Channel]:
     """Returns the channels of a host as its tree shows them; what is not only a link is filled in, or shown, later.
 
     Args:
         job: the job.
+        orders: its channels.
         host: name of the host.
         isolated: whether it has views of its own of them.
     """
@@ -76,16 +79,16 @@ def tree_channels(job: Job, host: str, isolated: bool = False) -> dict[str, Chan
             record_wrapping=order.record_wrapping,
             compression=order.compression,
         )
-        for order in orders(job)
+        for order in orders
         if host in order.hosts
     }
 
 
-def views_of(job: Job, paths: RunPaths, host: str) -> tuple[View, ...]:
+def views_of(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, host: str) -> tuple[View, ...]:
     """Returns what an isolated host sees of its channels."""
     area = channel_area(paths)
     found = []
-    for order in orders(job):
+    for order in orders:
         if host not in order.hosts or order.is_piped or order.is_mounted:
             continue
         own = "" if order.input_mode == FAST_FILE else str(area / VIEWS / host / order.name)
@@ -93,48 +96,40 @@ def views_of(job: Job, paths: RunPaths, host: str) -> tuple[View, ...]:
             links = area / LINKS / order.name
             found.append(View(order.name, order.uri, own, str(links) if links.is_dir() else ""))
             continue
-        staged = _stage_order(job, paths).area(order.name)
+        staged = _stage_order(plan, orders, paths).area(order.name)
         share = staged / filling.DATA / str(order.place(host))
         found.append(View(order.name, str(share), own, root_file=str(staged / linking.ROOT)))
     return tuple(found)
 
 
-def redirect_links(job: Job, paths: RunPaths) -> None:
+def redirect_links(orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
     """Mends the links in channels that are folders of this machine, for views of them. Raises OSError."""
-    for order in orders(job):
+    for order in orders:
         if order.is_link:
             linking.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
 
 
-def _stage_order(job: Job, paths: RunPaths, isolated: bool = False) -> StageOrder:
+def _stage_order(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> StageOrder:
     root = paths.root.resolve()
-    bases = {
-        host: str(root / paths.host(host).relative_to(paths.root)) for names in job.hosts.values() for host in names
-    }
-    staged = tuple(order for order in orders(job) if not order.is_link)
-    return StageOrder(paths.id, str(root / FOLDER), bases, staged, isolated)
+    bases = {host.name: str(root / paths.host(host.name).relative_to(paths.root)) for host in plan.hosts}
+    staged = tuple(order for order in orders if not order.is_link)
+    return StageOrder(paths.id, str(root / FOLDER), bases, staged, plan.isolation.level == NAMESPACE)
 
 
-def prepare_channels(job: Job, paths: RunPaths, isolated: bool = False) -> None:
-    """Writes the orders of a run; nothing when every channel is only a link. Raises OSError.
-
-    Args:
-        job: the job.
-        paths: the run's directory.
-        isolated: whether hosts have views of their own of their channels.
-    """
-    order = _stage_order(job, paths, isolated)
+def prepare_channels(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
+    """Writes the orders of a run; nothing when every channel is only a link. Raises OSError."""
+    order = _stage_order(plan, orders, paths)
     if order.channels:
         write_orders(order, paths.root)
 
 
-def check_mounts(job: Job) -> None:
+def check_mounts(orders: Sequence[ChannelOrder]) -> None:
     """Checks that FastFile channels can be mounted. Starts nothing and asks nobody.
 
     Raises:
         EngineRefused: they cannot, with what to install.
     """
-    mounted = [order.name for order in orders(job) if order.is_mounted]
+    mounted = [order.name for order in orders if order.is_mounted]
     why, hint = mounts.why_not() if mounted else ("", "")
     if why:
         names = ", ".join(repr(name) for name in mounted)
@@ -144,13 +139,13 @@ def check_mounts(job: Job) -> None:
         )
 
 
-def check_channels(job: Job) -> None:
+def check_channels(orders: Sequence[ChannelOrder]) -> None:
     """Checks that the data of every channel are there: one question for each, answered soon or not at all.
 
     Raises:
         EngineRefused: nothing is there, or it cannot be asked for.
     """
-    staged = [order for order in orders(job) if not order.is_link]
+    staged = [order for order in orders if not order.is_link]
     if not staged:
         return
     with Store(timeout=CHECK_SECONDS, attempts=CHECK_ATTEMPTS) as store:

@@ -1,0 +1,35 @@
+"""What `check` returns and `start` uses: a job with its launch plan and its channels, each worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.engines.local.plan_hosts import in_run
+from headrace.instance.channels.order import ChannelOrder
+from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
+from headrace.job import Job
+from headrace.runs import RunPaths
+
+
+@dataclass(frozen=True)
+class CheckedJob:
+    """A job that this machine can run.
+
+    Attributes:
+        job: the job.
+        plan: its launch plan. Until `in_run` its paths and run id stand for a run that does not exist.
+        orders: all its channels.
+    """
+
+    job: Job
+    plan: LaunchPlan
+    orders: tuple[ChannelOrder, ...]
+
+    @property
+    def isolated(self) -> bool:
+        """Whether every host has a file system and a network of its own."""
+        return self.plan.isolation.level == NAMESPACE
+
+    def in_run(self, paths: RunPaths) -> CheckedJob:
+        """Returns the same for a run that exists now."""
+        return replace(self, plan=in_run(self.plan, paths))
