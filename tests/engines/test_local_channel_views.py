@@ -190,13 +190,13 @@ def test_the_machine_is_asked_where_the_runs_lie(tmp_path) -> None:
     """Most containers have an overlay for root directory, which cannot hold what is written to another one."""
     script = f"""
 import os, pathlib
-from headrace.engines.local.isolation import filesystem, syscalls, views
+from headrace.engines.local.isolation import channel_views, filesystem, syscalls
 base = pathlib.Path({str(tmp_path)!r})
 for name in ("below", "runs"):
     (base / name).mkdir()
 syscalls.unshare(syscalls.CLONE_NEWNS)
 filesystem.keep_mounts_inside()
-views.overlay([str(base / "below")], base / "runs", base / "own", user_namespace=False)
+channel_views.overlay([str(base / "below")], base / "runs", base / "own", user_namespace=False)
 from headrace.engines.local.isolation.probing import examine
 print(examine().namespace, examine().overlay)
 """

@@ -1,4 +1,4 @@
-"""Becomes the first process of an instance: `... isolation.enter_namespaces LAYOUT HOST REPORT NET USER BRIDGE -- ARGV`.
+"""Becomes the first process of an instance: `enter_namespaces LAYOUT HOST REPORT NET USER BRIDGE -- ARGV`.
 
 It enters or makes the instance's namespaces, lays its cable to the job's bridge, makes its mounts, and starts ARGV as
 process 1 of a PID namespace: when that ends, the kernel ends every process of the instance. This process then writes
