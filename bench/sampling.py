@@ -63,7 +63,7 @@ async def measured(row: str, folder: Path, seconds: float) -> float:
     measuring = None
     if row in ("sampling", "values"):
         definitions = DEFINITIONS if row == "values" else ()
-        measuring = Measuring(plan(folder, definitions), "algo-1", RunPaths(folder), lambda text: None, Activity())
+        measuring = Measuring(plan(folder, definitions), "algo-1", RunPaths(folder), Activity())
         await asyncio.sleep(1.5)  # NVML begins in a thread of its own
     began = time.process_time()
     work: list[Awaitable[None]] = []

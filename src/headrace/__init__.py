@@ -2,11 +2,15 @@
 
 CPU hosts prepare the batches, GPU hosts only train. This module is the public face; every name is imported
 when it is first used, so that `import headrace` costs nothing and loads no torch, grpc or pydantic.
+
+Logging is left to the application, unless $HEADRACE_LOG is set (see `headrace.log_setup`).
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
+import os
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
     from headrace.feed import track
     from headrace.instance import Environment
     from headrace.job import InstanceGroup, Job, TrainingInput
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+if _levels := os.environ.get("HEADRACE_LOG"):
+    importlib.import_module("headrace.log_setup").log_to_stderr(_levels)
 
 
 def __getattr__(name: str) -> object:

@@ -46,7 +46,6 @@ def make_client(at, start_timeout=20.0, orders=None):
         host="algo-1",
         start_timeout=start_timeout,
         obey=(orders if orders is not None else []).append,
-        note=lambda _: None,
     )
 
 
@@ -55,7 +54,7 @@ def address():
 
 
 async def serve(desk, at):
-    server = ControlServer(SECRET, frozenset({"algo-1"}), desk, lambda _: None)
+    server = ControlServer(SECRET, frozenset({"algo-1"}), desk)
     await server.start(at)
     return server
 
@@ -102,7 +101,7 @@ def test_reports_survive_a_broken_connection_once_and_in_order():
         messages = [ExecutorLost(str(number), True) for number in range(5)]
         for message in messages:
             client.report(message)
-        server = ControlServer(SECRET, frozenset({"algo-1"}), desk, lambda _: None)
+        server = ControlServer(SECRET, frozenset({"algo-1"}), desk)
         server._links = links  # the same coordinator, back again
         await server.start(at)
         await until(lambda: client.delivered)

@@ -48,16 +48,15 @@ def play(scene):
     """Runs a scene with a server."""
 
     async def run():
-        desk, notes, at = Desk(), [], address()
-        server = ControlServer(SECRET, frozenset({"algo-1", "algo-2"}), desk, notes.append)
+        desk, at = Desk(), address()
+        server = ControlServer(SECRET, frozenset({"algo-1", "algo-2"}), desk)
         await server.start(at)
         try:
             await asyncio.wait_for(scene(server, desk, at), 30)
         finally:
             await server.stop()
-        return notes
 
-    return asyncio.run(run())
+    asyncio.run(run())
 
 
 async def raw(at, *frames):
@@ -112,7 +111,7 @@ def test_an_agent_that_comes_back_takes_over_from_its_old_stream():
     play(scene)
 
 
-def test_a_wrong_key_a_replay_and_noise_change_nothing():
+def test_a_wrong_key_a_replay_and_noise_change_nothing(logged):
     async def scene(server, desk, at):
         me = link()
         genuine = me.seal(encode(Report(1, Hello("dnn"))))
@@ -129,12 +128,12 @@ def test_a_wrong_key_a_replay_and_noise_change_nothing():
         assert desk.log == before
         assert server.refused >= 7
 
-    notes = play(scene)
-    assert any("seen before" in note for note in notes)
-    assert any("wrong seal" in note for note in notes)
+    play(scene)
+    assert any("seen before" in line for line in logged())
+    assert any("wrong seal" in line for line in logged())
 
 
-def test_a_stream_without_a_first_frame_is_closed(monkeypatch):
+def test_a_stream_without_a_first_frame_is_closed(monkeypatch, logged):
     monkeypatch.setattr("headrace.agent.control.grpc_transport.FIRST_FRAME_SECONDS", 0.1)
 
     async def scene(server, desk, at):
@@ -143,7 +142,8 @@ def test_a_stream_without_a_first_frame_is_closed(monkeypatch):
             assert await call.code() == grpc.StatusCode.UNAUTHENTICATED
         assert desk.log == []
 
-    assert play(scene)
+    play(scene)
+    assert [line.rpartition(": ")[2] for line in logged()] == ["no first frame"]
 
 
 def test_a_stranger_on_a_raw_socket_does_not_disturb_an_agent():
@@ -164,7 +164,7 @@ def test_a_stranger_on_a_raw_socket_does_not_disturb_an_agent():
 
 def test_an_agent_refuses_a_coordinator_that_does_not_know_the_secret():
     async def scene(server, desk, at):
-        false = ControlServer(b"f" * 32, frozenset({"algo-1"}), Desk(), lambda _: None)
+        false = ControlServer(b"f" * 32, frozenset({"algo-1"}), Desk())
         false_address = address()
         await false.start(false_address)
         me = link()
@@ -181,7 +181,7 @@ def test_an_agent_refuses_a_coordinator_that_does_not_know_the_secret():
 
 def test_a_port_that_is_taken_is_an_error():
     async def scene(server, desk, at):
-        other = ControlServer(SECRET, frozenset(), Desk(), lambda _: None)
+        other = ControlServer(SECRET, frozenset(), Desk())
         with pytest.raises(OSError, match="cannot listen"):
             await other.start(at)
         await other.stop()

@@ -68,7 +68,8 @@ class Torchrun:
         )
         self.programs = Programs()
         self.reported: list[Exited] = []
-        self.host = ElasticHost(plan, "algo-1", b"", self.programs, self.reported.append, print)  # type: ignore[arg-type]
+        context = SimpleNamespace(plan=plan, host="algo-1", me=plan.hosts[0], secret=b"", report=self.reported.append)
+        self.host = ElasticHost(context, self.programs)  # type: ignore[arg-type]
         self.host.start_torchrun()
 
     def rank(self, number: int, restarts: int, world: int = 2) -> None:

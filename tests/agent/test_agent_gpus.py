@@ -20,13 +20,16 @@ from headrace.instance.launch_plan import LaunchPlan
 from nvml import build_nvml
 
 PROGRAM = """
-import json, sys, time
+import json, logging, sys, time
 from headrace.agent.metrics.gpus import Gpus
 names = json.loads(sys.argv[1])
 if sys.argv[2] == "hide":
     sys.modules["pynvml"] = None
 notes = []
-gpus = Gpus(names, notes.append, interval=0.02)
+told = logging.Handler()
+told.emit = lambda record: notes.append(record.getMessage())
+logging.getLogger("headrace").addHandler(told)
+gpus = Gpus(names, interval=0.02)
 seen = []
 deadline = time.monotonic() + 10
 while len(seen) < 3 and time.monotonic() < deadline and gpus._thread.is_alive():
@@ -90,27 +93,25 @@ def test_a_missing_library_a_dead_driver_and_a_missing_package_are_told_once(lib
     assert note == "no GPU figures: nvidia-ml-py is not installed (pip install 'headrace[gpu]')"
 
 
-def test_a_host_without_gpus_does_not_look_for_nvml() -> None:
-    notes: list[str] = []
-    gpus = Gpus((), notes.append)
+def test_a_host_without_gpus_does_not_look_for_nvml(logged) -> None:
+    gpus = Gpus(())
     assert gpus.latest() == ()
     gpus.close()
-    assert notes == []
+    assert logged() == []
     assert not any(thread.name == "gpus" for thread in threading.enumerate())
 
 
-def test_a_driver_that_falls_silent_is_told_once_and_does_not_hold_up_the_agent(monkeypatch) -> None:
+def test_a_driver_that_falls_silent_is_told_once_and_does_not_hold_up_the_agent(monkeypatch, logged) -> None:
     answer = threading.Event()
     monkeypatch.setattr(Gpus, "_run", lambda self: answer.wait(30))
     monkeypatch.setattr(gpus_module, "SILENT", 0.05)
     monkeypatch.setattr(gpus_module, "_CLOSE_SECONDS", 0.05)
-    notes: list[str] = []
-    gpus = Gpus(None, notes.append, interval=0.01)
+    gpus = Gpus(None, interval=0.01)
     deadline = time.monotonic() + 10
-    while not notes and time.monotonic() < deadline:
+    while not logged() and time.monotonic() < deadline:
         assert gpus.latest() == ()
     gpus.latest()
-    assert notes == ["the GPU driver has not answered for 0.05 s; its figures are left out"]
+    assert logged() == ["the GPU driver has not answered for 0.05 s; its figures are left out"]
     gpus.close()  # returns although the thread hangs
     answer.set()
 

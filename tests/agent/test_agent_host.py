@@ -43,9 +43,9 @@ def test_a_heartbeat_tells_when_the_host_last_worked_and_last_sent_data_where_a_
         plan = make_plan(scripts("dnn", "algo-1", "algo-2"), base=tmp_path, tf_data=TfDataPlan(("dnn",)))
         agent = HostAgent(plan, "algo-2", b"secret", lifeline=False)
         now = [1e9]
-        monkeypatch.setattr(agent._activity, "_clock", lambda: now[0])
-        agent._activity.used(second(0, 0.0))
-        agent._activity.used(second(1, 1.0))
+        monkeypatch.setattr(agent._context.activity, "_clock", lambda: now[0])
+        agent._context.activity.used(second(0, 0.0))
+        agent._context.activity.used(second(1, 1.0))
         beats = []
         for sent in (5, 5, 6):
             now[0] += 10

@@ -32,9 +32,8 @@ class Scene:
         self.processes = []
         self.lines = []
         self.downs = []
-        self.notes = []
         options = {"ready_within": 5.0, **options}
-        self.kept = KeptServer("server", self.begin, self.take, self.down, self.notes.append, **options)
+        self.kept = KeptServer("server", self.begin, self.take, self.down, **options)
 
     def begin(self, status_fd, on_end):
         self.pipes.append(os.dup(status_fd))
@@ -88,7 +87,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(restarted_server, "PAUSES", tuple(pause / 50 for pause in PAUSES))
 
 
-def test_a_server_that_dies_is_started_again_within_its_budget_then_given_up():
+def test_a_server_that_dies_is_started_again_within_its_budget_then_given_up(logged):
     async def play(made):
         for starts in range(1, RESTARTS + 2):
             await made.until(lambda starts=starts: len(made.processes) == starts)
@@ -98,7 +97,7 @@ def test_a_server_that_dies_is_started_again_within_its_budget_then_given_up():
         await asyncio.sleep(0.1)
         assert made.kept.starts == len(made.processes) == RESTARTS + 1
         assert made.downs == [("killed by SIGKILL", False)] * RESTARTS + [("killed by SIGKILL", True)]
-        assert "started 4 times and is given up" in made.notes[-1]
+        assert "started 4 times and is given up" in logged()[-1]
 
     scene(play)
 
@@ -159,14 +158,14 @@ def test_one_that_falls_silent_is_killed_and_one_that_speaks_is_not():
     scene(play, silent_after=0.5)
 
 
-def test_half_a_line_and_a_line_of_nonsense_do_no_harm():
+def test_half_a_line_and_a_line_of_nonsense_do_no_harm(logged):
     async def play(made):
         made.write(b"nonsense\nrea")
-        await made.until(lambda: made.notes)
+        await made.until(logged)
         assert made.lines == []
         made.write(b"dy\n")
         await made.until(lambda: made.lines == [b"ready"])
-        assert made.notes == ["server: status line b'nonsense': no status"]
+        assert logged() == ["server: status line b'nonsense': no status"]
 
     scene(play)
 
@@ -187,7 +186,7 @@ def test_one_that_cannot_be_started_uses_its_budget_up():
         def broken(status_fd, on_end):
             raise FileNotFoundError(2, "No such file or directory")
 
-        kept = KeptServer("server", broken, made.take, made.down, made.notes.append, 5.0)
+        kept = KeptServer("server", broken, made.take, made.down, 5.0)
         kept.start()
         await made.until(lambda: made.downs and made.downs[-1][1])
         assert made.downs[-1] == ("could not be started: No such file or directory", True)

@@ -21,7 +21,7 @@ def test_nothing_is_written_after_the_last_time(tmp_path, monkeypatch) -> None:
         return sum(len(found) for found in run.host_seconds().values())
 
     async def host() -> None:
-        made = Measuring(plan, "algo-1", run.paths, lambda _: None, Activity())
+        made = Measuring(plan, "algo-1", run.paths, Activity())
         task = asyncio.ensure_future(made.run())
         while records() < 3:
             await asyncio.sleep(0.01)

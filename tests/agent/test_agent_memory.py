@@ -21,10 +21,9 @@ class Host:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.now = 100.0
-        self.notes: list[str] = []
         self.set(0)
         self.counter = OomCounter(os.open(file, os.O_RDONLY))
-        self.kills = MemoryKills(LIMIT, self.notes.append, self.counter, lambda: self.now)
+        self.kills = MemoryKills(LIMIT, self.counter, lambda: self.now)
 
     def set(self, kills: int) -> None:
         self.file.write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
@@ -37,11 +36,11 @@ def host(tmp_path):
     host.counter.close()
 
 
-def test_a_sigkill_after_a_rise_is_the_kernels_and_is_taken_once(host) -> None:
+def test_a_sigkill_after_a_rise_is_the_kernels_and_is_taken_once(host, logged) -> None:
     host.set(1)
     assert host.kills.of_program(None, signal.SIGKILL) == WORDS
     assert host.kills.of_program(None, signal.SIGKILL) == ""
-    assert host.notes == ["the kernel has killed 1 processes of this instance for memory (OOM)"]
+    assert logged() == ["the kernel has killed 1 processes of this instance for memory (OOM)"]
 
 
 def test_without_a_rise_nothing_is_said(host) -> None:
@@ -79,20 +78,19 @@ def test_lost_data_workers_are_named_and_other_messages_stay(host) -> None:
     assert host.kills.explain(lost) is lost
 
 
-def test_a_counter_that_cannot_be_read_is_noted_once_and_nothing_is_guessed(tmp_path) -> None:
+def test_a_counter_that_cannot_be_read_is_noted_once_and_nothing_is_guessed(tmp_path, logged) -> None:
     (tmp_path / "other").write_text("nothing\n")
-    notes: list[str] = []
     counter = OomCounter(os.open(tmp_path / "other", os.O_RDONLY))
-    kills = MemoryKills(LIMIT, notes.append, counter)
+    kills = MemoryKills(LIMIT, counter)
     assert [kills.of_program(None, signal.SIGKILL) for _ in range(2)] == ["", ""]
-    assert len(notes) == 1
-    assert "cannot be read" in notes[0]
+    assert len(logged()) == 1
+    assert "cannot be read" in logged()[0]
     counter.close()
 
 
 def test_kills_of_an_earlier_attempt_do_not_count(host) -> None:
     host.set(3)
-    again = MemoryKills(LIMIT, host.notes.append, host.counter, lambda: host.now)
+    again = MemoryKills(LIMIT, host.counter, lambda: host.now)
     assert again.of_program(None, signal.SIGKILL) == ""
     host.set(4)
     assert again.of_program(None, signal.SIGKILL) == WORDS
@@ -100,7 +98,7 @@ def test_kills_of_an_earlier_attempt_do_not_count(host) -> None:
 
 def test_without_a_counter_nothing_is_said(monkeypatch) -> None:
     monkeypatch.delenv(FD_VARIABLE, raising=False)
-    assert MemoryKills(0, print).of_program(None, signal.SIGKILL) == ""
+    assert MemoryKills(0).of_program(None, signal.SIGKILL) == ""
 
 
 def test_a_kill_is_news_for_a_while_however_often_somebody_looks(host) -> None:

@@ -203,39 +203,36 @@ def process(pid: int) -> Process:
     return Process(pid, 1, 1, "S", 0, 0)
 
 
-def test_disk_bytes_are_added_up_and_never_go_back(tmp_path: Path) -> None:
+def test_disk_bytes_are_added_up_and_never_go_back(tmp_path: Path, logged) -> None:
     for pid, read, written in (("self", 0, 0), ("7", 100, 10), ("8", 50, 5)):
         io_of(tmp_path, pid, read, written)
-    notes: list[str] = []
-    disk = DiskBytes(notes.append, str(tmp_path))
+    disk = DiskBytes(str(tmp_path))
     assert disk.read([process(7), process(8), process(9)]) == (150, 15)
     assert disk.read([process(7)]) == (150, 15)  # 8 has ended, and its parent does not have its bytes yet
     io_of(tmp_path, "7", 300, 30)
     assert disk.read([process(7)]) == (300, 30)
-    assert notes == []
+    assert logged() == []
 
 
-def test_a_kernel_that_counts_no_disk_bytes_is_told_once_and_there_is_no_figure(tmp_path: Path) -> None:
-    notes: list[str] = []
-    disk = DiskBytes(notes.append, str(tmp_path))
+def test_a_kernel_that_counts_no_disk_bytes_is_told_once_and_there_is_no_figure(tmp_path: Path, logged) -> None:
+    disk = DiskBytes(str(tmp_path))
     assert disk.read([process(7)]) is None
     assert disk.read([process(7)]) is None
-    assert len(notes) == 1
-    assert "does not count" in notes[0]
+    assert len(logged()) == 1
+    assert "does not count" in logged()[0]
 
 
-def test_a_process_that_may_not_be_looked_into_is_told_once(tmp_path: Path, monkeypatch) -> None:
+def test_a_process_that_may_not_be_looked_into_is_told_once(tmp_path: Path, monkeypatch, logged) -> None:
     io_of(tmp_path, "self", 0, 0)
-    notes: list[str] = []
-    disk = DiskBytes(notes.append, str(tmp_path))
+    disk = DiskBytes(str(tmp_path))
 
     def refuse(path: str) -> bytes:
         raise PermissionError(13, "no", path)
 
     monkeypatch.setattr("headrace.agent.metrics.counters.read_proc", refuse)
     assert disk.read([process(7)]) == disk.read([process(8)]) == (0, 0)
-    assert len(notes) == 1
-    assert "without process 7" in notes[0]
+    assert len(logged()) == 1
+    assert "without process 7" in logged()[0]
 
 
 @pytest.mark.parametrize(
@@ -273,12 +270,14 @@ class Kept(MetricWriter):
         return True
 
 
-def test_a_sample_has_every_figure_and_costs_far_less_than_half_a_percent_of_a_core(tree, tmp_path: Path) -> None:
+def test_a_sample_has_every_figure_and_costs_far_less_than_half_a_percent_of_a_core(
+    tree, tmp_path: Path, logged
+) -> None:
     for _ in range(4):
         tree(children=4, threads=20)
-    writer, notes = Kept(), []
+    writer = Kept()
     plan = make_plan(scripts("g", "algo-1"), base=tmp_path, prefix="10.1.1")
-    sampler = UsageSampler(writer, plan, "algo-1", Gpus((), notes.append), notes.append)
+    sampler = UsageSampler(writer, plan, "algo-1", Gpus(()))
     sampler.sample()
     began = time.process_time()
     for _ in range(50):
@@ -292,5 +291,5 @@ def test_a_sample_has_every_figure_and_costs_far_less_than_half_a_percent_of_a_c
     assert last.written is not None
     assert last.gpus == ()
     assert last.used is None
-    assert notes == []
+    assert logged() == []
     assert spent < 0.005, f"{1000 * spent:.1f} ms a second"  # half a percent of a core; 0.6 ms when this was written

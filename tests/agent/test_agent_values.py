@@ -31,13 +31,10 @@ class Kept(MetricWriter):
 class Host:
     def __init__(self, **regexes: str) -> None:
         self.now = 100.0
-        self.notes: list[str] = []
         self.writer = Kept()
         definitions = [MetricDefinition(name, regex) for name, regex in regexes.items()]
         self.spent = time.thread_time
-        self.values = LogValues(
-            definitions, self.writer, self.notes.append, clock=lambda: self.now, spent=lambda: self.spent()
-        )
+        self.values = LogValues(definitions, self.writer, clock=lambda: self.now, spent=lambda: self.spent())
 
     @property
     def found(self) -> list[ValueSecond]:
@@ -50,7 +47,7 @@ def make() -> Iterator[type[Host]]:
     signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
 
 
-def test_values_are_summed_up_per_second_metric_and_program(make) -> None:
+def test_values_are_summed_up_per_second_metric_and_program(make, logged) -> None:
     host = make(loss=r"loss=([-+0-9.e]+)", lr=r"lr (\S+)")
     host.values.take("0", [b"step 1 loss=2.5 lr 1e-3", b"loss=1.5", b"nothing"])
     host.values.take("1", [b"loss=-4 loss=99"])  # the first match of a line counts
@@ -66,35 +63,37 @@ def test_values_are_summed_up_per_second_metric_and_program(make) -> None:
         ValueSecond(t=101.0, name="loss", stream="0", count=1, last=7.0, low=7.0, high=7.0, total=7.0),
     ]
     host.values.close()
-    assert host.notes == []
+    assert logged() == []
 
 
-def test_text_that_is_no_finite_number_is_counted_and_told(make) -> None:
+def test_text_that_is_no_finite_number_is_counted_and_told(make, logged) -> None:
     host = make(loss="loss=(.*)", maybe="x(y)?")
     host.values.take("0", [b"loss=nan", b"loss=1,5", b"loss=inf", b"loss=\xff", b"loss=2", b"x"])
     host.values.close()
     assert [each.count for each in host.found] == [1]
-    assert host.notes == [
+    assert logged() == [
         "metric definitions: values of loss were no finite numbers, the first: 'nan' (told once, counted at the end)",
         "metric definitions: 4 values of loss were no finite numbers",
     ]
 
 
-def test_the_far_end_of_a_long_line_is_not_searched_and_that_is_told(make) -> None:
+def test_the_far_end_of_a_long_line_is_not_searched_and_that_is_told(make, logged) -> None:
     host = make(loss=r"loss=([0-9]+)")
     inside = b"x" * (LINE_CHARACTERS - 6) + b"loss=5"
     wide = "\N{SNOWMAN}".encode() * (LINE_CHARACTERS - 6) + b"loss=6"
     host.values.take("0", [inside, wide, b"x" + inside, b"x" * (1 << 23) + b"loss=7"])
     host.values.close()
     assert [(each.count, each.last) for each in host.found] == [(2, 6.0)]
-    assert host.notes[-1] == "metric definitions: 2 lines were searched in their first 4096 characters only"
+    assert logged()[-1] == "metric definitions: 2 lines were searched in their first 4096 characters only"
 
 
 EVIL = ["(x+)+$", "(x|x)*(y)", ".*.*.*=([0-9])", r"(\w*)*\s(z)"]
 
 
 @pytest.mark.parametrize("regex", EVIL)
-def test_a_search_that_would_take_for_ever_is_broken_off_and_its_definition_switched_off(make, regex: str) -> None:
+def test_a_search_that_would_take_for_ever_is_broken_off_and_its_definition_switched_off(
+    make, regex: str, logged
+) -> None:
     host = make(evil=regex, good="([0-9]+) samples")
     line = b"x" * 3000 + b"! 12 samples"
     began = time.process_time()
@@ -106,12 +105,12 @@ def test_a_search_that_would_take_for_ever_is_broken_off_and_its_definition_swit
     assert sum(each.count for each in host.found if each.name == "good") == STRIKES + 1
     assert not any(each.name == "evil" for each in host.found)
     assert any(
-        note.startswith(f"metric definition evil is switched off: {STRIKES} of its searches") for note in host.notes
+        line.startswith(f"metric definition evil is switched off: {STRIKES} of its searches") for line in logged()
     )
-    assert host.notes[-1] == f"metric definitions: {STRIKES} searches of evil were broken off after 50 ms"
+    assert logged()[-1] == f"metric definitions: {STRIKES} searches of evil were broken off after 50 ms"
 
 
-def test_lines_beyond_the_budget_of_a_second_are_left_out_and_counted(make) -> None:
+def test_lines_beyond_the_budget_of_a_second_are_left_out_and_counted(make, logged) -> None:
     host = make(n="([0-9]+)")
     clock = itertools.count()
     host.spent = lambda: next(clock) * SECOND_SECONDS / 3.5  # the budget is used up in the fourth search
@@ -121,7 +120,7 @@ def test_lines_beyond_the_budget_of_a_second_are_left_out_and_counted(make) -> N
     host.values.take("0", [b"3"])
     host.values.close()
     assert [(each.count, each.last) for each in host.found] == [(4, 1.0), (1, 3.0)]
-    assert host.notes[-1] == "metric definitions: 3 lines were not searched: more than 0.2 s of work"
+    assert logged()[-1] == "metric definitions: 3 lines were not searched: more than 0.2 s of work"
 
 
 def test_the_alarm_of_a_search_disturbs_nothing_else(make) -> None:

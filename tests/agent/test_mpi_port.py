@@ -20,8 +20,8 @@ class Agent:
     """Serves one request at a time, as told."""
 
     def __init__(self, name):
-        self.name, self.requests, self.callers, self.notes = name, [], [], []
-        self.port = Port(name, SECRET, self.serve, self.notes.append)
+        self.name, self.requests, self.callers = name, [], []
+        self.port = Port(name, SECRET, self.serve)
 
     def serve(self, request, caller):
         if request.get("kind") not in ("rank", "daemon"):
@@ -157,13 +157,13 @@ def talk(name, data):
     ],
     ids=str,
 )
-def test_who_does_not_know_the_secret_gets_nothing(tmp_path, request_):
+def test_who_does_not_know_the_secret_gets_nothing(tmp_path, request_, logged):
     async def scenario(agent, start):
         answer = await asyncio.to_thread(talk, agent.name, json.dumps(request_).encode() + b"\n")
         assert answer == b""
         assert not agent.requests
         assert agent.port.refused == 1
-        assert "refused a caller" in agent.notes[0]
+        assert "refused a caller" in logged()[0]
 
     run(scenario, tmp_path)
 
@@ -177,12 +177,12 @@ def test_noise_is_refused(tmp_path, data):
     run(scenario, tmp_path)
 
 
-def test_a_caller_that_says_nothing_is_sent_away(tmp_path, monkeypatch):
+def test_a_caller_that_says_nothing_is_sent_away(tmp_path, monkeypatch, logged):
     monkeypatch.setattr("headrace.agent.host.launcher_socket.FIRST_LINE_SECONDS", 0.2)
 
     async def scenario(agent, start):
         assert await asyncio.to_thread(talk, agent.name, b'{"kind"') == b""
-        assert agent.notes == ["agent's socket: refused a caller: it said nothing"]
+        assert logged() == ["agent's socket: refused a caller: it said nothing"]
 
     run(scenario, tmp_path)
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
+from headrace.agent.agent_log import AgentLogHandler
 from headrace.instance.launch_plan import read_plan, read_secret
 from headrace.instance.lifeline import OPTION
 from headrace.instance.paths import TreePaths, base_directory
+from headrace.log_setup import levels_of_environment, log_to
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.process_table import descendants, reap, send
+from headrace.runs import LogWriter, RunPaths, Stream
+from headrace.runs.run_paths import AGENT
 
 
 def kill_descendants(seconds: float = 5.0) -> None:
@@ -37,6 +43,7 @@ def main() -> int:
         plan = read_plan(base)
         secret = read_secret(base)
         host = str(json.loads(TreePaths(base).resource_config.read_bytes())["current_host"])
+        me = plan.host(host)
     except (OSError, ValueError, KeyError) as error:
         print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
         return 2
@@ -46,10 +53,12 @@ def main() -> int:
 
         return await HostAgent(plan, host, secret, OPTION in sys.argv[1:]).run()
 
-    try:
-        return asyncio.run(run())
-    finally:
-        kill_descendants()
+    with LogWriter(RunPaths(Path(me.record_dir)).log(Stream(me.group, host, AGENT))) as log:
+        log_to(AgentLogHandler(log), levels_of_environment(logging.INFO))
+        try:
+            return asyncio.run(run())
+        finally:
+            kill_descendants()
 
 
 if __name__ == "__main__":

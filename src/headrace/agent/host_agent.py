@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -26,6 +27,7 @@ from headrace.agent.coordinator.leader import Leader
 from headrace.agent.coordinator.readiness import is_waited_for
 from headrace.agent.host.data_servers import HostServices
 from headrace.agent.host.feed_file import write_feed_file
+from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.kill_leftovers import end_leftovers
 from headrace.agent.host.liveness import quiet_times, until_listens
 from headrace.agent.host.oom_kills import MemoryKills
@@ -35,7 +37,6 @@ from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host.terminate import all_ended, end_programs
 from headrace.agent.launchers.elastic_torchrun import ElasticHost
 from headrace.agent.launchers.mpi_host import MpiHost
-from headrace.agent.metrics.activity import Activity
 from headrace.agent.metrics.sampler import Measuring
 from headrace.agent.program_specs import (
     expected_streams,
@@ -49,8 +50,9 @@ from headrace.instance.environment import Environment
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, CommandReader, StopJob
 from headrace.processes.process_table import descendants
-from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream
-from headrace.runs.run_paths import AGENT
+from headrace.runs import EventWriter, RunPaths, Status
+
+_log = logging.getLogger(__name__)
 
 ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
 FEED_GRACE = 5.0
@@ -74,13 +76,6 @@ class HostAgent:
         self.plan = plan
         self.me = plan.host(host)
         self.group = plan.group(self.me.group)
-        self._paths = RunPaths(Path(self.me.record_dir))
-        self._events = EventWriter(self._paths.events(host))
-        self._log = LogWriter(self._paths.log(self._stream(AGENT)))
-        self._variables = HostVariables(plan, host)
-        self._memory = MemoryKills(self.me.memory, self.note)
-        self._activity = Activity()
-        self._measuring = Measuring(plan, host, self._paths, self.note, self._activity)
         self._reaper = Reaper()
         self._feed_generation = 0
         self._started = False
@@ -97,11 +92,12 @@ class HostAgent:
         self._lifeline = lifeline
         self._supervisor = os.getppid()
         tls = read_certificates(self.me.base_dir) if plan.encrypt else None
-        led = plan.leader == host
+        paths = RunPaths(Path(self.me.record_dir))
+        events = EventWriter(paths.events(host))
         self._leader: Leader | None = None
-        if led:
+        if plan.leader == host:
             interface = Environment(self.me.base_dir).network_interface_name
-            self._leader = Leader(plan, secret, self._events, self.note, interface, used_before(os.environ), tls)
+            self._leader = Leader(plan, secret, events, interface, used_before(os.environ), tls)
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -111,46 +107,26 @@ class HostAgent:
             host=host,
             start_timeout=plan.start_timeout,
             obey=self.obey,
-            note=self.note,
             heartbeat=self._heartbeat,
             tls=tls,
         )
-        self._programs = HostPrograms(
-            plan,
-            host,
-            self._paths,
-            self._events,
-            self._variables,
-            self._reaper,
-            self._client.report,
-            self.note,
-            self._memory,
-            self._measuring.take,
+        self._context = HostContext(
+            plan=plan,
+            host=host,
+            secret=secret,
+            paths=paths,
+            events=events,
+            variables=HostVariables(plan, host),
+            report=self._client.report,
+            memory=MemoryKills(self.me.memory),
         )
+        self._measuring = Measuring(plan, host, paths, self._context.activity)
+        self._programs = HostPrograms(self._context, self._reaper, self._measuring.take)
         self._programs.on_end = self._program_ended
-        self._services = HostServices(
-            plan,
-            host,
-            self._programs,
-            self._paths,
-            self._client.report,
-            self.note,
-            self._memory,
-            self._variables.scratch or self.me.base_dir,
-            self._activity,
-        )
-        self._mpi: MpiHost | None = None
-        if is_in_mpi_world(plan, host):
-            self._mpi = MpiHost(
-                plan, host, secret, self._programs, self._client.report, self.note, self._variables.scratch
-            )
-        self._elastic: ElasticHost | None = None
-        if is_in_elastic_world(plan, host):
-            self._elastic = ElasticHost(plan, host, secret, self._programs, self._client.report, self.note)
-
-    def note(self, text: str) -> None:
-        """Writes a line into the agent's own log."""
-        self._log.write_line("o", text.encode(errors="replace"))
+        self._services = HostServices(self._context, self._programs)
+        self._mpi = MpiHost(self._context, self._programs) if is_in_mpi_world(plan, host) else None
+        self._elastic = ElasticHost(self._context, self._programs) if is_in_elastic_world(plan, host) else None
+        self._launched = [each.ranks for each in (self._mpi, self._elastic) if each is not None]
 
     async def run(self) -> int:
         """Runs the host to its end. Returns the exit code: 0 if the job is complete, COORDINATOR_LOST if that was."""
@@ -165,21 +141,19 @@ class HostAgent:
         self._task(self._talk())
         self._client.report(Hello(self.group.name))
         self._task(self._measuring.run())
-        self._task(self._memory.watch())
+        self._task(self._context.memory.watch())
         self._task(self._services.watch())
-        self._variables.prepare()
-        for launcher in (self._mpi, self._elastic):
-            if launcher is not None:
-                await launcher.ranks.open()
+        self._context.variables.prepare()
+        for ranks in self._launched:
+            await ranks.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
         self._measuring.close()
         if self._leader is not None:
             await self._close_leader(self._leader)
-        for launcher in (self._mpi, self._elastic):
-            if launcher is not None:
-                await launcher.ranks.close()
+        for ranks in self._launched:
+            await ranks.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
             for task in self._tasks:
                 task.cancel()
@@ -187,8 +161,7 @@ class HostAgent:
             self._tasks = [task for task in self._tasks if not task.done()]
         self._services.close()
         self._programs.close_logs()
-        self._log.close()
-        self._events.close()
+        self._context.events.close()
         released = self._stop is not None and self._stop.leave
         if released or self._verdict is Status.COMPLETED:
             return 0
@@ -219,7 +192,7 @@ class HostAgent:
             try:
                 write_feed_file(self.plan, self.me.name, orders)
             except OSError as error:
-                self.note(f"cannot write feed.json: {error}")
+                _log.warning("cannot write feed.json: %s", error)
         if orders.stop is not None:
             self.stop(orders.stop)
         elif orders.start and not self._started and self._stop is None:
@@ -237,10 +210,9 @@ class HostAgent:
         self._stop_at = due if first else min(self._stop_at, due)
         feed = order.feed or (self._stop is not None and self._stop.feed)
         if first:
-            self.note(f"stopping: {order.reason}")
-            for launcher in (self._mpi, self._elastic):
-                if launcher is not None:
-                    launcher.ranks.stopping = True
+            _log.info("stopping: %s", order.reason)
+            for ranks in self._launched:
+                ranks.stopping = True
         self._stop = msgspec.structs.replace(order, feed=feed)
         self._told_to_leave = self._told_to_leave or order.leave
         self._stop_changed.set()
@@ -288,13 +260,14 @@ class HostAgent:
 
     def _heartbeat(self) -> Heartbeat:
         def files(stream: str) -> list[Path]:
-            where = self._stream(stream)
-            return [self._paths.log(where), self._paths.metrics(where)]
+            where = self._context.stream(stream)
+            return [self._context.paths.log(where), self._context.paths.metrics(where)]
 
         wanted = self.plan.stall_after or self.plan.tf_data
         if not wanted:
             return Heartbeat()
-        return Heartbeat(quiet_times(self._programs.running, files), self._activity.idle(), self._activity.unsent())
+        activity = self._context.activity
+        return Heartbeat(quiet_times(self._programs.running, files), activity.idle(), activity.unsent())
 
     def _program_ended(self) -> None:
         if not self._programs.entry_running() and self._stop is None:
@@ -319,22 +292,20 @@ class HostAgent:
         await self._end(self._services.running(), FEED_GRACE)
         await self._clear()
         self._programs.close_pipes()
-        self._variables.remove_scratch()
+        self._context.variables.remove_scratch()
         self._client.report(HostEnded())
         self._ended.set()
 
     async def _end(self, programs: list[Running], at_most: float) -> None:
         limit = time.monotonic() + at_most
-        await end_programs(
-            programs, lambda: min(self._stop_at, limit) - time.monotonic(), self._stop_changed, self.note
-        )
+        await end_programs(programs, lambda: min(self._stop_at, limit) - time.monotonic(), self._stop_changed)
 
     async def _clear(self) -> None:
         """Ends what the programs left running: whatever descends from this agent and is not one of its programs."""
         alive = [each.pid for each in self._programs.running.values() if not each.ended.is_set()]
         left = await end_leftovers(lambda: descendants(os.getpid(), without=alive), self._reaper.reap)
         if left:
-            self.note(f"{left} processes that the programs had left running were killed")
+            _log.warning("%d processes that the programs had left running were killed", left)
 
     # --- connections ---------------------------------------------------------------------------------------------
 
@@ -344,7 +315,7 @@ class HostAgent:
         except CoordinatorLost as error:
             self._deaf = True
             self._released.set()  # there will be no last word
-            self.note(str(error))
+            _log.error("%s", error)
             self._abandoned(str(error))
 
     async def _close_leader(self, leader: Leader) -> None:
@@ -394,6 +365,3 @@ class HostAgent:
             error = task.exception()
             if error is not None and not self._crashed.done():
                 self._crashed.set_exception(error)
-
-    def _stream(self, name: str) -> Stream:
-        return Stream(self.group.name, self.me.name, name)

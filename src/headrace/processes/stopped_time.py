@@ -13,6 +13,12 @@ LOOKS = 0.5  # seconds between two looks
 PAUSE = 2.0  # between two looks: whoever looks stood still too
 
 
+def is_stopped(pid: int) -> bool:
+    """Tells whether a process is stopped now."""
+    process = look(pid)
+    return process is not None and process.state == STOPPED_STATE
+
+
 class Stillness:
     """Watches one process.
 
@@ -33,8 +39,7 @@ class Stillness:
         now = self._clock()
         gap = now - self._looked
         if gap >= LOOKS:
-            process = look(self._pid)
-            still = process is not None and process.state == STOPPED_STATE
+            still = is_stopped(self._pid)
             begins_anew = gap > PAUSE or self._since == float("inf")
             self._since = float("inf") if not still else now if begins_anew else self._since
             self._looked = now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections import deque
@@ -25,6 +26,8 @@ from headrace.agent.control.control_messages import (
 )
 from headrace.agent.control.grpc_transport import Connection, connect
 from headrace.instance.certificates import Certificates
+
+_log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.5
 SILENCE_LIMIT = 5.0
@@ -45,7 +48,6 @@ class Client:
         host: name of this host.
         start_timeout: seconds within which the coordinator must have answered for the first time.
         obey: called with all orders that come.
-        note: writes a line into the agent's log.
         heartbeat: makes what is sent when there is no news.
         tls: certificates, when connections are under TLS.
     """
@@ -59,7 +61,6 @@ class Client:
         host: str,
         start_timeout: float,
         obey: Callable[[Orders], None],
-        note: Callable[[str], None],
         heartbeat: Callable[[], Heartbeat] = Heartbeat,
         tls: Certificates | None = None,
     ) -> None:
@@ -70,7 +71,6 @@ class Client:
         self._link = Link(secret, Direction.TO_COORDINATOR, host, os.urandom(16))
         self._start_timeout = start_timeout
         self._obey = obey
-        self._note = note
         self._queue: deque[Report] = deque()
         self._number = 0
         self._news = asyncio.Event()
@@ -104,7 +104,7 @@ class Client:
                         await asyncio.gather(sender, return_exceptions=True)
             except (ConnectionError, Refused) as error:
                 if not (self._leaving and self.delivered):  # else it has closed because all is said
-                    self._note(f"control connection to {self._address}: {error}")
+                    _log.info("control connection to %s: %s", self._address, error)
             if self._patience() <= 0:
                 raise CoordinatorLost(self._complaint())
             await asyncio.sleep(RETRY)

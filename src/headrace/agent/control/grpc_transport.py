@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # programs are started by exec
@@ -33,6 +34,8 @@ from headrace.agent.control.control_messages import (
     open_frame,
 )
 from headrace.instance.certificates import Certificates
+
+_log = logging.getLogger(__name__)
 
 METHOD = "/headrace.Control/Talk"
 FIRST_FRAME_SECONDS = 5.0
@@ -75,7 +78,6 @@ class ControlServer:
         secret: the job's secret.
         hosts: names of the job's hosts.
         desk: takes the reports and gives the orders.
-        note: told of refused frames, in words.
         tls: certificates, when connections are under TLS; then an agent must show one of this job too.
 
     Attributes:
@@ -87,7 +89,6 @@ class ControlServer:
         secret: bytes,
         hosts: frozenset[str],
         desk: Desk,
-        note: Callable[[str], None],
         tls: Certificates | None = None,
     ) -> None:
         self.refused = 0
@@ -95,7 +96,6 @@ class ControlServer:
         self._secret = secret
         self._hosts = hosts
         self._desk = desk
-        self._note = note
         self._links: dict[str, Link] = {}
         self._streams: dict[str, asyncio.Event] = {}
         self._server: grpc.aio.Server | None = None
@@ -188,7 +188,7 @@ class ControlServer:
     def _refuse(self, context: grpc.aio.ServicerContext[bytes, bytes], error: Exception) -> None:
         self.refused += 1
         if self.refused <= 20:  # a stranger must not fill the disk
-            self._note(f"control port: refused a message from {context.peer()}: {error or 'no first frame'}")
+            _log.warning("control port: refused a message from %s: %s", context.peer(), str(error) or "no first frame")
 
 
 def _take_note(writer: asyncio.Task[None]) -> None:

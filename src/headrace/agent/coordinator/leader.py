@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from headrace.agent.control.control_messages import Orders, Report
 from headrace.agent.control.grpc_transport import ControlServer
@@ -28,7 +27,6 @@ class Leader:
         plan: the launch plan.
         secret: the job's secret.
         events: the event file of the leader's host.
-        note: writes a line into the agent's log.
         used: see `Coordinator`.
         interface: network interface to the other hosts.
         tls: see `ControlServer`.
@@ -39,7 +37,6 @@ class Leader:
         plan: LaunchPlan,
         secret: bytes,
         events: EventWriter,
-        note: Callable[[str], None],
         interface: str,
         used: Used = NOTHING,
         tls: Certificates | None = None,
@@ -50,7 +47,7 @@ class Leader:
         self._offset = time.time() - time.monotonic()
         self._connected: set[str] = set()
         self._coordinator = Coordinator(plan, self._now(), used)
-        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, note, tls)
+        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, tls)
 
     @property
     def verdict(self) -> JobFinished | None:

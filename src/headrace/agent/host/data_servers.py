@@ -8,17 +8,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from headrace.agent.control.control_messages import ExecutorLost, FeedDown, FeedUp, Message, ServerDown, ServerUp
-from headrace.agent.host.oom_kills import MemoryKills
+from headrace.agent.control.control_messages import ExecutorLost, FeedDown, FeedUp, ServerDown, ServerUp
+from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host.restarted_server import KeptServer
-from headrace.agent.metrics.activity import Activity
 from headrace.agent.program_specs import FEED, programs_of, service_argv
-from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.process_table import TICKS, look
-from headrace.runs import MetricWriter, RunPaths, Stream
+from headrace.runs import MetricWriter
 from headrace.runs.metric_records import ServiceSecond
 
 INTERVAL = 1.0
@@ -55,47 +53,24 @@ class HostServices:
     """Keeps the servers of a host.
 
     Args:
-        plan: the launch plan.
-        host: name of the host.
+        context: the host's.
         programs: starts them.
-        paths: where their metrics go.
-        report: tells the coordinator.
-        note: writes a line into the agent's log.
-        memory: knows whom the kernel killed for memory.
-        folder: where the dispatcher keeps its state.
-        activity: told what its servers send.
     """
 
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        host: str,
-        programs: HostPrograms,
-        paths: RunPaths,
-        report: Callable[[Message], None],
-        note: Callable[[str], None],
-        memory: MemoryKills,
-        folder: str,
-        activity: Activity,
-    ) -> None:
-        self._plan = plan
-        self._host = host
+    def __init__(self, context: HostContext, programs: HostPrograms) -> None:
+        self._context = context
         self._programs = programs
-        self._report = report
-        self._memory = memory
-        self._folder = folder
-        self._activity = activity
+        self._folder = context.variables.scratch or context.me.base_dir  # where a dispatcher keeps its state
         self._servers: dict[str, KeptServer] = {}
         self._said: dict[str, _TfStatus] = {}
         self._metrics: dict[str, MetricWriter] = {}
-        for spec in programs_of(plan, host):
+        for spec in programs_of(context.plan, context.host):
             if spec.is_feed:
                 start, take, down = self._starter(FEED), self._take_feed, self._feed_down
-                self._servers[FEED] = KeptServer("feed server", start, take, down, note, plan.start_timeout)
+                self._servers[FEED] = KeptServer("feed server", start, take, down, context.plan.start_timeout)
             elif spec.is_service:
-                where = Stream(plan.host(host).group, host, spec.stream)
-                self._metrics[spec.stream] = MetricWriter(paths.metrics(where))
-                self._servers[spec.stream] = self._tf_server(spec.stream, note)
+                self._metrics[spec.stream] = MetricWriter(context.paths.metrics(context.stream(spec.stream)))
+                self._servers[spec.stream] = self._tf_server(spec.stream)
 
     def start(self) -> None:
         """Starts all of them."""
@@ -146,7 +121,7 @@ class HostServices:
     def _starter(self, stream: str) -> Callable[[int, Callable[[], None]], Running]:
         def start(status_fd: int, on_end: Callable[[], None]) -> Running:
             self._said.pop(stream, None)
-            argv = service_argv(self._plan, self._host, stream, self._folder, status_fd)
+            argv = service_argv(self._context.plan, self._context.host, stream, self._folder, status_fd)
             return self._programs.launch_service(stream, argv, status_fd, on_end)
 
         return start
@@ -155,27 +130,28 @@ class HostServices:
         status = _feed_status.decode(line)
         if status.event == "ready":
             self._servers[FEED].ready()
-            self._report(FeedUp(status.executors))
+            self._context.report(FeedUp(status.executors))
         elif status.event == "executor_lost":
-            self._report(self._memory.explain(ExecutorLost(f"{status.pid} {status.reason}", status.replaced)))
+            lost = ExecutorLost(f"{status.pid} {status.reason}", status.replaced)
+            self._context.report(self._context.memory.explain(lost))
 
     def _feed_down(self, reason: str, gone: bool) -> None:
-        self._report(FeedDown(reason, gone))
+        self._context.report(FeedDown(reason, gone))
 
-    def _tf_server(self, stream: str, note: Callable[[str], None]) -> KeptServer:
+    def _tf_server(self, stream: str) -> KeptServer:
         def take(line: bytes) -> None:
             status = _tf_status.decode(line)
             if status.event == "ready":
                 self._servers[stream].ready()
-                self._report(ServerUp(stream, status.version))
+                self._context.report(ServerUp(stream, status.version))
             elif status.event == "failed":
                 self._servers[stream].hopeless(status.reason)
             if status.sent is not None:
-                self._activity.sent(stream, status.sent)
+                self._context.activity.sent(stream, status.sent)
             self._said[stream] = status
 
         def down(reason: str, gone: bool) -> None:
-            self._report(ServerDown(stream, reason, gone, self._servers[stream].refused))
+            self._context.report(ServerDown(stream, reason, gone, self._servers[stream].refused))
 
-        limit = max(IMPORT_SECONDS, self._plan.start_timeout)
-        return KeptServer(stream, self._starter(stream), take, down, note, limit, SILENCE)
+        limit = max(IMPORT_SECONDS, self._context.plan.start_timeout)
+        return KeptServer(stream, self._starter(stream), take, down, limit, SILENCE)

@@ -12,11 +12,14 @@ import contextlib
 import hashlib
 import hmac
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
 
 from headrace.agent.host.launcher_proxy import NOT_REACHED, uid_of_peer
+
+_log = logging.getLogger(__name__)
 
 FIRST_LINE_SECONDS = 5.0
 LINE_LIMIT = 16 << 20  # Linux gives a process 2 MiB of arguments and variables; JSON may need six bytes for one
@@ -69,7 +72,6 @@ class Port:
         name: see `socket_name`.
         secret: the job's secret.
         serve: called with each request and its caller; ValueError refuses it.
-        note: told of refused callers, in words.
 
     Attributes:
         refused: how many callers were refused.
@@ -80,13 +82,11 @@ class Port:
         name: str,
         secret: bytes,
         serve: Callable[[Mapping[str, object], Caller], None],
-        note: Callable[[str], None],
     ) -> None:
         self.refused = 0
         self._name = name
         self._secret = secret.hex()
         self._serve = serve
-        self._note = note
         self._server: asyncio.AbstractServer | None = None
         self._talks: set[asyncio.Task[None]] = set()
 
@@ -127,7 +127,7 @@ class Port:
         except (PermissionError, asyncio.TimeoutError) as error:
             self.refused += 1
             if self.refused <= 20:  # a stranger must not fill the disk
-                self._note(f"agent's socket: refused a caller: {str(error) or 'it said nothing'}")
+                _log.warning("agent's socket: refused a caller: %s", str(error) or "it said nothing")
             return
         try:
             self._serve(request, caller)

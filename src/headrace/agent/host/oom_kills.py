@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -20,6 +21,8 @@ from headrace.agent.control.control_messages import ExecutorLost, Message
 from headrace.processes.oom import FD_VARIABLE, OomCounter, format_bytes, oom_words
 from headrace.processes.process_table import name_of_exit
 
+_log = logging.getLogger(__name__)
+
 RECENT = 5.0
 INTERVAL = 1.0
 _KILLED = name_of_exit(None, signal.SIGKILL)
@@ -30,7 +33,6 @@ class MemoryKills:
 
     Args:
         limit: bytes that the host may use; 0 means no limit.
-        note: writes a line into the agent's log.
         counter: the kernel's counter; by default that of $HEADRACE_OOM_FD, None without one.
         clock: seconds.
     """
@@ -38,19 +40,17 @@ class MemoryKills:
     def __init__(
         self,
         limit: int,
-        note: Callable[[str], None],
         counter: OomCounter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit = limit
-        self._note = note
         self._counter = counter or _inherited_counter()
         self._clock = clock
         self._seen = 0
         self._news = 0  # kills that nothing was explained with
         self._risen = 0.0  # when the counter rose last
         if self._counter is not None:
-            with contextlib.suppress(OSError, ValueError):  # it will be noted when it is needed
+            with contextlib.suppress(OSError, ValueError):  # it will be logged when it is needed
                 self._seen = self._counter.read()  # an earlier attempt of the job may have had kills in the same group
 
     def of_program(self, exit_code: int | None, number: int | None) -> str:
@@ -91,11 +91,11 @@ class MemoryKills:
         try:
             kills = self._counter.read()
         except (OSError, ValueError) as error:
-            self._note(f"the kernel's count of out-of-memory kills cannot be read any more: {error}")
+            _log.warning("the kernel's count of out-of-memory kills cannot be read any more: %s", error)
             self._counter = None
             return 0
         if kills > self._seen:
-            self._note(f"the kernel has killed {kills - self._seen} processes of this instance for memory (OOM)")
+            _log.warning("the kernel has killed %d processes of this instance for memory (OOM)", kills - self._seen)
             self._news += kills - self._seen
             self._seen, self._risen = kills, self._clock()
         elif self._clock() - self._risen > RECENT:

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from headrace.agent.control.control_messages import Exited, Message, clip_lines
-from headrace.agent.host.oom_kills import MemoryKills
+from headrace.agent.control.control_messages import Exited, clip_lines
+from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.process import Reaper, Running
-from headrace.agent.host.program_environment import HostVariables
 from headrace.agent.program_specs import ProgramSpec, is_service
 from headrace.instance import write_failure
-from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.outcome import OWN_WORDS
 from headrace.processes.process_table import name_of_exit
-from headrace.runs import EventWriter, LogWriter, RunPaths, Stream
+from headrace.runs import LogWriter
 from headrace.runs.events import ProgramExited, ProgramStarted
+
+_log = logging.getLogger(__name__)
 
 
 class HostPrograms:
     """Starts programs, and says how they ended.
 
     Args:
-        plan: the launch plan.
-        host: name of the host.
-        paths: where logs and metrics go.
-        events: the host's event file.
-        variables: what programs get to know.
+        context: the host's.
         reaper: takes in their ends.
-        tell: takes reports for the coordinator.
-        note: writes a line into the agent's log.
-        memory: knows whom the kernel killed for memory.
         on_lines: called with a program's stream and the lines that it wrote.
 
     Attributes:
@@ -42,27 +36,14 @@ class HostPrograms:
 
     def __init__(
         self,
-        plan: LaunchPlan,
-        host: str,
-        paths: RunPaths,
-        events: EventWriter,
-        variables: HostVariables,
+        context: HostContext,
         reaper: Reaper,
-        tell: Callable[[Message], None],
-        note: Callable[[str], None],
-        memory: MemoryKills,
         on_lines: Callable[[str, list[bytes]], None] = lambda *_: None,
     ) -> None:
         self.running: dict[str, Running] = {}
         self.on_end: Callable[[], None] = lambda: None
-        self._me = plan.host(host)
-        self._paths = paths
-        self._events = events
-        self._variables = variables
+        self._context = context
         self._reaper = reaper
-        self._tell = tell
-        self._note = note
-        self._memory = memory
         self._on_lines = on_lines
         self._logs: dict[str, LogWriter] = {}
 
@@ -76,16 +57,16 @@ class HostPrograms:
             start()
         except OSError as error:
             reason = f"cannot start {stream}: {error.strerror or error}"
-            self._note(reason)
-            self._tell(Exited(stream, time.time(), exit_code=127, last_lines=(reason,)))
+            _log.warning("%s", reason)
+            self._context.report(Exited(stream, time.time(), exit_code=127, last_lines=(reason,)))
 
     def argv_of(self, spec: ProgramSpec) -> list[str]:
         """Command line of a program."""
-        return self._variables.argv(spec)
+        return self._context.variables.argv(spec)
 
     def variables_of(self, spec: ProgramSpec) -> dict[str, str]:
         """Variables of a program."""
-        return self._variables.of_program(spec, self._metrics(spec.stream))
+        return self._context.variables.of_program(spec, self._metrics(spec.stream))
 
     def launch(
         self,
@@ -117,8 +98,8 @@ class HostPrograms:
 
     def launch_service(self, stream: str, argv: Sequence[str], status_fd: int, on_end: Callable[[], None]) -> Running:
         """Starts a server of the data service in the group's Python; it reports itself. Raises OSError."""
-        argv = [self._variables.python, *argv]
-        env = self._variables.of_service(stream, self._metrics(stream))
+        argv = [self._context.variables.python, *argv]
+        env = self._context.variables.of_service(stream, self._metrics(stream))
         running = self._launch(stream, argv, env, fds=(status_fd,))
 
         def ended() -> None:
@@ -135,9 +116,9 @@ class HostPrograms:
     def write_failure(self, text: str) -> None:
         """Writes output/failure, unless the user's program has written one."""
         try:
-            write_failure(self._me.base_dir, OWN_WORDS + text)
+            write_failure(self._context.me.base_dir, OWN_WORDS + text)
         except OSError as error:
-            self._note(f"cannot write output/failure: {error}")
+            _log.warning("cannot write output/failure: %s", error)
 
     def close_pipes(self) -> None:
         """Closes the pipes of all programs; what their descendants write from here on is lost."""
@@ -157,8 +138,8 @@ class HostPrograms:
         cpus: Sequence[int] = (),
         fds: Sequence[int] = (),
     ) -> Running:
-        log = self._logs.setdefault(stream, LogWriter(self._paths.log(self._stream(stream))))
-        cwd = f"{self._me.base_dir}/code"
+        log = self._logs.setdefault(stream, LogWriter(self._context.paths.log(self._context.stream(stream))))
+        cwd = f"{self._context.me.base_dir}/code"
         running = Running(
             stream,
             argv=argv,
@@ -170,18 +151,18 @@ class HostPrograms:
             on_lines=functools.partial(self._on_lines, stream),
         )
         self.running[stream] = running
-        where = {"group": self._me.group, "host": self._me.name, "stream": stream}
-        self._events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
+        where = {"group": self._context.me.group, "host": self._context.me.name, "stream": stream}
+        self._context.events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
         return running
 
     def _record_exit(self, running: Running) -> None:
         if not running.told:
-            running.reason = self._memory.of_program(running.exit_code, running.signal)
-        self._events.write(
+            running.reason = self._context.memory.of_program(running.exit_code, running.signal)
+        self._context.events.write(
             ProgramExited(
                 t=time.time(),
-                group=self._me.group,
-                host=self._me.name,
+                group=self._context.me.group,
+                host=self._context.me.name,
                 stream=running.stream,
                 exit_code=running.exit_code,
                 signal=running.signal,
@@ -195,17 +176,14 @@ class HostPrograms:
         end = exit_of(running)
         if running.exit_code != 0 and not running.told:
             how = running.reason or name_of_exit(running.exit_code, running.signal)
-            self.write_failure("\n".join([f"{self._stream(running.stream)}: {how}", *end.last_lines]))
-        self._tell(end)
+            self.write_failure("\n".join([f"{self._context.stream(running.stream)}: {how}", *end.last_lines]))
+        self._context.report(end)
 
     def _metrics(self, name: str) -> Path:
         """Returns the metric file of a program, in a directory that is there."""
-        path = self._paths.metrics(self._stream(name))
+        path = self._context.paths.metrics(self._context.stream(name))
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
-
-    def _stream(self, name: str) -> Stream:
-        return Stream(self._me.group, self._me.name, name)
 
 
 def exit_of(running: Running) -> Exited:

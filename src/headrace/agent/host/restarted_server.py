@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable
 
 from headrace.agent.host.process import Running
 from headrace.processes.process_table import name_of_exit
+
+_log = logging.getLogger(__name__)
 
 PAUSES = (0.1, 0.5, 1.0)  # seconds before the first, second and third new start
 RESTARTS = len(PAUSES)
@@ -30,7 +33,6 @@ class KeptServer:
         start: starts it; gets the descriptor for its status lines and a function to call when it has ended.
         take: takes a status line of it; ValueError says what is wrong with it.
         down: told that it ended without being asked to: why, and whether it is gone for good.
-        note: writes a line into the agent's log.
         ready_within: seconds after which a server that is not ready is killed.
         silent_after: seconds without a status line after which a server that was ready is killed; 0 means never.
 
@@ -46,7 +48,6 @@ class KeptServer:
         start: Callable[[int, Callable[[], None]], Running],
         take: Callable[[bytes], None],
         down: Callable[[str, bool], None],
-        note: Callable[[str], None],
         ready_within: float,
         silent_after: float = 0.0,
     ) -> None:
@@ -56,7 +57,6 @@ class KeptServer:
         self._start = start
         self._take = take
         self._down = down
-        self._note = note
         self._ready_within = ready_within
         self._silent_after = silent_after
         self._loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class KeptServer:
             try:
                 self._take(line)
             except ValueError as error:
-                self._note(f"{self._name}: status line {line[:200]!r}: {error}")
+                _log.warning("%s: status line %r: %s", self._name, line[:200], error)
 
     def _listen(self, missed: int) -> None:
         """Looks whether it still speaks. One look too late may be this process's own fault, so it takes two."""
@@ -155,11 +155,11 @@ class KeptServer:
         gone = self.refused or self._restarts >= RESTARTS
         self._down(reason, gone)
         if self.refused:
-            self._note(f"{self._name} {reason}; it is given up")
+            _log.warning("%s %s; it is given up", self._name, reason)
         elif gone:
-            self._note(f"{self._name} {reason}; it was started {RESTARTS + 1} times and is given up")
+            _log.warning("%s %s; it was started %d times and is given up", self._name, reason, RESTARTS + 1)
         else:
-            self._note(f"{self._name} {reason}; starting it again in {PAUSES[self._restarts]:g} s")
+            _log.warning("%s %s; starting it again in %g s", self._name, reason, PAUSES[self._restarts])
             self._timer = self._loop.call_later(PAUSES[self._restarts], self._again)
             self._restarts += 1
 

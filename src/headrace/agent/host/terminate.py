@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 
 from headrace.agent.host.process import Running
+
+_log = logging.getLogger(__name__)
 
 GONE_SECONDS = 5.0  # for a process to go after SIGKILL
 POLL = 0.05
 
 
-async def end_programs(
-    programs: Sequence[Running], rest: Callable[[], float], changed: asyncio.Event, note: Callable[[str], None]
-) -> None:
+async def end_programs(programs: Sequence[Running], rest: Callable[[], float], changed: asyncio.Event) -> None:
     """Ends programs, and what of their processes was asked to end with them.
 
     Args:
         programs: they run.
         rest: returns the seconds that they still have.
         changed: set when those have become fewer.
-        note: writes a line into the agent's log.
     """
     if not programs:
         return
@@ -38,7 +38,7 @@ async def end_programs(
         sooner.cancel()
     for program in programs:
         if program.answering:
-            note(f"{program.stream} did not end in time: SIGKILL")
+            _log.warning("%s did not end in time: SIGKILL", program.stream)
             program.kill()
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(ended, GONE_SECONDS)

@@ -14,17 +14,18 @@ killed with a line that says so; the other hosts go on without it when they are 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
-from headrace.agent.control.control_messages import Exited, Message
+from headrace.agent.control.control_messages import Exited
+from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.launcher_socket import Caller
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms, exit_of
 from headrace.agent.launchers.launched_ranks import HostRanks
 from headrace.agent.launchers.mpi_variables import rank_variables
 from headrace.agent.program_specs import TORCHRUN, ProgramSpec
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.processes.stopped_time import is_stopped
 
 END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # What torchrun changes when it starts the ranks again, after a failure or with other hosts.
@@ -35,30 +36,18 @@ class ElasticHost:
     """See the module.
 
     Args:
-        plan: the launch plan.
-        host: name of this host, which is in an elastic world.
-        secret: the job's secret.
+        context: that of a host in an elastic world.
         programs: starts programs.
-        report: tells the coordinator.
-        note: writes a line into the agent's log.
 
     Attributes:
         ranks: the ranks of this host.
     """
 
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        host: str,
-        secret: bytes,
-        programs: HostPrograms,
-        report: Callable[[Message], None],
-        note: Callable[[str], None],
-    ) -> None:
-        self.ranks = HostRanks(plan, host, secret, programs, self._serve, note)
-        self._plan = plan
+    def __init__(self, context: HostContext, programs: HostPrograms) -> None:
+        self.ranks = HostRanks(context, programs, self._serve)
+        self._plan = context.plan
         self._programs = programs
-        self._report = report
+        self._report = context.report
         self._launcher: dict[str, str] = {}
         self._failed: list[Exited] = []
         self._generation: tuple[str, ...] = ()
@@ -146,11 +135,11 @@ class ElasticHost:
         world = self._plan.distribution_of(self.ranks.me.group)
         assert world is not None
         port = self._plan.master_port_of(world)
+        if is_stopped(pid):
+            return "it is stopped (SIGSTOP)"
         try:
-            process = psutil.Process(pid)
-            if process.status() == psutil.STATUS_STOPPED:
-                return "it is stopped (SIGSTOP)"
-            ends = [end for each in process.net_connections("tcp") for end in (each.laddr, each.raddr) if end]
+            connections = psutil.Process(pid).net_connections("tcp")
         except psutil.Error as error:
             return str(error)
-        return "" if any(end.port == port for end in ends) else f"it has no connection to port {port}"
+        ports = {end.port for each in connections for end in (each.laddr, each.raddr) if end}
+        return "" if port in ports else f"it has no connection to port {port}"

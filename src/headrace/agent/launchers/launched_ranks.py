@@ -10,22 +10,20 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.agent.host import launcher_proxy
+from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.launcher_socket import Caller, Port, socket_name
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
-from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
+from headrace.instance.launch_plan import SECRET_NAME, channel_dir
 
 
 class HostRanks:
     """See the module.
 
     Args:
-        plan: the launch plan.
-        host: name of this host.
-        secret: the job's secret.
+        context: the host's.
         programs: starts programs.
         serve: takes a proxy's request; raises ValueError to refuse it.
-        note: writes a line into the agent's log.
 
     Attributes:
         me: this host in the plan.
@@ -35,20 +33,17 @@ class HostRanks:
 
     def __init__(
         self,
-        plan: LaunchPlan,
-        host: str,
-        secret: bytes,
+        context: HostContext,
         programs: HostPrograms,
         serve: Callable[[Mapping[str, object], Caller], None],
-        note: Callable[[str], None],
     ) -> None:
-        self.me: HostPlan = plan.host(host)
+        self.me = context.me
         self.stopping = False
         self.running: dict[str, Running] = {}
         self._programs = programs
         self._serve = serve
-        self._name = socket_name(plan.run_id, host)
-        self._port = Port(self._name, secret, self._served, note)
+        self._name = socket_name(context.plan.run_id, context.host)
+        self._port = Port(self._name, context.secret, self._served)
         self._checks: list[asyncio.TimerHandle] = []
 
     async def open(self) -> None:

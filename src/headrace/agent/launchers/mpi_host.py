@@ -18,15 +18,14 @@ stopped (SIGSTOP) is found before, by its own host's agent.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import cast
-
-import psutil
 
 from headrace.agent.control.control_messages import (
     DaemonEnd,
@@ -34,9 +33,9 @@ from headrace.agent.control.control_messages import (
     DaemonOrder,
     DaemonWanted,
     Exited,
-    Message,
     Orders,
 )
+from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.launcher_socket import Caller
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
@@ -48,6 +47,9 @@ from headrace.instance.launch_plan import DistributionPlan, LaunchPlan
 from headrace.instance.ranks import world_size
 from headrace.processes.process_table import name_of_exit
 from headrace.processes.spawn import UTF8
+from headrace.processes.stopped_time import is_stopped
+
+_log = logging.getLogger(__name__)
 
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
 ENDING_SECONDS = 0.2  # an mpirun that has killed the proxies of its daemons is gone after that
@@ -67,36 +69,21 @@ class MpiHost:
     """See the module.
 
     Args:
-        plan: the launch plan.
-        host: name of this host, which is in an MPI world.
-        secret: the job's secret.
+        context: that of a host in an MPI world.
         programs: starts them.
-        report: tells the coordinator.
-        note: writes a line into the agent's log.
-        scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
 
     Attributes:
         ranks: the ranks of this host.
     """
 
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        host: str,
-        secret: bytes,
-        programs: HostPrograms,
-        report: Callable[[Message], None],
-        note: Callable[[str], None],
-        scratch: str,
-    ) -> None:
-        self.ranks = HostRanks(plan, host, secret, programs, self._serve, note)
-        self._plan = plan
-        self._me = plan.host(host)
-        self._world = mpi_world(plan, host)
+    def __init__(self, context: HostContext, programs: HostPrograms) -> None:
+        self.ranks = HostRanks(context, programs, self._serve)
+        self._plan = context.plan
+        self._me = context.me
+        self._world = mpi_world(context.plan, context.host)
         self._programs = programs
-        self._report = report
-        self._note = note
-        self._scratch = scratch
+        self._report = context.report
+        self._scratch = context.variables.scratch
         self._wanted: dict[int, Caller] = {}
         self._number = 0
         self._started: set[tuple[str, int]] = set()
@@ -225,7 +212,7 @@ class MpiHost:
             self._check_later(self._programs.launch(stream, order.argv, env, (), ended))
         except (ValueError, OSError) as error:
             reason = f"the daemon of mpirun cannot be started on {self._me.name}: {error}"
-            self._note(reason)
+            _log.warning("%s", reason)
             self._report(DaemonEnded(order.asker, order.number, exit_code=255, reason=reason))
 
     def _check_later(self, launcher: Running, more: float = 0.0) -> None:
@@ -234,7 +221,7 @@ class MpiHost:
     def _check(self, launcher: Running) -> None:
         """Ends mpirun or a daemon that keeps the ranks from starting."""
         limit = f"within {self._plan.start_timeout:g} s"
-        if _is_stopped(launcher.pid):
+        if is_stopped(launcher.pid):
             launcher.say(
                 f"error: no rank was started {limit}: {launcher.stream} on {self._me.name} is stopped (SIGSTOP)"
             )
@@ -253,10 +240,3 @@ class MpiHost:
         )
         self._launcher = variables | self.ranks.proxy_variables()
         return dict(self._launcher)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False

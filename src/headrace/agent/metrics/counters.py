@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.instance.addresses import is_loopback
 from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import Process, read_proc
+
+_log = logging.getLogger(__name__)
 
 _NETWORK = "/proc/self/net/dev"
 _LOOPBACK = b"lo"
@@ -42,19 +45,17 @@ class DiskBytes:
     """Bytes that processes moved from and to disks (not from the page cache), theirs that were waited for included.
 
     Args:
-        note: writes a line into the agent's log.
         folder: /proc.
     """
 
-    def __init__(self, note: Callable[[str], None], folder: str = "/proc") -> None:
-        self._note = note
+    def __init__(self, folder: str = "/proc") -> None:
         self._folder = folder
         self._read = 0
         self._written = 0
         self._told = False
         self._counted = os.path.exists(f"{folder}/self/io")  # noqa: PTH110  (a file of the kernel)
         if not self._counted:
-            note("no disk figures: this kernel does not count the bytes of a process (/proc/PID/io)")
+            _log.warning("no disk figures: this kernel does not count the bytes of a process (/proc/PID/io)")
 
     def read(self, processes: Iterable[Process]) -> tuple[int, int] | None:
         """Returns (read, written) so far; it never goes back. None when the kernel does not count."""
@@ -77,7 +78,7 @@ class DiskBytes:
     def _leave_out(self, pid: int) -> None:
         if not self._told:
             self._told = True
-            self._note(f"disk figures are without process {pid} and others of another user: /proc/PID/io is closed")
+            _log.warning("disk figures are without process %d and others of another user: /proc/PID/io is closed", pid)
 
 
 def memory_file() -> Path | None:

@@ -11,6 +11,7 @@ whose GPUs are all of one model.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from types import ModuleType
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.machine import VISIBLE_GPUS, visible_gpus
 from headrace.runs.metric_records import GpuUse
+
+_log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
 SILENT = 5.0  # seconds after which a reading is too old to be told as that of now
@@ -46,13 +49,11 @@ class Gpus:
 
     Args:
         names: numbers, or beginnings of UUIDs; None means all of the machine.
-        note: writes a line into the agent's log; called from another thread too.
         interval: seconds between two readings.
     """
 
-    def __init__(self, names: Sequence[str] | None, note: Callable[[str], None], interval: float = INTERVAL) -> None:
+    def __init__(self, names: Sequence[str] | None, interval: float = INTERVAL) -> None:
         self._names = names
-        self._note = note
         self._interval = interval
         self._told: set[str] = set()
         self._reading: tuple[float, tuple[GpuUse, ...]] = (time.monotonic(), ())
@@ -132,7 +133,7 @@ class Gpus:
     def _tell(self, what: str, text: str) -> None:
         if what not in self._told:
             self._told.add(what)
-            self._note(text)
+            _log.warning("%s", text)
 
 
 def _number_of(nvml: ModuleType, uuid: str, count: int) -> int:

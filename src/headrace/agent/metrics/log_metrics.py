@@ -12,6 +12,7 @@ What was left out is told in the agent's log, when it first happens and with its
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import signal
@@ -25,6 +26,8 @@ from headrace.instance.launch_plan import MetricDefinition
 from headrace.runs import MetricWriter
 from headrace.runs.event_text import OF_DEFINITIONS, TOLD_ONCE
 from headrace.runs.metric_records import ValueSecond
+
+_log = logging.getLogger(__name__)
 
 LINE_CHARACTERS = 4096
 SEARCH_SECONDS = 0.05
@@ -59,7 +62,6 @@ class LogValues:
     Args:
         definitions: the job's metric definitions; their regular expressions are valid.
         writer: where the values go.
-        note: writes a line into the agent's log.
         clock: seconds since the epoch.
         spent: seconds of any clock that measures the work of this process.
     """
@@ -68,13 +70,11 @@ class LogValues:
         self,
         definitions: Sequence[MetricDefinition],
         writer: MetricWriter,
-        note: Callable[[str], None],
         clock: Callable[[], float] = time.time,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         self._rules = [_Rule(each.name, re.compile(each.regex)) for each in definitions]
         self._writer = writer
-        self._note = note
         self._clock = clock
         self._spent = spent
         self._sums: dict[tuple[str, str], _Sum] = {}
@@ -121,7 +121,7 @@ class LogValues:
         """Writes what is left, and says what was left out."""
         self.flush()
         for what, count in self._left_out.items():
-            self._note(f"{OF_DEFINITIONS}s: {count} {what}")
+            _log.info("%ss: %d %s", OF_DEFINITIONS, count, what)
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
         self._writer.close()
 
@@ -158,9 +158,10 @@ class LogValues:
         self._leave_out(f"searches of {rule.name} were broken off after {SEARCH_SECONDS * 1000:g} ms")
         if rule.strikes == STRIKES:
             self._rules.remove(rule)
-            self._note(
-                f"{OF_DEFINITIONS} {rule.name} is switched off: {STRIKES} of its searches took more than "
-                f"{SEARCH_SECONDS * 1000:g} ms; its regex tries too many ways to match: {rule.regex.pattern}"
+            _log.warning(
+                "%s %s is switched off: %d of its searches took more than %g ms; its regex tries too many ways to "
+                "match: %s",
+                *(OF_DEFINITIONS, rule.name, STRIKES, SEARCH_SECONDS * 1000, rule.regex.pattern),
             )
 
     def _add(self, name: str, stream: str, text: str) -> None:
@@ -184,5 +185,5 @@ class LogValues:
     def _leave_out(self, what: str, count: int = 1, example: str = "") -> None:
         if what not in self._left_out:
             seen = f", the first: {example[:_SHOWN]!r}" if example else ""
-            self._note(f"{OF_DEFINITIONS}s: {what}{seen}{TOLD_ONCE}")
+            _log.warning("%ss: %s%s%s", OF_DEFINITIONS, what, seen, TOLD_ONCE)
         self._left_out[what] += count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from headrace.agent.metrics.activity import Activity
 from headrace.agent.metrics.gpus import Gpus, gpus_of
@@ -25,20 +25,17 @@ class Measuring:
         plan: the launch plan.
         host: name of the host.
         paths: the run's directory.
-        note: writes a line into the agent's log.
         activity: told what the host uses.
     """
 
-    def __init__(
-        self, plan: LaunchPlan, host: str, paths: RunPaths, note: Callable[[str], None], activity: Activity
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, activity: Activity) -> None:
         def writer(name: str) -> MetricWriter:
             return MetricWriter(paths.metrics(Stream(plan.host(host).group, host, name)))
 
-        self._gpus = Gpus(gpus_of(plan, host, os.environ), note)
-        self._usage = UsageSampler(writer(HOST), plan, host, self._gpus, note)
+        self._gpus = Gpus(gpus_of(plan, host, os.environ))
+        self._usage = UsageSampler(writer(HOST), plan, host, self._gpus)
         definitions = plan.metric_definitions
-        self._values = LogValues(definitions, writer(VALUES), note) if definitions else None
+        self._values = LogValues(definitions, writer(VALUES)) if definitions else None
         self._activity = activity
         self._closed = False
 

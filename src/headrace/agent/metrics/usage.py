@@ -12,9 +12,9 @@ for, because it ignores SIGCHLD, is not counted.)
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable
 
 from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
 from headrace.agent.metrics.gpus import Gpus
@@ -23,6 +23,8 @@ from headrace.processes.process_table import PAGE, TICKS
 from headrace.processes.process_tree import Family
 from headrace.runs import MetricWriter
 from headrace.runs.metric_records import HostSecond
+
+_log = logging.getLogger(__name__)
 
 
 class UsageSampler:
@@ -33,12 +35,9 @@ class UsageSampler:
         plan: the launch plan.
         host: name of the host.
         gpus: its GPUs.
-        note: writes a line into the agent's log.
     """
 
-    def __init__(
-        self, writer: MetricWriter, plan: LaunchPlan, host: str, gpus: Gpus, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, writer: MetricWriter, plan: LaunchPlan, host: str, gpus: Gpus) -> None:
         me = plan.host(host)
         self._writer = writer
         self._gpus = gpus
@@ -46,9 +45,8 @@ class UsageSampler:
         self._limit = me.memory or os.sysconf("SC_PHYS_PAGES") * PAGE
         self._family = Family(os.getpid())
         self._cpu = 0.0
-        self._disk = DiskBytes(note)
+        self._disk = DiskBytes()
         self._has_network = has_network(plan, host)
-        self._note = note
         self._memory = memory_file() if me.memory else None
 
     def sample(self) -> HostSecond:
@@ -85,6 +83,6 @@ class UsageSampler:
         try:
             return used_memory(self._memory)
         except OSError as error:
-            self._note(f"the memory of this host's control group cannot be read any more: {error}")
+            _log.warning("the memory of this host's control group cannot be read any more: %s", error)
             self._memory = None
             return None
