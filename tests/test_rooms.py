@@ -18,8 +18,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "catalog": set(),
     "job": {"catalog"},
     "instance": set(),
-    "feed": set(),
-    "runs": set(),
+    "feed_metrics": set(),  # the records that the feed writes and runs reads
+    "feed": {"feed_metrics"},
+    "runs": {"feed_metrics"},
     "processes": set(),
     "agent": {"instance", "feed", "runs", "processes"},
     "engines": {"job", "instance", "runs", "catalog", "processes"},

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from published_runs import Added, Published, predict_published
 
 from headrace.insight.advise.model import Range, exactly
-from headrace.insight.advise.published import Added, Published, predict_published
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "advise.md"
 

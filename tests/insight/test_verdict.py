@@ -13,7 +13,7 @@ import pytest
 from headrace.insight import RankTimes, Silence, Supply, Usage, Verdict, VerdictInputs, VerdictName, Window
 from headrace.insight.figures.figure import FORMULAS
 from headrace.insight.figures.noise import LEAST_VALUES, MOST_VALUES
-from headrace.insight.verdicts import decide
+from headrace.insight.verdicts.decide import verdict as decide
 from headrace.insight.verdicts.evidence import Beside
 from headrace.insight.verdicts.thresholds import (
     CPU_BUSY,

@@ -21,7 +21,7 @@ from headrace.insight.advise import Advised, Candidate, Verified, verified
 from headrace.insight.advise.clusters import by_cost, cores_per_vcpu
 from headrace.job import Job
 from headrace.job.cpus import format_cpu_set
-from headrace.job.problems.finding import Source
+from headrace.job.problems.finding import JobSource
 from headrace.job.with_data_hosts import data_group_name, data_groups, with_data_hosts
 from headrace.runs import Run, Status, read_plan
 
@@ -108,7 +108,7 @@ def _job(run: Run) -> Job:
             hint="run the job once more, then verify that run",
         )
     data = msgspec.json.decode(run.paths.job.read_bytes(), type=dict[str, object])
-    return Job.from_source(data, Source(str(run.paths.job)), Path(run.header.base_path), look=False)
+    return Job.from_source(data, JobSource(str(run.paths.job)), Path(run.header.base_path), look=False)
 
 
 def _trainer_cpus(run: Run, job: Job) -> dict[str, tuple[int, ...]]:

@@ -57,7 +57,7 @@ class Job(Structure):
     """
 
     _base_path: Path = PrivateAttr(default_factory=Path)
-    _source: findings.Source = PrivateAttr(default_factory=findings.Source)
+    _source: findings.JobSource = PrivateAttr(default_factory=findings.JobSource)
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Job(Structure):
         data, wrong = plain(given)
         wrong += find_problems(data)
         if wrong:
-            raise JobInvalid(findings.Source().problems(wrong))
+            raise JobInvalid(findings.JobSource().problems(wrong))
         super().__init__(**data)  # type: ignore[arg-type]  # it was checked just now
         self._base_path = Path.cwd() if base_path is None else Path(base_path).absolute()
 
@@ -107,7 +107,7 @@ class Job(Structure):
     def from_source(
         cls,
         data: Mapping[str, object],
-        source: findings.Source,
+        source: findings.JobSource,
         base_path: Path,
         wrong: Sequence[findings.Finding] = (),
         look: bool = True,
@@ -156,7 +156,7 @@ class Job(Structure):
             JobInvalid: with every limit that the request breaks, at its place in the request.
         """
         read = read_request(request)
-        source = findings.Source(names=read.names)
+        source = findings.JobSource(names=read.names)
         base = Path.cwd() if base_path is None else Path(base_path).absolute()
         return cls.from_source(read.data, source, base, check_request(request), look=False)
 

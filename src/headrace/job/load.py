@@ -12,7 +12,7 @@ from headrace.job.file import yaml_document
 from headrace.job.file.overrides import apply
 from headrace.job.file.yaml_document import MAX_BYTES
 from headrace.job.job import Job
-from headrace.job.problems.finding import Source
+from headrace.job.problems.finding import JobSource
 from headrace.job.sagemaker.check import check_request, is_request
 from headrace.job.sagemaker.from_request import Translated, read_request
 
@@ -37,10 +37,10 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job
     name = os.fspath(path)
     written = yaml_document.read(_text(file, name))
     if written.findings and not written.data:  # nothing was read: overrides of nothing say nothing
-        raise JobInvalid(Source(name, written.lines, {}).problems(written.findings))
+        raise JobInvalid(JobSource(name, written.lines, {}).problems(written.findings))
     read = read_request(written.data) if is_request(written.data) else Translated(written.data)
     final = apply(read.data, overrides)
-    source = Source(name, written.lines, final.texts, read.names)
+    source = JobSource(name, written.lines, final.texts, read.names)
     wrong = written.findings + final.findings + (check_request(written.data) if read.names else [])
     if wrong and not final.data:
         raise JobInvalid(source.problems(wrong))

@@ -12,9 +12,10 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from headrace.errors import UsageError
+from headrace.feed_metrics import LoaderSecond, WorkerSecond
 from headrace.runs.events import ArtefactsStored, Cause, Event, RunFinished, Status
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
-from headrace.runs.metric_records import HostSecond, LoaderSecond, Metric, ServiceSecond, ValueSecond, WorkerSecond
+from headrace.runs.metric_records import HostSecond, Metric, ServiceSecond, ValueSecond
 from headrace.runs.run_paths import HOST, VALUES, RunPaths, Stream
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RunHeader, find_run, list_paths, read_header, supervisor_alive

@@ -13,7 +13,7 @@ from headrace.errors import PipelineError, ProtocolError, WorkerError
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.layout_probe import Prober
 from headrace.feed.client.links import Link
-from headrace.feed.client.numerics import Numerics, Verdict
+from headrace.feed.client.numerics import Admission, Numerics
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
 from headrace.feed.client.requests import pieces_of
 from headrace.feed.client.scheduler import Schedule
@@ -220,7 +220,7 @@ class Exchange:
         self.length = self._sharding.length
         self._judged(worker, self._numerics.opened(worker.number, worker.name, message.numerics, self._now()))
 
-    def _judged(self, worker: Worker, verdict: Verdict) -> None:
+    def _judged(self, worker: Worker, verdict: Admission) -> None:
         if verdict.warning:
             self._warn(verdict.warning, UserWarning)
         if verdict.refused:

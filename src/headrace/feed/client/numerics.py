@@ -16,7 +16,7 @@ ORDER = ("DEFAULT", "AVX2", "AVX512")  # of torch's CPU capabilities on x86-64, 
 SETTLE_SECONDS = 5.0  # that hosts which have not answered are waited for under `lowest`
 
 
-class Verdict(NamedTuple):
+class Admission(NamedTuple):
     """What becomes of a worker that has opened the pipeline: used (`ready`), left out (`refused`), or opened again with
     another instruction set (`reopen`). None of these: it waits for the others."""
 
@@ -48,13 +48,13 @@ class Numerics:
         self._since: float | None = None
         self.kinds: dict[int, str] = {}
 
-    def opened(self, number: int, name: str, numerics: dict[str, str], now: float) -> Verdict:
+    def opened(self, number: int, name: str, numerics: dict[str, str], now: float) -> Admission:
         """A worker has told how it computes."""
         self._seen[number] = _Seen(name, numerics)
         self.kinds[number] = repr(sorted(numerics.items()))
         if self._policy == "lowest" and self._reference is None:
             self._since = now if self._since is None else self._since
-            return Verdict()
+            return Admission()
         return self._judge(number)
 
     def gone(self, number: int) -> None:
@@ -62,25 +62,25 @@ class Numerics:
         self._seen.pop(number, None)
         self.kinds.pop(number, None)
 
-    def _judge(self, number: int) -> Verdict:
+    def _judge(self, number: int) -> Admission:
         seen = self._seen[number]
         if self._reference is None:
             self._reference = dict(seen.numerics)
         different = differences(self._reference, seen.numerics)
         if not different:
-            return Verdict(ready=True)
+            return Admission(ready=True)
         if self._policy == "warn":
             first, self._warned = not self._warned, True
             text = f"workers compute with different libraries or CPUs, batches may differ in the last bits: {different}"
-            return Verdict(ready=True, warning=text if first else "")
+            return Admission(ready=True, warning=text if first else "")
         if self._policy == "lowest":
             lowered = seen.numerics | {"cpu_capability": self._reference.get("cpu_capability", "")}
             if not differences(self._reference, lowered) and _rank(lowered) < _rank(seen.numerics):
-                return Verdict(reopen=self._reference["cpu_capability"])
+                return Admission(reopen=self._reference["cpu_capability"])
         text = f"{seen.name} is not used, it computes with other libraries or another CPU: {different}"
-        return Verdict(refused=True, warning=text)
+        return Admission(refused=True, warning=text)
 
-    def settle(self, now: float, expected: int) -> list[tuple[int, Verdict]]:
+    def settle(self, now: float, expected: int) -> list[tuple[int, Admission]]:
         """Under `lowest`: decides, once all have told, or some do not come.
 
         Args:

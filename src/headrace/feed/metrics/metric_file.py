@@ -1,10 +1,10 @@
 """The file that a process of a job writes its figures to: one JSON object a line, about one a second.
 
-Inside a job HEADRACE_METRICS names it; what is written has the fields of `headrace.runs.metric_records`. Elsewhere
-there is none, and nothing is written.
+Inside a job HEADRACE_METRICS names it; the records are those of `headrace.feed_metrics`. Elsewhere there is no file,
+and nothing is written.
 
-A program must not end because its figures cannot be written. That is told on standard error, and again when it is for
-another reason or has been well in between; the line is lost.
+A program must not end because its figures cannot be written. The error goes to standard error, once until a line has
+been written again or the reason is another one; the lines that could not be written are lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
 
 import msgspec
 
@@ -35,12 +34,12 @@ class MetricFile:
     def __bool__(self) -> bool:
         return bool(self.path)
 
-    def write(self, line: Mapping[str, object]) -> None:
+    def write(self, record: msgspec.Struct) -> None:
         """Appends a line."""
         if not self.path or os.getpid() != self._owner:
             return
         try:
-            self._append((b"\n" if self._torn else b"") + msgspec.json.encode(line) + b"\n")
+            self._append((b"\n" if self._torn else b"") + msgspec.json.encode(record) + b"\n")
         except OSError as error:
             if error.errno != self._error:
                 with contextlib.suppress(OSError, ValueError):  # standard error may be closed

@@ -1,8 +1,8 @@
 """Where a training loop's time goes: waiting for batches, copying them to the device, or computing.
 
 A step lasts from one `next()` call to the following one of the same epoch; its wait is the time blocked in `next()`.
-Inside a job (HEADRACE_METRICS names a file) a line a second is appended to that file, summed at the source; the
-fields are those of the run's `loader` metric. Outside a job nothing is written, and no event is recorded.
+Inside a job (HEADRACE_METRICS names a file) a `LoaderSecond` is appended to that file every second, summed at the
+source. Outside a job nothing is written, and no event is recorded.
 
 With CUDA, a step's compute time is that of the device: from the place in its work where the batch was handed over to
 the place where the following `next()` was called. Both are events that nobody waits for: a line is written when all of
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from headrace.feed.metrics import cuda_events
 from headrace.feed.metrics.cuda_events import TimedMark
 from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed_metrics import LoaderSecond
 
 QUEUE_SECONDS = 0.01  # to count the batches that are ready takes some microseconds: no more often than that
 
@@ -72,20 +73,16 @@ class _Window:
     copied: int = 0  # steps whose copy was measured
     t: float = 0.0
 
-    def line(self) -> dict[str, object]:
+    def record(self) -> LoaderSecond:
         sums = self.sums
-        known: dict[str, object] = {}
-        if self.copied == sums.steps:
-            known["h2d"] = round(self.h2d, 6)
-        if self.computed == sums.steps:
-            known["compute"] = round(self.compute, 6)
-        if self.queued:
-            known["queue"] = round(self.queue / self.queued, 3)
-        return {
-            "metric": "loader", "t": round(self.t, 6), "loader": self.loader, "epoch": self.epoch,
-            "steps": sums.steps, "samples": sums.samples, "wait": round(sums.wait, 6), "step": round(sums.step, 6),
-            "step_min": round(self.shortest, 6), "step_max": round(self.longest, 6), "bytes": sums.bytes,
-        } | known  # fmt: skip
+        return LoaderSecond(
+            t=round(self.t, 6), loader=self.loader, epoch=self.epoch, steps=sums.steps, samples=sums.samples,
+            wait=round(sums.wait, 6), step=round(sums.step, 6), step_min=round(self.shortest, 6),
+            step_max=round(self.longest, 6), bytes=sums.bytes,
+            h2d=round(self.h2d, 6) if self.copied == sums.steps else None,
+            compute=round(self.compute, 6) if self.computed == sums.steps else None,
+            queue=round(self.queue / self.queued, 3) if self.queued else None,
+        )  # fmt: skip
 
 
 class _Lines:
@@ -127,7 +124,7 @@ class _Lines:
         while self._windows and (all_of_them or not self._windows[0].pending):
             window = self._windows.popleft()
             if self._file:
-                self._file.write(window.line())
+                self._file.write(window.record())
 
 
 class StepMeter:

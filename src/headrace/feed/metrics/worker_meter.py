@@ -1,6 +1,6 @@
-"""Measures data workers: a line a second with what they made, and what their time went to.
+"""Measures data workers: writes a `WorkerSecond` every second, with what they made and what their time went to.
 
-The fields are those of the run's `worker` metric. Nothing is measured where there is no file to write it to.
+Nothing is measured where there is no file to write it to.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.tcp_busy import LinkUse
 from headrace.feed.metrics.worker_time import WorkTime
 from headrace.feed.wire import messages
+from headrace.feed_metrics import WorkerSecond
 
 WINDOW_SECONDS = 1.0
 
@@ -110,23 +111,13 @@ class WorkMeter:
         slices, samples, size = self._slices, self._samples, self._bytes
         self._slices = self._samples = self._bytes = 0  # before the write: a signal may end it, and a last one comes
         self._file.write(
-            {
-                "metric": "worker",
-                "t": round(time.time(), 6),
-                "seconds": round(spent.seconds, 6),
-                "loader": self._loader,
-                "executors": self._time.executors,
-                "produce": round(spent.produce, 6),
-                "blocked": round(spent.blocked, 6),
-                "idle": round(spent.idle, 6),
-                "cpu": round(self._cpu(), 6),
-                "slices": slices,
-                "samples": samples,
-                "bytes": size,
-                "sent": sent,
-                "sending": round(min(sending, spent.seconds), 6),
-            }
-        )
+            WorkerSecond(
+                t=round(time.time(), 6), seconds=round(spent.seconds, 6), loader=self._loader,
+                executors=self._time.executors, produce=round(spent.produce, 6), blocked=round(spent.blocked, 6),
+                idle=round(spent.idle, 6), cpu=round(self._cpu(), 6), slices=slices, samples=samples, bytes=size,
+                sent=sent, sending=round(min(sending, spent.seconds), 6),
+            )
+        )  # fmt: skip
 
     def _cpu(self) -> float:
         """Returns the CPU seconds since the last time; those of a process that has ended since then are not seen."""

@@ -11,8 +11,8 @@ from headrace.insight.doctor.offload_decision import (
     PROCESSES_PER_CORE,
     Advice,
     Case,
+    OffloadDecision,
     Transfer,
-    Verdict,
     decide,
     local_capacity,
 )
@@ -73,7 +73,7 @@ class RankReport(msgspec.Struct, frozen=True):
     pid: int
     loader: str
     figures: dict[str, Figure]
-    verdict: Verdict
+    verdict: OffloadDecision
     others: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ class TrialReport(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     exit_code: int
     stopped: bool
-    verdict: Verdict
+    verdict: OffloadDecision
     worst: int
     worst_pid: int
     ranks: tuple[RankReport, ...]
@@ -171,7 +171,7 @@ def report(
     )
 
 
-def _of_all(verdict: Verdict, ranks: int) -> Verdict:
+def _of_all(verdict: OffloadDecision, ranks: int) -> OffloadDecision:
     cores, workers = verdict.remote_cores * ranks, verdict.remote_workers * ranks
     return msgspec.structs.replace(verdict, remote_cores=cores, remote_workers=workers)
 
@@ -287,7 +287,7 @@ def _cost(trial: LoaderTrial) -> tuple[float | None, float | None, str]:
     return None, None, "no worker has told what a batch costs"
 
 
-def advice_lines(verdict: Verdict) -> list[str]:
+def advice_lines(verdict: OffloadDecision) -> list[str]:
     """Returns what to do, one line an action."""
     lines = []
     if verdict.workers is not None:

@@ -105,7 +105,7 @@ class Transfer(msgspec.Struct, frozen=True):
     worker_cpu: float
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class OffloadDecision(msgspec.Struct, frozen=True):
     """The decision for one rank.
 
     Attributes:
@@ -150,7 +150,7 @@ def local_capacity(case: Case) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def decide(case: Case, transfer: Transfer | None) -> Verdict:
+def decide(case: Case, transfer: Transfer | None) -> OffloadDecision:
     """Decides for one rank.
 
     Args:
@@ -161,7 +161,7 @@ def decide(case: Case, transfer: Transfer | None) -> Verdict:
     if idle is not None:
         return idle
     if not case.map_style:
-        return Verdict(
+        return OffloadDecision(
             Advice.UNKNOWN,
             "the loop stalls, but the dataset is an IterableDataset: how its workers share the work is its own "
             "business, so the capacity of more of them is unknown, and headrace.feed serves map-style datasets",
@@ -172,7 +172,7 @@ def decide(case: Case, transfer: Transfer | None) -> Verdict:
         )
     wall = wall_of(case)
     if case.sample_cpu is None or wall is None:
-        return Verdict(
+        return OffloadDecision(
             Advice.UNKNOWN,
             "the loop stalls, but what a sample costs could not be measured",
             notes=("try it with num_workers=0, or with the start method fork",),
@@ -180,7 +180,7 @@ def decide(case: Case, transfer: Transfer | None) -> Verdict:
     return _place(case, wall, case.sample_cpu, transfer)
 
 
-def _not_worth_it(case: Case) -> Verdict | None:
+def _not_worth_it(case: Case) -> OffloadDecision | None:
     stall = case.wait / case.step
     working = case.rows / case.step * (case.sample_cpu or 0.0) + case.trainer_cores if case.workers else 0.0
     crowded = working >= BUSY * case.cores
@@ -196,18 +196,18 @@ def _not_worth_it(case: Case) -> Verdict | None:
     notes: tuple[str, ...] = ()
     if case.gain >= WORTH:
         notes = ("the replay was faster all the same, with idle cores: the machine may have been busy with other work",)
-    return Verdict(Advice.DO_NOT_OFFLOAD, reason, notes=notes)
+    return OffloadDecision(Advice.DO_NOT_OFFLOAD, reason, notes=notes)
 
 
-def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> Verdict:
+def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> OffloadDecision:
     demand = HEADROOM * case.rows / case.floor
     cores, workers = demand * cpu, max(1, math.ceil(demand * max(wall, cpu)))
     notes = _notes(case, workers)
     if case.remote:
         reason = "the loop stalls: the workers on the other hosts are too few, or too slow"
-        return Verdict(Advice.REMOTE, reason, None, math.ceil(cores), workers, case.floor, notes)
+        return OffloadDecision(Advice.REMOTE, reason, None, math.ceil(cores), workers, case.floor, notes)
     if cores <= case.free_cores and workers <= case.most_workers:
-        return Verdict(
+        return OffloadDecision(
             Advice.LOCAL,
             f"{workers} workers, with {cores:.1f} of the {case.free_cores:.1f} cores that training leaves, can make "
             "every batch in time",
@@ -225,8 +225,8 @@ def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> Ve
     refusal = _refusal(case, cpu, here, step, transfer, cpu_bound=cores > case.free_cores)
     if refusal:
         if here * WORTH < case.step:
-            return Verdict(Advice.LOCAL, f"{refusal}; more workers here help", most, step=here, notes=notes)
-        return Verdict(Advice.DO_NOT_OFFLOAD, refusal, notes=notes)
+            return OffloadDecision(Advice.LOCAL, f"{refusal}; more workers here help", most, step=here, notes=notes)
+        return OffloadDecision(Advice.DO_NOT_OFFLOAD, refusal, notes=notes)
     if transfer is None:
         notes += ("the transfer was not measured: the network may be the next limit",)
     elif carried < 1.0:
@@ -235,7 +235,7 @@ def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> Ve
         f"every batch in time takes {cores:.1f} cores and {workers} workers; training leaves {case.free_cores:.1f} "
         f"cores, and {case.most_workers} workers are sensible here"
     )
-    return Verdict(
+    return OffloadDecision(
         Advice.HYBRID if hybrid else Advice.REMOTE,
         lacking,
         most if hybrid else None,

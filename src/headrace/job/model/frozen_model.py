@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headrace.errors import JobInvalid
-from headrace.job.problems.finding import Finding, Source
+from headrace.job.problems.finding import Finding, JobSource
 from headrace.job.problems.pydantic_errors import explain
 
 
@@ -16,7 +16,7 @@ class PartInvalid(JobInvalid, ValueError):
 
     def __init__(self, error: ValidationError, model: type[BaseModel]) -> None:
         self.findings: tuple[Finding, ...] = tuple(explain(error))
-        super().__init__(Source().problems(explain(error, model)))
+        super().__init__(JobSource().problems(explain(error, model)))
 
 
 class Part(BaseModel):

@@ -1,6 +1,6 @@
 """One broken rule, before anybody knows which file and line it is in.
 
-Rules work on plain values and yield a `Finding`: the path inside the job, what is allowed, the value seen. `Source`
+Rules work on plain values and yield a `Finding`: the path inside the job, what is allowed, the value seen. `JobSource`
 turns it into a `headrace.errors.Problem`, with file and line when the job came from a file.
 """
 
@@ -45,7 +45,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Source:
+class JobSource:
     """Where the values of a job were written.
 
     Attributes:
