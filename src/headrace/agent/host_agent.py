@@ -189,6 +189,7 @@ class HostAgent:
         """Does what the coordinator wants and is not done yet."""
         if orders.feed_generation > self._feed_generation and orders.feed and self.group.entry_point:
             self._feed_generation = orders.feed_generation
+            _log.debug("feed hosts, list %d: %s", orders.feed_generation, [each.host for each in orders.feed])
             try:
                 write_feed_file(self.plan, self.me.name, orders)
             except OSError as error:

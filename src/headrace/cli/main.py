@@ -17,6 +17,7 @@ import click
 
 from headrace import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
+from headrace.log_setup import VARIABLE, log_to_stderr
 
 COMMANDS = (
     "run",
@@ -80,7 +81,13 @@ class _Commands(click.Group):
     ),
 )
 @click.version_option(__version__, prog_name="headrace", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Log what headrace itself does, here and in what it starts (-vv: in detail); sets HEADRACE_LOG.",
+)
+def cli(verbose: int) -> None:
     """One training job on two kinds of machines: CPU hosts prepare the batches, GPU hosts only train.
 
     \b
@@ -93,6 +100,9 @@ def cli() -> None:
     headrace advise my-job                  how many data hosts would help, and at what price?
     headrace doctor -- python train.py      is its data loading slow, and what would help?
     """
+    if verbose:
+        os.environ[VARIABLE] = "info" if verbose == 1 else "debug"
+        log_to_stderr(os.environ[VARIABLE])
 
 
 def show_error(error: HeadraceError) -> None:

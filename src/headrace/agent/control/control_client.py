@@ -127,6 +127,8 @@ class Client:
                 orders = await asyncio.wait_for(connection.receive(), max(0.01, self._patience()))
             except asyncio.TimeoutError:
                 raise CoordinatorLost(self._complaint()) from None
+            if not self._answered:
+                _log.debug("the coordinator on %s answers", self._leader)
             self._answered = True
             self._heard = time.monotonic()
             while self._queue and self._queue[0].number <= orders.ack:

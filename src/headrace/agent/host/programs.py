@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -151,6 +152,7 @@ class HostPrograms:
             on_lines=functools.partial(self._on_lines, stream),
         )
         self.running[stream] = running
+        _log.debug("%s: process %d: %s", stream, running.pid, shlex.join(argv))
         where = {"group": self._context.me.group, "host": self._context.me.name, "stream": stream}
         self._context.events.write(ProgramStarted(t=time.time(), pid=running.pid, argv=running.argv, **where))
         return running
@@ -158,6 +160,7 @@ class HostPrograms:
     def _record_exit(self, running: Running) -> None:
         if not running.told:
             running.reason = self._context.memory.of_program(running.exit_code, running.signal)
+        _log.debug("%s %s", running.stream, running.reason or name_of_exit(running.exit_code, running.signal))
         self._context.events.write(
             ProgramExited(
                 t=time.time(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
 
 from headrace.cli.options import output_option, set_option
@@ -46,7 +48,8 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, deta
         else:
             click.echo(handle.id)
         return 0
-    screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet)
+    verbose = logging.getLogger("headrace").isEnabledFor(logging.INFO)
+    screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet, verbose=verbose)
     handle = follow(lambda: engines.start(loaded), screen)
     code = handle.exit_code
     screen.end(handle.run)

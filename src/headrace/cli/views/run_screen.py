@@ -32,11 +32,13 @@ class RunScreen:
     Args:
         terminal: where to write.
         quiet: only the end.
+        verbose: what the agents log too.
     """
 
-    def __init__(self, terminal: Terminal, quiet: bool = False) -> None:
+    def __init__(self, terminal: Terminal, quiet: bool = False, verbose: bool = False) -> None:
         self._terminal = terminal
         self._quiet = quiet
+        self._verbose = verbose
         self._progress = Progress()
         self._created = 0.0
 
@@ -80,7 +82,7 @@ class RunScreen:
 
     def log(self, line: LogLine) -> None:
         """Shows a line of a program."""
-        if not self._quiet and line.stream.name != AGENT:  # its notes are for `headrace logs`
+        if not self._quiet and (self._verbose or line.stream.name != AGENT):
             self._terminal.log(line)
 
     def stopping(self, now: bool) -> None:

@@ -12,6 +12,7 @@ The verdict is the coordinator's, or a failure. There is no other way to Complet
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -34,6 +35,8 @@ from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostStarted, JobFinished
 from headrace.runs.run_paths import AGENT
+
+_log = logging.getLogger(__name__)
 
 FAILURE_GRACE = 5.0
 AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
@@ -109,6 +112,7 @@ class Agents:
             memory = None if each.memory is None else RecentKills(each.memory)
             agent = _Agent(host, process, each.lifeline, memory, Stillness(process.pid))
             self._agents[agent.process.pid] = agent
+            _log.info("agent of %s: process %d", host.name, agent.process.pid)
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
 
     def _started(self, begun: _Begun, host: str) -> Started:
@@ -169,6 +173,7 @@ class Agents:
         agent.process.returncode = os.waitstatus_to_exitcode(status)
         os.close(agent.lifeline)
         how = f"agent {_how_it_ended(agent, status)}"
+        _log.info("%s: %s", agent.host.name, how)
         if agent.host.name != self._plan.leader:
             deaf = agent.process.returncode == COORDINATOR_LOST
             self._tell(self._plan.leader, AgentGone(agent.host.name, how, deaf))

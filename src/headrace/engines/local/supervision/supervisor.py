@@ -25,13 +25,13 @@ coordinator did.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
 import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,10 +47,13 @@ from headrace.engines.local.supervision.used_budget import Spent
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import StopJob
+from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.process_table import descendants, reap, send
 from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt, read_plan
 from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+
+_log = logging.getLogger("headrace.engines.local.supervision.supervisor")  # this module runs as __main__
 
 ENGINE = "engine"
 STOPPED_BY_USER = "stopped by the user"
@@ -122,14 +125,14 @@ class Supervisor:
         except HeadraceError as error:  # a network or a host that cannot be made, in words
             cause = Cause(error.message, infrastructure=True)
         except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
-            traceback.print_exc()
+            _log.exception("the engine's supervisor failed")
             cause = Cause(f"the engine's supervisor failed: {error!r}")
         finally:
             self._starter.close()
             self._end_everything()
             remove_leftovers(self._paths)
             for group in self._groups.remove():
-                print(f"the control group {group} could not be removed", file=sys.stderr)
+                _log.warning("the control group %s could not be removed", group)
             reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
@@ -151,6 +154,7 @@ class Supervisor:
             self._instances_run = True
             hosts = {group.name: group.hosts for group in self._plan.groups}
             self._events.write(InstancesStarted(t=time.time(), hosts=hosts))
+        _log.info("%s: %s", status.value, message)
         self._events.write(StatusChanged(t=time.time(), status=status, message=message))
 
     def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
@@ -337,6 +341,7 @@ class Supervisor:
             self._stop(StopJob(f"the process that started the run (pid {caller}) died", failed=True, grace=grace))
 
     def _stop(self, wish: StopJob) -> None:
+        _log.info("asked to stop: %s", wish.reason)
         self._wishes.append(wish)
         if not wish.failed and len(self._wishes) == 1:
             self._part(SecondaryStatus.STOPPING, "Stopping the training job")
@@ -397,6 +402,7 @@ def _sweep_environments() -> None:
 def main() -> int:
     """Entry point. Returns 0 if the job is complete."""
     root, caller = sys.argv[1:]
+    log_to_stderr(os.environ.get(VARIABLE, ""))  # into engine/supervisor.log: warnings, unless the variable says more
     become_subreaper()
     return 0 if Supervisor(RunPaths(Path(root)), int(caller)).run() is Status.COMPLETED else 1
 
