@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,21 +23,12 @@ from rich.table import Table
 
 import prepare
 from headrace import insight
-from headrace.cli.views.advise_tables import show_advised
 from headrace.errors import HeadraceError, UsageError
 from headrace.insight.cost.billing import amount
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths
 
 HERE = Path(__file__).parent
-COSTS = {
-    "list price": "per_hour",
-    "to train": "total",
-    "on the platform": "platform",
-    "a step": "per_step",
-    "1,000 samples": "per_1000_samples",
-    "an epoch": "per_epoch",
-}
 
 
 @dataclass(frozen=True)
@@ -102,6 +94,7 @@ def table(outcomes: list[Outcome], costs: dict[str, float]) -> Table:
         "CPU of data_group": [outcome.cpu("data_group") for outcome in outcomes],
         "time to train, s": [f"{outcome.report.time_to_train.value or 0:.1f}" for outcome in outcomes],
         "held-out accuracy": [f"{outcome.accuracy:.3f}" for outcome in outcomes],
+        "list price to train": [outcome.money("total") for outcome in outcomes],
         "verdict": [outcome.report.verdict.name.value for outcome in outcomes],
         "speed-up": [f"{base / outcome.figure('step_time'):.2f}" for outcome in outcomes],
         "ideal speed-up": ["", "1.00", f"{costs['ideal_ratio']:.2f}"],
@@ -111,37 +104,64 @@ def table(outcomes: list[Outcome], costs: dict[str, float]) -> Table:
     return shown
 
 
-def costs_table(outcomes: list[Outcome]) -> Table:
-    """Returns what the runs cost: the figures of `headrace cost`."""
-    shown = Table(title="What they cost", title_justify="left")
-    shown.add_column("", no_wrap=True)
-    for outcome in outcomes:
-        shown.add_column(outcome.title, justify="right", min_width=len("heterogeneous,"))
-    for title, name in COSTS.items():
-        shown.add_row(title, *(outcome.money(name) for outcome in outcomes))
-    return shown
+def meaning(outcomes: list[Outcome]) -> list[str]:
+    """Returns the verdict of each run, and one line of advice for the first."""
+    lines = [f"{outcome.title}: {outcome.report.verdict.sentence}" for outcome in outcomes]
+    try:
+        advice = insight.advised(Run.open(outcomes[0].report.run_id)).advice
+    except UsageError as error:  # one epoch may be too short for it
+        advice = f"none, {error.message}"
+    return [*lines, f"advice for {outcomes[0].title}: {advice}"]
 
 
-def meaning(console: Console, outcomes: list[Outcome]) -> None:
-    """Prints the verdicts, and where the prices come from."""
-    for outcome in outcomes:
-        console.print(f"\n[bold]{outcome.title}[/]: {outcome.report.verdict.sentence}", highlight=False)
-    console.print()
-    for source in sorted(
-        {
-            f"{group.instance_type} {group.price.price:g} {group.price.unit} in {group.price.region} "
-            f"({group.price.status}, {group.price.source}, {group.price.as_of})"
-            for outcome in outcomes
-            if outcome.report.cost is not None
-            for group in outcome.report.cost.groups
-            if group.price is not None
-        }
-    ):
-        console.print(f"price: {source}", highlight=False, soft_wrap=True)
-    console.print(
-        "these are list prices of the named instance types, for the time measured on this machine",
-        soft_wrap=True,
-    )
+def what_next() -> list[str]:
+    """Returns the commands to type next, each with what it shows. A job's name stands for its newest run."""
+    program = Path(sys.executable).parent / "headrace"
+    command = min(str(program), os.path.relpath(program), key=len)
+    shows = {
+        "report digits-heterogeneous": "every figure, with its formula",
+        "compare digits-homogeneous digits-heterogeneous": "which differences are beyond the noise",
+        "cost digits-heterogeneous": "prices with their sources",
+        "advise digits-homogeneous": "other clusters, and what the advice assumes",
+        "ui": "all runs on a local page",
+    }
+    width = max(map(len, shows))
+    return [f"  {command} {arguments:<{width}}  # {shown}" for arguments, shown in shows.items()]
+
+
+def same_losses(outcomes: list[Outcome]) -> bool:
+    """Says whether headrace's two runs, on one host and on two, trained alike."""
+    return outcomes[1].losses == outcomes[2].losses
+
+
+def show(console: Console, outcomes: list[Outcome], costs: dict[str, float]) -> None:
+    """Prints the comparison, the verdicts, one line of advice, and what to type next."""
+    console.print(table(outcomes, costs))
+    console.print("speed-up: step time of the homogeneous run with headrace's loader / that of the column's run")
+    best = max(costs["training"], (costs["preprocessing"] + costs["training"]) / 2)
+    if outcomes[2].figure("step_time") / 1000 > 1.5 * best:
+        console.print("[yellow]note:[/] the machine was busy with something else: the figures say little")
+    same = "equal bit by bit" if same_losses(outcomes) else "DIFFERENT"
+    console.print(f"loss curves of headrace's two runs, {len(outcomes[1].losses)} steps: {same}")
+    for line in ("", *meaning(outcomes[1:]), "", "next:"):
+        console.print(line, highlight=False, markup=False)
+    for line in what_next():
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def document(outcomes: list[Outcome], costs: dict[str, float]) -> dict[str, object]:
+    """Returns what `show` prints, as values."""
+    return {
+        "costs": costs,
+        "runs": [outcome.report.run_id for outcome in outcomes],
+        "step_time_ms": [outcome.figure("step_time") for outcome in outcomes],
+        "data_wait_percent": [outcome.figure("data_wait") for outcome in outcomes],
+        "verdict": [outcome.report.verdict.name.value for outcome in outcomes],
+        "cost": [outcome.report.cost and msgspec.to_builtins(outcome.report.cost) for outcome in outcomes],
+        "accuracy": [outcome.accuracy for outcome in outcomes],
+        "speed_up": outcomes[1].figure("step_time") / outcomes[2].figure("step_time"),
+        "loss_curves_equal": same_losses(outcomes),
+    }
 
 
 def main() -> int:
@@ -173,46 +193,11 @@ def main() -> int:
     except HeadraceError as error:
         console.print(f"[red]error:[/] {error}" + (f"\nhint: {error.hint}" if error.hint else ""), highlight=False)
         return 1
-    busy = max(outcome.figure("step_time") / 1000 for outcome in outcomes[2:]) > 1.5 * max(
-        costs["training"], (costs["preprocessing"] + costs["training"]) / 2
-    )
-    same = outcomes[1].losses == outcomes[2].losses
-    runs = [outcome.report.run_id for outcome in outcomes]
     if quiet:
-        document = {
-            "costs": costs,
-            "runs": runs,
-            "step_time_ms": [outcome.figure("step_time") for outcome in outcomes],
-            "data_wait_percent": [outcome.figure("data_wait") for outcome in outcomes],
-            "verdict": [outcome.report.verdict.name.value for outcome in outcomes],
-            "cost": [outcome.report.cost and msgspec.to_builtins(outcome.report.cost) for outcome in outcomes],
-            "accuracy": [outcome.accuracy for outcome in outcomes],
-            "speed_up": outcomes[1].figure("step_time") / outcomes[2].figure("step_time"),
-            "loss_curves_equal": same,
-        }
-        print(json.dumps(document))
+        print(json.dumps(document(outcomes, costs)))
     else:
-        console.print(table(outcomes, costs))
-        console.print("speed-up: step time of the homogeneous run with headrace's loader / that of the column's run")
-        if busy:
-            console.print("[yellow]note:[/] the machine was busy with something else: the figures say little")
-        console.print(
-            f"loss curves of headrace's two runs, {len(outcomes[1].losses)} steps: "
-            f"{'equal bit by bit' if same else 'DIFFERENT'}"
-        )
-        console.print()
-        console.print(costs_table(outcomes))
-        meaning(console, outcomes[1:])
-        try:
-            show_advised(insight.advised(Run.open(runs[1])), everything=False)
-        except UsageError as error:  # one epoch may be too short for it
-            console.print(f"no advice: {error}", highlight=False)
-        command = Path(sys.executable).parent / "headrace"
-        console.print("\nmore:")
-        for line in (f"report {runs[2]}", f"cost {runs[2]}", f"compare {' '.join(runs)}"):
-            console.print(f"  {command} {line}", soft_wrap=True, highlight=False)
-        console.print(f"[bold]the same on a page:[/] {command} ui", soft_wrap=True)
-    return 0 if same else 1
+        show(console, outcomes, costs)
+    return 0 if same_losses(outcomes) else 1
 
 
 if __name__ == "__main__":

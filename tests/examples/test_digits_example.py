@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import io
 import json
 import os
 import struct
@@ -13,7 +14,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from headrace import insight
 from headrace.job import load_job
 from headrace.runs import Run, Status
 from observer import Observer
@@ -28,6 +31,7 @@ def load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
 
@@ -83,7 +87,7 @@ def test_homogeneous_and_heterogeneous_jobs_have_the_same_losses_bit_by_bit(
         pytest.skip("the heterogeneous job pins its groups to cores 0 and 1, this machine has one")
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     load("prepare").main(EXAMPLE / "data")
-    _, alone = run("homogeneous.yaml", ["hyperparameters.epochs=1"])
+    single, alone = run("homogeneous.yaml", ["hyperparameters.epochs=1"])
     both, mixed = run("heterogeneous.yaml", ["hyperparameters.epochs=1"])
     assert len(alone["losses"]) == 23  # type: ignore[arg-type]
     assert alone["losses"] == mixed["losses"]
@@ -91,6 +95,34 @@ def test_homogeneous_and_heterogeneous_jobs_have_the_same_losses_bit_by_bit(
     feeds = {program.stream.host for program in both.programs if program.stream.name == "feed"}
     assert feeds == {"algo-1", "algo-2"}
     assert not both.degraded
+    monkeypatch.setitem(sys.modules, "prepare", load("prepare"))  # the demo imports it
+    demo = load("demo")
+    outcomes = [
+        demo.Outcome(title, insight.report(of), result["accuracy"], result["losses"])
+        for title, of, result in (
+            ("homogeneous, torch", single, alone),  # the same run in its place: what is tested is the output
+            ("homogeneous, headrace", single, alone),
+            ("heterogeneous, headrace", both, mixed),
+        )
+    ]
+    assert_demo_fits_on_a_screen_and_a_half(demo, outcomes)
+
+
+def assert_demo_fits_on_a_screen_and_a_half(demo: ModuleType, outcomes: list[object]) -> None:
+    printed = io.StringIO()
+    costs = {"preprocessing": 0.07, "training": 0.11, "ideal_ratio": 1.6}
+    demo.show(Console(file=printed, width=100), outcomes, costs)
+    lines = printed.getvalue().splitlines()
+    progress = 5 + 3 * (3 + 2)  # what the demo prints of the measurement and of three runs of three epochs
+    assert progress + len(lines) <= 60, printed.getvalue()
+    assert max(map(len, lines)) <= 120, printed.getvalue()
+    said = [line.split(":")[0] for line in lines if ": " in line or line == "next:"]
+    for wanted in ("homogeneous, headrace", "heterogeneous, headrace", "advice for homogeneous, headrace", "next"):
+        assert said.count(wanted) == 1, printed.getvalue()
+    for row in ("step time, ms", "data wait", "list price to train", "verdict", "speed-up"):
+        assert sum(line.startswith(f"│ {row}") for line in lines) == 1, printed.getvalue()
+    for text in ("assumed", "price:"):  # these are for `headrace advise` and `headrace cost`
+        assert text not in printed.getvalue()
 
 
 @pytest.mark.slow

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path
+
+PREPARE = "prepare.py"
+"""A script of this name beside data that are missing is taken for the one that makes them: the hint names it."""
 
 
 def missing(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
@@ -86,7 +93,7 @@ def _folder(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
     if folder.is_dir():
         return
     wrong = "is a file" if folder.is_file() else "does not exist"
-    hint = "name the folder that holds it" if folder.is_file() else ""
+    hint = "name the folder that holds it" if folder.is_file() else _makes(path, folder)
     yield Finding(path, f"must be a folder; {folder} {wrong}", repr(text), hint)
 
 
@@ -94,4 +101,28 @@ def _file(path: Path, text: str, file: FilePath) -> Iterator[Finding]:
     if file.is_file():
         return
     wrong = "is a folder" if file.is_dir() else "does not exist"
-    yield Finding(path, f"must be a file; {file} {wrong}", repr(text))
+    hint = "" if file.is_dir() else _makes(path, file)
+    yield Finding(path, f"must be a file; {file} {wrong}", repr(text), hint)
+
+
+def _makes(path: Path, missing_path: FilePath) -> str:
+    """Returns the command that makes the data of a channel, empty when no script for it is there.
+
+    The script is looked for in the nearest folder around the missing path that exists.
+    """
+    target = missing_path.resolve()
+    around = next(folder for folder in target.parents if folder.is_dir())
+    if path[0] != "inputs" or not (around / PREPARE).is_file():
+        return ""
+    return shlex.join([_python(), _from_here(around / PREPARE)])
+
+
+def _python() -> str:
+    """Returns how a shell in the working directory calls this Python."""
+    found = shutil.which("python")
+    same = found is not None and FilePath(found).absolute() == FilePath(sys.executable)
+    return "python" if same else _from_here(FilePath(sys.executable))
+
+
+def _from_here(file: FilePath) -> str:
+    return min(str(file), os.path.relpath(file), key=len)
