@@ -1,9 +1,9 @@
-"""Every limit of a CreateTrainingJob request: the table is the service's model, and each limit holds where it says."""
+"""Every limit of a CreateTrainingJob request: the shapes are the service model's, and a limit holds where it says."""
 
 from __future__ import annotations
 
 import copy
-import json
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,67 +11,22 @@ import pytest
 
 from headrace.catalog import instance_types
 from headrace.job.sagemaker.check import check_request
-from headrace.job.sagemaker.shapes import (
-    CREATE_TRAINING_JOB,
-    Choice,
-    InstanceType,
-    Items,
-    Record,
-    Shape,
-    Switch,
-    Table,
-    Text,
-    Whole,
-)
+from headrace.job.sagemaker.shapes import FILE, Shape, create_training_job
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "create_training_job.json").read_text())
+SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "request_shapes.py"
 Place = tuple[str | int, ...]
 
 
-def rows(shape: Shape, path: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """The table in the form of the golden file."""
-    if isinstance(shape, Record):
-        yield path, {"type": "structure", "required": sorted(shape.required)}
-        for name, member in shape.members.items():
-            yield from rows(member, f"{path}.{name}".lstrip("."))
-    elif isinstance(shape, Items):
-        yield path, {"type": "list", "min": shape.low, "max": shape.high}
-        yield from rows(shape.item, path + "[]")
-    elif isinstance(shape, Table):
-        yield path, {"type": "map", "min": 0, "max": shape.high}
-        yield from rows(shape.key, path + "{key}")
-        yield from rows(shape.value, path + "{value}")
-    elif isinstance(shape, Text):
-        row: dict[str, object] = {"type": "string", "min": shape.low, "max": shape.high, "pattern": shape.pattern}
-        yield path, {key: value for key, value in row.items() if value not in ("", 0) or key == "type"}
-    elif isinstance(shape, Whole):
-        row = {"type": "integer", "min": shape.low, "max": shape.high}
-        yield path, {key: value for key, value in row.items() if value is not None}
-    elif isinstance(shape, Choice):
-        yield path, {"type": "string", "enum": sorted(shape.values)}
-    elif isinstance(shape, InstanceType):
-        yield path, {"type": "string", "enum": len(instance_types.KNOWN)}
-    else:
-        yield path, {"type": "boolean"}
+@pytest.mark.s3
+def test_the_shapes_are_those_of_the_installed_botocore() -> None:
+    script = runpy.run_path(str(SCRIPT))
+    assert FILE.read_text() == script["request_shapes"](script["service_model"]()), f"run {SCRIPT}"
 
 
-def bare(row: dict[str, object]) -> dict[str, object]:
-    """A row of the golden file without what is the same as nothing: a least length of 0, a whole number's width."""
-    kind = {"long": "integer"}.get(str(row["type"]), row["type"])
-    return {key: value for key, value in {**row, "type": kind}.items() if kind != "string" or value not in (0, "")}
-
-
-def test_the_table_is_the_service_model() -> None:
-    ours = dict(rows(CREATE_TRAINING_JOB, ""))
-    theirs = {path: bare(row) for path, row in GOLDEN["shapes"].items()}
-    for path in ("DebugRuleConfigurations[].InstanceType", "ProfilerRuleConfigurations[].InstanceType"):
-        assert ours.pop(path) == {"type": "string"}  # types of processing jobs are not looked up
-        theirs.pop(path)
-    assert ours == theirs
-
-
+@pytest.mark.s3
 def test_the_instance_types_are_those_of_the_service_model() -> None:
-    assert sorted(instance_types.KNOWN) == GOLDEN["instance_types"]
+    model = runpy.run_path(str(SCRIPT))["service_model"]()
+    assert sorted(instance_types.KNOWN) == sorted(model["shapes"]["TrainingInstanceType"]["enum"])
 
 
 ACCOUNT = "arn:aws:sagemaker:us-east-1:123456789012"
@@ -92,25 +47,23 @@ SAMPLES = {  # texts for the patterns that not every letter fits
 
 def sample(shape: Shape) -> object:
     """A valid value with everything in it that a shape may hold."""
-    if isinstance(shape, Record):
+    if shape.kind == "structure":
         return {name: sample(member) for name, member in shape.members.items()}
-    if isinstance(shape, Items):
-        return [sample(shape.item)]
-    if isinstance(shape, Table):
+    if shape.kind == "list":
+        return [sample(shape.inner["member"])]
+    if shape.kind == "map":
         return {"a": "a"}
-    if isinstance(shape, Whole):
+    if shape.kind == "integer":
         return max(shape.low or 0, 1)
-    if isinstance(shape, Choice):
-        return shape.values[0]
-    if isinstance(shape, InstanceType):
-        return "ml.c5.xlarge"
-    if isinstance(shape, Switch):
+    if shape.kind == "boolean":
         return False
-    return next((text for key, text in SAMPLES.items() if key in shape.pattern), "a" * max(shape.low, 1))
+    if shape.enum:
+        return shape.enum[0]
+    return next((text for key, text in SAMPLES.items() if key in shape.pattern), "a" * max(shape.low or 0, 1))
 
 
 def whole_request() -> dict[str, object]:
-    request = sample(CREATE_TRAINING_JOB)
+    request = sample(create_training_job())
     assert isinstance(request, dict)
     del request["ServerlessJobConfig"]
     del request["AlgorithmSpecification"]["AlgorithmName"]
@@ -123,11 +76,11 @@ def whole_request() -> dict[str, object]:
 
 def leaves(shape: Shape, value: object, path: Place) -> Iterator[tuple[Place, Shape]]:
     yield path, shape
-    if isinstance(shape, Record) and isinstance(value, dict):
+    if shape.kind == "structure" and isinstance(value, dict):
         for name, member in value.items():
             yield from leaves(shape.members[name], member, (*path, name))
-    elif isinstance(shape, Items) and isinstance(value, list):
-        yield from leaves(shape.item, value[0], (*path, 0))
+    elif shape.kind == "list" and isinstance(value, list):
+        yield from leaves(shape.inner["member"], value[0], (*path, 0))
 
 
 def with_value(place: Place, value: object) -> dict[str, object]:
@@ -141,34 +94,35 @@ def with_value(place: Place, value: object) -> dict[str, object]:
 
 def beyond(shape: Shape) -> Iterator[tuple[object, str]]:
     """Values that are just outside, each with words of the message."""
-    if isinstance(shape, Text):
+    if shape.enum:
+        yield "other", "enum value set"
+    elif shape.kind == "string":
         if shape.high:
             yield "a" * (shape.high + 1), f"length less than or equal to {shape.high}"
         if shape.low:
             yield "a" * (shape.low - 1), f"length greater than or equal to {shape.low}"
         if shape.pattern not in ("", "[\\S\\s]*"):
-            yield "a" * max(shape.low, 1) + "\n", "regular expression pattern"
+            yield "a" * max(shape.low or 0, 1) + "\n", "regular expression pattern"
         yield 3, "Invalid type"
-    elif isinstance(shape, Whole):
+    elif shape.kind == "integer":
         if shape.low is not None:
             yield shape.low - 1, f"greater than or equal to {shape.low}"
         if shape.high is not None:
             yield shape.high + 1, f"less than or equal to {shape.high}"
         yield True, "Invalid type"
         yield "1", "Invalid type"
-    elif isinstance(shape, Items):
+    elif shape.kind == "list":
         if shape.low:
             yield [], f"length greater than or equal to {shape.low}"
-        yield [sample(shape.item)] * (shape.high + 1), f"length less than or equal to {shape.high}"
+        yield [sample(shape.inner["member"])] * (shape.high + 1), f"length less than or equal to {shape.high}"
         yield {}, "Invalid type"
-    elif isinstance(shape, Table):
+    elif shape.kind == "map":
+        key, value = shape.inner["key"], shape.inner["value"]
         yield {f"k{n}": "" for n in range(shape.high + 1)}, f"length less than or equal to {shape.high}"
-        yield {"a" * (shape.key.high + 1): ""}, "Map keys must satisfy constraint: [Member must have length less"
-        yield {"a": "a" * (shape.value.high + 1)}, "Map value must satisfy constraint: [Member must have length less"
+        yield {"a" * (key.high + 1): ""}, "Map keys must satisfy constraint: [Member must have length less"
+        yield {"a": "a" * (value.high + 1)}, "Map value must satisfy constraint: [Member must have length less"
         yield {"a": 1}, "Invalid type"
-    elif isinstance(shape, Choice | InstanceType):
-        yield "other", "enum value set"
-    elif isinstance(shape, Switch):
+    elif shape.kind == "boolean":
         yield "true", "Invalid type"
     else:
         yield [], "Invalid type"
@@ -176,21 +130,21 @@ def beyond(shape: Shape) -> Iterator[tuple[object, str]]:
 
 
 def at_limit(shape: Shape) -> Iterator[object]:
-    if isinstance(shape, Whole):
+    if shape.enum:
+        yield from shape.enum
+    elif shape.kind == "integer":
         yield from (limit for limit in (shape.low, shape.high) if limit is not None)
-    elif isinstance(shape, Items):
-        yield [sample(shape.item)] * shape.high
-    elif isinstance(shape, Table):
-        yield {f"k{n}": "a" * shape.value.high for n in range(shape.high)}
-        yield {"a" * shape.key.high: ""}
-    elif isinstance(shape, Choice):
-        yield from shape.values
-    elif isinstance(shape, Text) and shape.high and not any(key in shape.pattern for key in SAMPLES):
+    elif shape.kind == "list":
+        yield [sample(shape.inner["member"])] * shape.high
+    elif shape.kind == "map":
+        yield {f"k{n}": "a" * shape.inner["value"].high for n in range(shape.high)}
+        yield {"a" * shape.inner["key"].high: ""}
+    elif shape.kind == "string" and shape.high and not any(key in shape.pattern for key in SAMPLES):
         yield "a" * shape.high
-        yield "a" * shape.low if shape.low or shape.pattern not in ("[-0-9a-zA-Z]+",) else "a"
+        yield "a" * (shape.low or 0) if shape.low or shape.pattern not in ("[-0-9a-zA-Z]+",) else "a"
 
 
-PLACES = [(place, shape) for place, shape in leaves(CREATE_TRAINING_JOB, whole_request(), ()) if place]
+PLACES = [(place, shape) for place, shape in leaves(create_training_job(), whole_request(), ()) if place]
 
 
 def test_a_request_with_everything_in_it_is_valid() -> None:
@@ -214,8 +168,8 @@ def test_a_value_at_its_limit_is_accepted_and_one_beyond_is_refused_with_the_wor
         assert all(finding.code in ("ValidationException", "ParamValidationError") for finding in found)
 
 
-@pytest.mark.parametrize(("place", "shape"), [p for p in PLACES if isinstance(p[1], Record)])
-def test_a_member_that_is_required_is_asked_for(place: Place, shape: Record) -> None:
+@pytest.mark.parametrize(("place", "shape"), [p for p in PLACES if p[1].kind == "structure"])
+def test_a_member_that_is_required_is_asked_for(place: Place, shape: Shape) -> None:
     for name in shape.required:
         request = whole_request()
         inner: object = request

@@ -7,35 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.catalog import instance_types
 from headrace.job.problems.finding import Finding, Path, show, suggestion
-from headrace.job.sagemaker.shapes import (
-    CREATE_TRAINING_JOB,
-    Choice,
-    InstanceType,
-    Items,
-    Record,
-    Shape,
-    Switch,
-    Table,
-    Text,
-    Whole,
-    compiled,
-)
+from headrace.job.sagemaker.shapes import Shape, compiled, create_training_job
 
 SERVICE = "ValidationException"
 CLIENT = "ParamValidationError"
 _PREFIX = "failed to satisfy constraint: "
-_TYPES: dict[type, tuple[type | tuple[type, ...], str]] = {
-    Text: (str, "a string"),
-    Choice: (str, "a string"),
-    InstanceType: (str, "a string"),
-    Whole: (int, "a whole number"),
-    Switch: (bool, "true or false"),
-    Items: (list, "a list"),
-    Table: (dict, "a mapping"),
-    Record: (dict, "a mapping"),
+_TYPES: dict[str, tuple[type, str]] = {
+    "string": (str, "a string"),
+    "integer": (int, "a whole number"),
+    "boolean": (bool, "true or false"),
+    "list": (list, "a list"),
+    "map": (dict, "a mapping"),
+    "structure": (dict, "a mapping"),
 }
+_MANY = 50  # more values than a message lists
 
 
 def is_request(data: Mapping[str, object]) -> bool:
@@ -46,39 +32,28 @@ def is_request(data: Mapping[str, object]) -> bool:
 
 def check_request(request: Mapping[str, object]) -> list[Finding]:
     """Returns what the service or its client would refuse of a request, at its place in the request."""
-    return [*_check(request, CREATE_TRAINING_JOB, ()), *_rules(request)]
+    return [*_check(request, create_training_job(), ()), *_rules(request)]
 
 
 def _check(value: object, shape: Shape, path: Path) -> Iterator[Finding]:
-    kind, words = _TYPES[type(shape)]
-    if not isinstance(value, kind) or (isinstance(value, bool) and not isinstance(shape, Switch)):
+    kind, words = _TYPES[shape.kind]
+    if not isinstance(value, kind) or (isinstance(value, bool) and shape.kind != "boolean"):
         message = f"Invalid type for parameter, valid types: {words}"
         yield Finding(path, message, f"{show(value)}, {type(value).__name__}", code=CLIENT)
-    elif isinstance(shape, Record) and isinstance(value, Mapping):
-        yield from _record(value, shape, path)
-    elif isinstance(shape, Items) and isinstance(value, list):
-        yield from _length(len(value), shape.low, shape.high, path, f"{len(value)} items")
+    elif isinstance(value, dict):
+        yield from (_structure if shape.kind == "structure" else _map)(value, shape, path)
+    elif isinstance(value, list):
+        yield from _size(len(value), shape, path, f"{len(value)} items")
         for index, item in enumerate(value):
-            yield from _check(item, shape.item, (*path, index))
-    elif isinstance(shape, Table) and isinstance(value, Mapping):
-        yield from _table(value, shape, path)
-    elif isinstance(shape, Text) and isinstance(value, str):
-        for message, seen in _text(value, shape):
-            yield _broken(path, message, seen)
-    elif isinstance(shape, Choice) and value not in shape.values:
-        yield _broken(path, f"Member must satisfy enum value set: [{', '.join(shape.values)}]", show(value))
-    elif isinstance(shape, InstanceType) and value not in instance_types.KNOWN:
-        hint = suggestion(str(value), instance_types.KNOWN)
-        message = "Member must satisfy enum value set: the instance types of SageMaker training"
-        yield _broken(path, message, show(value), hint if len(hint) < 80 else "")
-    elif isinstance(shape, Whole) and isinstance(value, int):
-        if shape.low is not None and value < shape.low:
-            yield _broken(path, f"Member must have value greater than or equal to {shape.low}", show(value))
-        if shape.high is not None and value > shape.high:
-            yield _broken(path, f"Member must have value less than or equal to {shape.high}", show(value))
+            yield from _check(item, shape.inner["member"], (*path, index))
+    elif isinstance(value, str):
+        for message, seen, hint in _text(value, shape):
+            yield _broken(path, message, seen, hint)
+    elif isinstance(value, int):
+        yield from _size(value, shape, path, show(value), "value")
 
 
-def _record(value: Mapping[str, object], shape: Record, path: Path) -> Iterator[Finding]:
+def _structure(value: Mapping[str, object], shape: Shape, path: Path) -> Iterator[Finding]:
     for name, member in value.items():
         if name in shape.members:
             yield from _check(member, shape.members[name], (*path, name))
@@ -90,34 +65,45 @@ def _record(value: Mapping[str, object], shape: Record, path: Path) -> Iterator[
             yield Finding((*path, name), "Missing required parameter in input", code=CLIENT)
 
 
-def _table(value: Mapping[str, object], shape: Table, path: Path) -> Iterator[Finding]:
-    yield from _length(len(value), 0, shape.high, path, f"{len(value)} entries")
+def _map(value: Mapping[str, object], shape: Shape, path: Path) -> Iterator[Finding]:
+    yield from _size(len(value), shape, path, f"{len(value)} entries")
     for key, text in value.items():
-        for message, seen in _text(key, shape.key):
+        for message, seen, _ in _text(key, shape.inner["key"]):
             yield _broken((*path, key), f"Map keys must satisfy constraint: [{message}]", seen)
         if not isinstance(text, str):
-            yield from _check(text, shape.value, (*path, key))
+            yield from _check(text, shape.inner["value"], (*path, key))
             continue
-        for message, seen in _text(text, shape.value):
+        for message, seen, _ in _text(text, shape.inner["value"]):
             yield _broken((*path, key), f"Map value must satisfy constraint: [{message}]", seen)
 
 
-def _text(text: str, shape: Text) -> Iterator[tuple[str, str]]:
-    """Yields the message and what it shows for each limit that a text breaks. What is too long is not shown."""
-    seen = f"{len(text)} characters"
-    if shape.high and len(text) > shape.high:
-        yield f"Member must have length less than or equal to {shape.high}", seen
-    elif len(text) < shape.low:
-        yield f"Member must have length greater than or equal to {shape.low}", seen
+def _text(text: str, shape: Shape) -> Iterator[tuple[str, str, str]]:
+    """Yields message, what it shows and hint for each limit that a text breaks. What is too long is not shown."""
+    limit = _limit(len(text), shape, "length")
+    if limit:
+        yield limit, f"{len(text)} characters", ""
     elif shape.pattern and not compiled(shape.pattern).fullmatch(text):
-        yield f"Member must satisfy regular expression pattern: {shape.pattern}", show(text)
+        yield f"Member must satisfy regular expression pattern: {shape.pattern}", show(text), ""
+    elif shape.enum and text not in shape.enum:
+        many = len(shape.enum) > _MANY
+        hint = suggestion(text, shape.enum) if many else ""
+        allowed = "the instance types of SageMaker training" if many else f"[{', '.join(shape.enum)}]"
+        yield f"Member must satisfy enum value set: {allowed}", show(text), hint if len(hint) < 80 else ""
 
 
-def _length(count: int, low: int, high: int, path: Path, seen: str) -> Iterator[Finding]:
-    if high and count > high:
-        yield _broken(path, f"Member must have length less than or equal to {high}", seen)
-    elif count < low:
-        yield _broken(path, f"Member must have length greater than or equal to {low}", seen)
+def _size(count: int, shape: Shape, path: Path, seen: str, what: str = "length") -> Iterator[Finding]:
+    limit = _limit(count, shape, what)
+    if limit:
+        yield _broken(path, limit, seen)
+
+
+def _limit(count: int, shape: Shape, what: str) -> str:
+    """Returns the limit that a length or a value breaks, in the service's words; empty when it breaks none."""
+    if shape.high is not None and count > shape.high:
+        return f"Member must have {what} less than or equal to {shape.high}"
+    if shape.low is not None and count < shape.low:
+        return f"Member must have {what} greater than or equal to {shape.low}"
+    return ""
 
 
 def _broken(path: Path, message: str, seen: str, hint: str = "") -> Finding:
