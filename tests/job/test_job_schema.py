@@ -20,17 +20,22 @@ from headrace.job.sagemaker.request_schema import request_schema
 DOCS = Path(__file__).parent.parent.parent / "docs" / "job-file.md"
 
 
-def keys(schema: object, path: str = "") -> Iterator[tuple[str, dict[str, object]]]:
+def keys(schema: dict[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
     """Every key of the schema with its place, and what is said of it."""
-    if isinstance(schema, list):
-        for part in schema:
-            yield from keys(part, path)
-    elif isinstance(schema, dict):
-        for name, part in schema.get("properties", {}).items():
-            yield f"{path}.{name}".lstrip("."), part
-            yield from keys(part, f"{path}.{name}".lstrip("."))
-        for inner in ("anyOf", "items", "additionalProperties"):
-            yield from keys(schema.get(inner), path)
+
+    def below(part: object, path: str) -> Iterator[tuple[str, dict[str, object]]]:
+        if isinstance(part, list):
+            for each in part:
+                yield from below(each, path)
+        elif isinstance(part, dict):
+            part = part | schema["$defs"].get(part.get("$ref", "").removeprefix("#/$defs/"), {})
+            for name, inner in part.get("properties", {}).items():
+                yield f"{path}.{name}".lstrip("."), inner
+                yield from below(inner, f"{path}.{name}")
+            for key in ("anyOf", "items", "additionalProperties"):
+                yield from below(part.get(key), path)
+
+    return below(schema, "")
 
 
 def test_every_key_is_described() -> None:

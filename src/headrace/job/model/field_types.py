@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, JsonValue
+from pydantic import BeforeValidator, JsonValue, WithJsonSchema
 
 from headrace.catalog import instance_types, prices
 from headrace.catalog.bandwidth import parse_bandwidth
@@ -311,7 +311,9 @@ AsList = BeforeValidator(_sequence)
 JobName = Annotated[str, BeforeValidator(_job_name)]
 GroupName = Annotated[str, BeforeValidator(_group_name)]
 GroupNames = Annotated[tuple[GroupName, ...], AsList]
-InstanceType = Annotated[str, BeforeValidator(_instance_type)]
+InstanceType = Annotated[
+    str, BeforeValidator(_instance_type), WithJsonSchema({"type": "string", "enum": sorted(instance_types.KNOWN)})
+]
 InstanceCount = Annotated[int, BeforeValidator(whole(1))]
 HyperparameterKey = Annotated[str, BeforeValidator(_hyperparameter_key)]
 HyperparameterValue = Annotated[JsonValue, BeforeValidator(_hyperparameter_value)]
@@ -347,11 +349,12 @@ Seconds = Annotated[float, BeforeValidator(_seconds)]
 MaxWait = Annotated[int, BeforeValidator(whole(1))]
 MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds"))]
 MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
-Amount = Annotated[float, BeforeValidator(_amount)]
+Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": ["number", "string"]})]
 Region = Annotated[str, BeforeValidator(_region)]
 StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
-CpuSet = Annotated[str, BeforeValidator(_id_set("CPU"))]
-GpuSet = Annotated[str, BeforeValidator(_id_set("GPU"))]
+_IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a number
+CpuSet = Annotated[str, BeforeValidator(_id_set("CPU")), _IDS]
+GpuSet = Annotated[str, BeforeValidator(_id_set("GPU")), _IDS]
 CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
 RetryOn = Annotated[Literal["infrastructure", "any"], BeforeValidator(one_of("infrastructure", "any"))]
 Isolation = Annotated[Literal["auto", "none", "namespace"], BeforeValidator(one_of("auto", "none", "namespace"))]
