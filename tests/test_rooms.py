@@ -1,15 +1,18 @@
-"""The map of the house holds: who imports whom, what importing costs, and that the instance side stays lean."""
+"""The map of the house holds: who imports whom, no circles, what importing costs, and that the instance
+side stays lean."""
 
 from __future__ import annotations
 
 import ast
+import collections
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from imports_of import circles, imports_in, modules_of
 
 PACKAGE = Path(__file__).parent.parent / "src" / "headrace"
 
@@ -23,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"feed_metrics"},
     "processes": set(),
     "agent": {"instance", "feed", "runs", "processes"},
-    "engines": {"job", "instance", "runs", "catalog", "processes"},
+    "engines": {"job", "instance", "runs", "catalog", "processes", "insight"},  # insight: `Handle.report`
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
@@ -35,46 +38,150 @@ OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
     "instance/s3.py": {"botocore", "s3transfer"},
-    "agent/host/tf_data_server.py": {"tensorflow"},
+    "agent/tf_data_server.py": {"tensorflow"},
 }
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+NO_IMPORT = {
+    ("headrace.job.find_engine", "headrace.engines"): "the name of a group of entry points",
+    ("headrace.engines.local.supervision.agents", "headrace.agent"): "started as a program of its own",
+}
+
+# The order inside a room: a sub-package or module may import those that stand before it, never one after it.
+# Modules at a room's top that are not named here stand outside the order; they are in no circle.
+ORDER: dict[str, list[str]] = {
+    "job": ["problems", "model", "file", "rules", "sagemaker", "find_engine", "run_handle", "job", "load"],
+    "instance": ["toolkit_variables", "storage", "channels", "environment", "toolkit", "tree", "variables"],
+    "feed": [
+        "batch",
+        "wire",
+        "pipelines",
+        "plan",
+        "metrics",
+        "worker",
+        "client",
+        "loader",
+        "serve",
+        "bench",
+        "profiler",
+    ],
+    "runs": ["events", "metric_records", "tail", "store", "writers", "state", "reader", "run_listing"],
+    "agent": [
+        "metrics",
+        "tf_data_server",
+        "program_specs",
+        "control",
+        "host",
+        "launchers",
+        "coordinator",
+        "host_agent",
+    ],
+    "engines": ["local"],
+    "insight": ["figures", "cost", "doctor", "verdicts", "reports", "timeseries", "render", "advise", "run_index"],
+    "cli": ["views", "options", "commands", "main"],
+}
+LOCAL_ENGINE = [
+    "isolation", "limits", "inputs", "plan_hosts", "checks", "helpers", "supervision", "isolation_plan", "prepare_run",
+    "engine",
+]  # fmt: skip
+MODULES_IN_A_FOLDER = 22
+FACES = {  # a name that stands twice on purpose: what users import or type, before what is behind it
+    "tensorflow": "headrace.tensorflow is what users import; adapters.tensorflow holds it",
+    "keras": "headrace.keras is what users import; adapters.keras holds it",
+    "environment": "the toolkit's own module name, for scripts that import sagemaker_training",
+}
+
+ALL = modules_of(PACKAGE)
+IMPORTS = {name: list(imports_in(path, ALL)) for name, path in ALL.items()}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Names of the modules that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
-            yield node.module or ""
-            if node.module == "headrace":
-                yield from (f"headrace.{alias.name}" for alias in node.names)
+def room_of(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else ""
 
 
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE)
+MODULES = sorted(name for name in ALL if room_of(name) in MAY_IMPORT)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_imports_only_the_rooms_that_the_map_allows(path: Path) -> None:
-    room = room_of(path)
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "headrace" and len(parts) > 1 and parts[1] not in ("__version__", room):
-            assert parts[1] in MAY_IMPORT[room] | {"errors", "log_setup"}, f"{room} may not import {name}"
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_a_room_imports_only_the_rooms_that_the_map_allows(room: str) -> None:
+    allowed = MAY_IMPORT[room] | {"", "errors", "log_setup", "_version", room}
+    for name in MODULES:
+        for found in IMPORTS[name] if room_of(name) == room else ():
+            if found.name.split(".")[0] == "headrace" and (name, found.name) not in NO_IMPORT:
+                assert room_of(found.name) in allowed, f"{name} may not import {found.name} (line {found.line})"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) in INSTANCE_SIDE], ids=str)
-def test_the_instance_side_uses_numpy_msgspec_psutil_and_grpc_only(path: Path) -> None:
-    for name in imports(path):
-        top = name.split(".")[0]
-        extra = OPTIONAL_LIBRARIES.get(str(path.relative_to(PACKAGE)), set())
-        allowed = top in sys.stdlib_module_names or top in INSTANCE_LIBRARIES | extra | {"headrace", "__future__"}
-        assert allowed, f"{path} imports {name}"
+def executed_imports() -> dict[str, set[str]]:
+    """The modules that each module imports when it runs, sooner or later. A package's face is a module like others."""
+    return {
+        name: {
+            found.name
+            for found in IMPORTS[name]
+            if found.name in ALL and not found.type_only and (name, found.name) not in NO_IMPORT and found.name != name
+        }
+        for name in ALL
+    }
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    assert circles(executed_imports()) == []
+
+
+@pytest.mark.parametrize("room", sorted(ORDER))
+def test_inside_a_room_imports_go_one_way(room: str) -> None:
+    order = ORDER[room]
+    inside = {name.split(".")[2] for name in ALL if room_of(name) == room and len(name.split(".")) > 2}
+    assert set(order) <= inside, "the order names what is there"
+    folders = {path.name for path in (PACKAGE / room).iterdir() if (path / "__init__.py").exists()}
+    assert folders <= set(order), "every sub-package has its place in the order"
+    one_way(f"headrace.{room}", order)
+
+
+def test_inside_the_local_engine_imports_go_one_way() -> None:
+    one_way("headrace.engines.local", LOCAL_ENGINE)
+
+
+def one_way(package: str, order: list[str]) -> None:
+    depth = package.count(".") + 1
+    for name, imported in executed_imports().items():
+        here = name.split(".")[depth : depth + 1]
+        if not name.startswith(f"{package}.") or here[0] not in order:
+            continue
+        for other in imported:
+            there = other.split(".")[depth : depth + 1]
+            if other.startswith(f"{package}.") and there[0] in order:
+                assert order.index(there[0]) <= order.index(here[0]), f"{name} imports {other}, which stands above it"
+
+
+def test_a_folder_holds_about_twenty_modules_at_most() -> None:
+    sizes = collections.Counter(path.parent for path in ALL.values() if not path.name.startswith("__"))
+    assert {str(folder): size for folder, size in sizes.items() if size > MODULES_IN_A_FOLDER} == {}
+
+
+def test_no_name_stands_for_two_modules() -> None:
+    names = collections.defaultdict(list)
+    for name, path in ALL.items():
+        command = name.startswith("headrace.cli.commands.")  # a command's module has the name of the command
+        if not path.name.startswith("__") and not command and path.stem not in FACES:
+            names[path.stem].append(name)
+    assert {stem: found for stem, found in names.items() if len(found) > 1} == {}
+
+
+def test_every_folder_says_what_it_is() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if "bootstrap" not in path.parts:  # `sitecustomize` is found there by its path, not as a package
+            assert (path.parent / "__init__.py").exists(), path.parent
+
+
+@pytest.mark.parametrize("room", INSTANCE_SIDE)
+def test_the_instance_side_uses_numpy_msgspec_psutil_and_grpc_only(room: str) -> None:
+    for name in MODULES:
+        extra = OPTIONAL_LIBRARIES.get(str(ALL[name].relative_to(PACKAGE)), set())
+        allowed = sys.stdlib_module_names | INSTANCE_LIBRARIES | extra | {"headrace", "__future__"}
+        for found in IMPORTS[name] if room_of(name) == room else ():
+            assert found.name.split(".")[0] in allowed, f"{name} imports {found.name} (line {found.line})"
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -98,8 +205,8 @@ def test_an_agent_loads_no_library_of_the_submitting_side() -> None:
     assert loaded_by("import headrace.agent.__main__").isdisjoint({"torch", "pydantic", "rich", "yaml", "click"})
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_holds_one_idea_and_says_which(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= 430, "a module stays under about 400 lines"
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), "a module begins with what its idea is"
+def test_a_module_holds_one_idea_and_says_which() -> None:
+    for name, path in ALL.items():
+        text = path.read_text()
+        assert len(text.splitlines()) <= 430, f"{name}: a module stays under about 400 lines"
+        assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{name} does not begin with what its idea is"

@@ -13,7 +13,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from headrace._version import __version__
 
 _EXPORTS = {
     "Environment": "headrace.instance",

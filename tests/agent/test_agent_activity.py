@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from headrace.agent.host.tcp_sent import BytesSent
 from headrace.agent.metrics.activity import Activity
+from headrace.agent.metrics.tcp_sent import BytesSent
 from headrace.runs.metric_records import GpuUse, HostSecond
 
 

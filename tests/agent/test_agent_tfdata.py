@@ -49,7 +49,7 @@ def test_it_ends_at_once_when_it_is_told_to(tmp_path: Path, dispatcher: str, sai
         port = free.getsockname()[1]
     options = ["--port", str(port), "--dispatcher", dispatcher, "--status-fd", "1"]
     server = subprocess.Popen(
-        [sys.executable, "-m", "headrace.agent.host.tf_data_server", *options],
+        [sys.executable, "-m", "headrace.agent.tf_data_server", *options],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         stdout=subprocess.PIPE,
     )

@@ -26,7 +26,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.slab import GRANULE, SlabPool
 from headrace.feed.loader import data_loader as loader_module
 from headrace.feed.loader.device import DeviceBatches, PlainDevice, find_device, find_pinning
-from headrace.feed.loader.iteration import Progress
+from headrace.feed.plan.pass_progress import Progress
 
 
 class Late:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from headrace.instance import Environment, program_variables
 from headrace.instance.toolkit import SEARCH_PATH
-from headrace.instance.variables import LEFT_OUT, format_name, format_value
+from headrace.instance.toolkit_variables import format_name, format_value
+from headrace.instance.variables import LEFT_OUT
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -22,7 +22,7 @@ from headrace.instance import Environment, hyperparameter_arguments, program_var
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.program_arguments import decode, encode
 from headrace.instance.toolkit import SEARCH_PATH
-from headrace.instance.variables import format_name, format_value
+from headrace.instance.toolkit_variables import format_name, format_value
 
 pytestmark = pytest.mark.oracle
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snippets import TWO
 
+from headrace.engines.local.limits.cpu_shares import apportion, assign_cpus
 from headrace.errors import JobInvalid
-from headrace.job import InstanceGroup, Job, assign_cpus, load_job, parse_cpu_set
-from headrace.job.cpus import apportion, format_cpu_set
+from headrace.job import InstanceGroup, Job, load_job
+from headrace.job.model.cpu_set import format_cpu_set, parse_cpu_set
 
 
 @pytest.mark.parametrize(

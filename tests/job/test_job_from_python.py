@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from headrace.errors import JobInvalid, RunFailed
+from headrace.errors import EngineRefused, JobInvalid, RunFailed
 from headrace.job import InstanceGroup, Job, TrainingInput, load_job
+from headrace.job.find_engine import engine_names
 
 BASE: dict[str, object] = {"job_name": "demo", "source_dir": "code", "entry_point": "train.py"}
 ONE: dict[str, object] = {**BASE, "instance_type": "ml.c5.xlarge", "instance_count": 1}
@@ -169,17 +170,24 @@ class Handle:
 
 
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """Stands in for headrace.engines: what `fit` asks of it is noted."""
+def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """An engine that somebody else has installed, under the name ``other``: what `fit` asks of it is noted."""
     seen = types.SimpleNamespace(calls=[], handle=Handle("Completed"))
-    module = types.ModuleType("headrace.engines")
+    module = types.ModuleType("engine_of_somebody_else")
 
-    def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
-        seen.calls.append((job, engine, detach))
+    def start(job: Job, detach: bool) -> Handle:
+        seen.calls.append((job, detach))
         return seen.handle
 
     module.start = start  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "headrace.engines", module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    installed = tmp_path / "engine_of_somebody_else-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: engine-of-somebody-else\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(
+        "[headrace.engines]\nother = engine_of_somebody_else\nbroken = no_such_module\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
     return seen
 
 
@@ -188,7 +196,7 @@ def test_fit_starts_the_job_prints_its_output_and_waits(
 ) -> None:
     job = make()
     assert job.fit(engine="other") is engines.handle
-    assert engines.calls == [(job, "other", False)]
+    assert engines.calls == [(job, False)]
     assert engines.handle.waited == 1
     assert capsys.readouterr().out == "dnn/algo-1[0] hello\n"
 
@@ -196,7 +204,7 @@ def test_fit_starts_the_job_prints_its_output_and_waits(
 def test_fit_without_waiting_returns_at_once(
     engines: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert make().fit(wait=False) is engines.handle
+    assert make().fit(engine="other", wait=False) is engines.handle
     assert engines.handle.waited == 0
     assert capsys.readouterr().out == ""
 
@@ -204,4 +212,13 @@ def test_fit_without_waiting_returns_at_once(
 def test_fit_never_returns_from_a_run_that_did_not_succeed(engines: types.SimpleNamespace) -> None:
     engines.handle = Handle("Failed")
     with pytest.raises(RunFailed, match=r"demo-1: Failed: dnn/algo-1\[0\]: exited with code 3"):
-        make().fit(logs=False)
+        make().fit(engine="other", logs=False)
+
+
+def test_an_engine_is_found_by_its_entry_point(engines: types.SimpleNamespace) -> None:
+    assert set(engine_names()) >= {"local", "other", "broken"}
+    with pytest.raises(EngineRefused, match="no engine is called 'lokal'") as unknown:
+        make().fit(engine="lokal")
+    assert "local, other" in unknown.value.hint
+    with pytest.raises(EngineRefused, match="the engine 'broken' \\(no_such_module\\) cannot be imported"):
+        make().fit(engine="broken")

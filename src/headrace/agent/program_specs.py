@@ -23,7 +23,7 @@ from pathlib import Path
 from headrace.instance import global_ranks
 from headrace.instance.certificates import certificate_files
 from headrace.instance.entry import entry_command
-from headrace.instance.launch_plan import MPI, SECRET_NAME, HostPlan, LaunchPlan, channel_dir
+from headrace.instance.launch_plan import MPI, SECRET_NAME, DistributionPlan, HostPlan, LaunchPlan, channel_dir
 from headrace.instance.tfdata import is_tf_data, tf_data_servers
 
 FEED = "feed"
@@ -106,6 +106,14 @@ def is_in_mpi_world(plan: LaunchPlan, host: str) -> bool:
     group = plan.group(plan.host(host).group)
     world = plan.distribution_of(group.name)
     return world is not None and world.kind == MPI and group.entry_point
+
+
+def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan:
+    """Returns the MPI world of a host. Raises ValueError if it is in none."""
+    world = plan.distribution_of(plan.host(host).group)
+    if world is None or not is_in_mpi_world(plan, host):
+        raise ValueError(f"{host} is in no MPI world")
+    return world
 
 
 def mpi_peers(plan: LaunchPlan, host: str) -> tuple[str, ...]:
@@ -213,7 +221,7 @@ def _tf_data_argv(plan: LaunchPlan, host: str, stream: str, folder: str, status_
     every = tf_data_servers(plan)
     server = next(each for each in every if (each.host, each.stream) == (host, stream))
     nice = FEED_NICE if plan.group(plan.host(host).group).entry_point else 0
-    argv = ["-m", "headrace.agent.host.tf_data_server", "--port", str(server.port)]
+    argv = ["-m", "headrace.agent.tf_data_server", "--port", str(server.port)]
     if server.is_dispatcher:
         argv += ["--work-dir", f"{folder}/{stream}"] if options.fault_tolerant else []
         for name in ("worker_timeout", "job_gc_timeout", "job_gc_check_interval"):

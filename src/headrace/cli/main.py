@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from headrace import __version__
+from headrace._version import __version__
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 from headrace.log_setup import VARIABLE, log_to_stderr
 

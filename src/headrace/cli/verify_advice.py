@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.insight.advise import Advised, Candidate, Verified, verified
 from headrace.insight.advise.clusters import by_cost, cores_per_vcpu
 from headrace.job import Job
-from headrace.job.cpus import format_cpu_set
+from headrace.job.model.cpu_set import format_cpu_set
 from headrace.job.problems.finding import JobSource
 from headrace.job.with_data_hosts import data_group_name, data_groups, with_data_hosts
 from headrace.runs import Run, Status, read_plan

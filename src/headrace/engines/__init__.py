@@ -6,15 +6,15 @@
     start(job)    starts a run and returns its `Handle`; the run may be detached from the caller
     stop(run)     stops a run that somebody else started
 
-Each engine is a package of its own with these functions; it is imported when it is used.
+Each engine is a package of its own with these functions. It is found by entry point (see
+`headrace.job.find_engine`) and imported when it is used.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.errors import EngineRefused
+from headrace.job.find_engine import find_engine
 
 if TYPE_CHECKING:
     from headrace.engines.local.supervision.local_run import Handle
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from headrace.job import Job
     from headrace.runs import Run
 
-__all__ = ["ENGINES", "check", "limits", "plan", "start", "stop"]
-
-ENGINES = {"local": "headrace.engines.local.engine"}  # module with these functions
+__all__ = ["check", "limits", "plan", "start", "stop"]
 
 
 class _Engine(Protocol):
@@ -96,6 +94,4 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _engine(name: str) -> _Engine:
-    if name not in ENGINES:
-        raise EngineRefused(f"no engine is called {name!r}", hint=f"there is: {', '.join(ENGINES)}")
-    return cast(_Engine, importlib.import_module(ENGINES[name]))
+    return cast(_Engine, find_engine(name))

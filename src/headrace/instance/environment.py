@@ -24,6 +24,7 @@ from headrace.errors import UsageError
 from headrace.instance import machine
 from headrace.instance.paths import BASE_VARIABLE, TreePaths, base_directory
 from headrace.instance.program_arguments import decode, hyperparameter_arguments
+from headrace.instance.toolkit_variables import toolkit_variables
 
 HOMOGENEOUS_GROUP = "homogeneousCluster"
 PREFIX = "sagemaker_"
@@ -159,8 +160,6 @@ class Environment(Mapping[str, object]):
 
     def to_env_vars(self) -> dict[str, str]:
         """The SM_* variables of the toolkit. `program_variables` has those of headrace too."""
-        from headrace.instance.variables import toolkit_variables
-
         return toolkit_variables(self)
 
     def sagemaker_s3_output(self) -> str | None:

@@ -1,12 +1,10 @@
 """The variables of a program: SM_* and their company.
 
-`toolkit_variables` are those that SageMaker's training toolkit sets, in its format: ``SM_`` and the name in upper
-case (hyphens stay), a string as it is, None as the empty string, all else as compact JSON with sorted keys.
-
-`program_variables` adds what the toolkit knows but does not tell (the distribution's hosts, the master's address, the
-host's rank), what SDK version 3 sets under other names, what the platform sets (TRAINING_JOB_NAME, TRAINING_JOB_ARN,
-and AWS_REGION where a region is known), and what a Python program on this instance needs. headrace's variables win
-over the user's, as on SageMaker; a program therefore cannot be told a wrong host or directory.
+`program_variables` adds to `toolkit_variables` what the toolkit knows but does not tell (the distribution's hosts, the
+master's address, the host's rank), what SDK version 3 sets under other names, what the platform sets
+(TRAINING_JOB_NAME, TRAINING_JOB_ARN, and AWS_REGION where a region is known), and what a Python program on this
+instance needs. headrace's variables win over the user's, as on SageMaker; a program therefore cannot be told a wrong
+host or directory.
 
 A variable that no process can be given (longer than the kernel allows, or with ``=`` in its name) is left out, and
 its name stands in HEADRACE_LEFT_OUT; its content is in the files of input/config in any case.
@@ -14,7 +12,6 @@ its name stands in HEADRACE_LEFT_OUT; its content is in the files of input/confi
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -26,82 +23,11 @@ from headrace.instance.environment import TF_DATA_SERVICE, Environment
 from headrace.instance.launch_plan import MASTER_PORT, LaunchPlan
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
-from headrace.instance.program_arguments import hyperparameter_arguments
 from headrace.instance.tfdata import service_address
+from headrace.instance.toolkit_variables import format_name, format_value, toolkit_variables
 
 LEFT_OUT = "HEADRACE_LEFT_OUT"
 MAX_VARIABLE_BYTES = 131_071  # Linux: 32 pages for NAME=value with its final NUL (MAX_ARG_STRLEN in binfmts.h)
-
-# Properties of `Environment` that are variables under their own name.
-_SAME_NAME = (
-    "current_host",
-    "current_instance_group",
-    "current_instance_group_hosts",
-    "current_instance_type",
-    "distribution_instance_groups",
-    "framework_module",
-    "hosts",
-    "input_config_dir",
-    "input_data_config",
-    "input_dir",
-    "instance_groups",
-    "instance_groups_dict",
-    "is_hetero",
-    "log_level",
-    "model_dir",
-    "module_dir",
-    "module_name",
-    "network_interface_name",
-    "num_cpus",
-    "num_gpus",
-    "num_neurons",
-    "output_data_dir",
-    "output_dir",
-    "output_intermediate_dir",
-    "resource_config",
-    "user_entry_point",
-)
-
-
-def format_value(value: object) -> str:
-    """Returns a value as the toolkit writes it into a variable.
-
-    >>> format_value("a b"), format_value(None), format_value({"b": [1, True], "a": None})
-    ('a b', '', '{"a":null,"b":[1,true]}')
-    """
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def format_name(name: str) -> str:
-    """Returns the variable of a name: ``format_name("hp_batch-size") == "SM_HP_BATCH-SIZE"``."""
-    return f"SM_{name}".upper()
-
-
-def toolkit_variables(env: Environment, **instead: object) -> dict[str, str]:
-    """Returns the SM_* variables that SageMaker's training toolkit would set on this instance.
-
-    Args:
-        env: the instance.
-        **instead: properties that have another value than in `env`.
-    """
-    values = {**env, **instead}
-    named: dict[str, object] = {name: values[name] for name in _SAME_NAME}
-    named |= {
-        "hps": values["hyperparameters"],
-        "framework_params": values["additional_framework_parameters"],
-        "channels": sorted(env.channel_input_dirs),
-        "training_env": values,
-        "user_args": hyperparameter_arguments(env.hyperparameters),
-    }
-    if env.topology:
-        named["topology"] = env.topology
-    named |= {f"channel_{name}": path for name, path in env.channel_input_dirs.items()}
-    named |= {f"hp_{name}": value for name, value in env.hyperparameters.items()}
-    return {format_name(name): format_value(value) for name, value in named.items()}
 
 
 def program_variables(

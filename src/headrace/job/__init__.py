@@ -6,7 +6,6 @@
 Both raise `headrace.errors.JobInvalid` with all problems at once. Pure data: nothing is started here.
 """
 
-from headrace.job.cpus import assign_cpus, parse_cpu_set
 from headrace.job.job import Job
 from headrace.job.load import load_job
 from headrace.job.model.fields import InstanceGroup, LocalOptions, TrainingInput
@@ -18,7 +17,5 @@ __all__ = [
     "LocalOptions",
     "RunHandle",
     "TrainingInput",
-    "assign_cpus",
     "load_job",
-    "parse_cpu_set",
 ]

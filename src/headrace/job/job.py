@@ -6,17 +6,17 @@ does not change, and only `check_files` and `fit` look at the machine.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from pydantic import PrivateAttr
 
 from headrace.errors import JobInvalid, Problem
 from headrace.job.file import yaml_document
 from headrace.job.file.plain_data import dump, plain
+from headrace.job.find_engine import find_engine
 from headrace.job.model.derived import Structure
 from headrace.job.model.fields import InstanceGroup, JobFields, TrainingInput
 from headrace.job.problems import finding as findings
@@ -29,6 +29,10 @@ from headrace.job.sagemaker.check import check_request
 from headrace.job.sagemaker.field_map import HYPERPARAMETERS
 from headrace.job.sagemaker.from_request import read_request
 from headrace.job.sagemaker.to_request import beyond_request, unfit, write_request
+
+
+class _Engine(Protocol):
+    def start(self, job: Job, detach: bool) -> RunHandle: ...
 
 
 class Job(Structure):
@@ -273,9 +277,8 @@ class Job(Structure):
             UsageError: the job cannot start; nothing was started.
             RunFailed: the run that was waited for did not succeed.
         """
-        # By name: the way through the house is from job to engine, and this room must load without the engines.
-        engines = importlib.import_module("headrace.engines")
-        handle = cast(RunHandle, engines.start(self, engine=engine, detach=detach))
+        found = cast(_Engine, find_engine(engine))
+        handle = found.start(self, detach)
         if wait:
             wait_for_success(handle, logs=logs)
         return handle

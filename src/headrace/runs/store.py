@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-import headrace
+from headrace._version import __version__
 from headrace.errors import RunNotFound
 from headrace.runs.run_paths import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
@@ -120,7 +120,7 @@ def create_run(
         staging = parent / f".{run_id}.{os.getpid()}"
         staging.mkdir(mode=0o700)
         try:
-            header = RunHeader(run_id, job_name, engine, now, headrace.__version__, 0, 0.0, base_path=base_path)
+            header = RunHeader(run_id, job_name, engine, now, __version__, 0, 0.0, base_path=base_path)
             _write_header(staging, _signed(header))
             staging.rename(parent / run_id)
         except OSError:

@@ -35,7 +35,7 @@ class _FeedStatus(msgspec.Struct):
 
 
 class _TfStatus(msgspec.Struct):
-    """A status line of a tf.data server, see headrace.agent.host.tf_data_server."""
+    """A status line of a tf.data server, see headrace.agent.tf_data_server."""
 
     event: str
     version: str = ""

@@ -42,8 +42,7 @@ from headrace.agent.host.programs import HostPrograms
 from headrace.agent.launchers import mpi_variables as names
 from headrace.agent.launchers.launched_ranks import HostRanks
 from headrace.agent.launchers.mpi_remote import check_daemon, daemon_name, expand, parse_daemon
-from headrace.agent.program_specs import MPIRUN, ProgramSpec, is_in_mpi_world
-from headrace.instance.launch_plan import DistributionPlan, LaunchPlan
+from headrace.agent.program_specs import MPIRUN, ProgramSpec, mpi_world
 from headrace.instance.ranks import world_size
 from headrace.processes.process_table import name_of_exit
 from headrace.processes.spawn import UTF8
@@ -55,14 +54,6 @@ ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its 
 ENDING_SECONDS = 0.2  # an mpirun that has killed the proxies of its daemons is gone after that
 CULPRIT_SECONDS = 2.0  # after start_timeout, for a daemon that is to blame to be found before mpirun is blamed
 END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan:
-    """Returns the MPI world of a host. Raises ValueError if it is in none."""
-    world = plan.distribution_of(plan.host(host).group)
-    if world is None or not is_in_mpi_world(plan, host):
-        raise ValueError(f"{host} is in no MPI world")
-    return world
 
 
 class MpiHost:

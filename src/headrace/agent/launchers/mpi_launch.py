@@ -16,7 +16,7 @@ import sys
 
 from headrace.agent.host import launcher_proxy
 from headrace.agent.launchers.mpi_command import mpirun_command, parse_version, slots_of
-from headrace.agent.launchers.mpi_host import mpi_world
+from headrace.agent.program_specs import mpi_world
 from headrace.instance import Environment
 from headrace.instance.launch_plan import LaunchPlan, read_plan
 from headrace.instance.paths import base_directory

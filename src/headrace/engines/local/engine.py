@@ -22,7 +22,8 @@ from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.prepare_run import prepare
 from headrace.engines.local.supervision.cleanup import sweep_leftovers
 from headrace.engines.local.supervision.local_run import Handle, stop_run
-from headrace.engines.local.supervision.start import start_keeper, start_supervisor
+from headrace.engines.local.supervision.start import start_supervisor
+from headrace.engines.local.supervision.start_detached import start_keeper
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.files import hint
 from headrace.instance.launch_plan import LaunchPlan

@@ -28,13 +28,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.feed.client.work_units import Bundle, Part, Source
 from headrace.feed.plan.epoch import BatchPlan
-
-if TYPE_CHECKING:
-    from headrace.feed.client.shard_placement import Sharding
 
 MAX_DEATHS = 2
 MAX_SPLIT = 64  # pieces that a part is asked for in after a death
@@ -45,6 +42,16 @@ BUNDLE_BATCHES = 64
 HEDGE_SHARE = 0.05
 HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
 _SMOOTHING = 0.2
+
+
+class Placement(Protocol):
+    """Decides where parts may be made, when workers hold different data; see `shard_placement`."""
+
+    def cut(self, bundle: Bundle, *, most: int, stackable: bool) -> None:
+        """Cuts a bundle into parts of at most `most` rows; leaves it when the layout must be learned first."""
+
+    def place_whole(self, bundle: Bundle) -> None:
+        """Finds who holds all of a batch that is made whole. If nobody ever can, the batch fails."""
 
 
 class Schedule:
@@ -58,7 +65,7 @@ class Schedule:
         self.sources: dict[int, Source] = {}
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
-        self.sharding: Sharding | None = None  # when sources hold different data
+        self.placement: Placement | None = None  # when sources hold different data
         self.requests = 0
         self.hedges = 0
         self._hedge = hedge
@@ -74,7 +81,7 @@ class Schedule:
             size: bytes that a batch is expected to have, 0 when it is not known.
             limit: bytes that they may have together.
         """
-        if self._cost_per_row == 0.0 or size == 0 or self.sharding is not None:
+        if self._cost_per_row == 0.0 or size == 0 or self.placement is not None:
             return 1
         affordable = BUNDLE_SECONDS / (self._cost_per_row * max(1, rows))
         return max(1, min(BUNDLE_BATCHES, int(affordable), limit // size))
@@ -205,9 +212,9 @@ class Schedule:
 
     def _cut(self, bundle: Bundle) -> None:
         rows = bundle.rows
-        if self.sharding is not None:
+        if self.placement is not None:
             share = TARGET_SECONDS / self._cost_per_row if self._cost_per_row else rows
-            self.sharding.cut(bundle, most=max(1, int(share)), stackable=self.stackable)
+            self.placement.cut(bundle, most=max(1, int(share)), stackable=self.stackable)
             return
         if (
             len(bundle.plans) > 1
@@ -319,8 +326,8 @@ class Schedule:
         """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
         deaths = max((part.deaths for part in bundle.parts), default=0) if not bundle.left_out else 0
         bundle.parts = [Part(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
-        if self.sharding is not None:
-            self.sharding.place_whole(bundle)
+        if self.placement is not None:
+            self.placement.place_whole(bundle)
 
     def singles(self, bundle: Bundle) -> list[Bundle]:
         """Returns the bundles that stand for a bundle's batches one by one; it is replaced by them if need be."""

@@ -120,7 +120,7 @@ class Sharding:
         self.map.fix()
         self.length = self.map.length
         self._uniform = self.map.uniform
-        self._schedule.sharding = None if self._uniform else self
+        self._schedule.placement = None if self._uniform else self
         return True
 
     @property

@@ -22,9 +22,8 @@ from headrace.feed.client.remote_pool import RemoteSupply
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import Supply
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
-from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, Progress, ServedBatches
+from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.loader.loader_arguments import (
-    Shard,
     as_context,
     check_arguments,
     check_own,
@@ -42,7 +41,9 @@ from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
+from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.planner import LoaderSeeds, Planner
+from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.torch_samplers import batched, source_of, torch_samplers
 from headrace.feed.wire import messages

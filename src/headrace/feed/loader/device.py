@@ -20,7 +20,8 @@ import numpy as np
 from headrace.errors import FeedError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.cuda_pinning import CudaPinning
-from headrace.feed.loader.iteration import Batches, Progress
+from headrace.feed.loader.iteration import Batches
+from headrace.feed.plan.pass_progress import Progress
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,6 @@ and gives the batch that follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.feed.batch.pytree import bytes_of
@@ -17,22 +16,8 @@ from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.fetch import Built, RowFailed, Slice, make_whole
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
-
-
-@dataclass
-class Progress:
-    """How far a pass is.
-
-    Attributes:
-        epoch: number of the epoch.
-        step: number of the next batch; those before it have left the loader, or ended in an error of the dataset.
-        ended: whether the pass came to the epoch's end.
-    """
-
-    epoch: int
-    step: int = 0
-    ended: bool = False
 
 
 class Batches(Protocol):

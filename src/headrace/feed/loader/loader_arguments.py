@@ -7,19 +7,13 @@ import os
 import sys
 import warnings
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from headrace.errors import PipelineError
 from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import Policy
 from headrace.feed.pipelines.factory import Pipeline
-
-
-class Shard(NamedTuple):
-    """Which part of every global batch a rank takes."""
-
-    rank: int
-    world_size: int
+from headrace.feed.plan.rank_share import Shard
 
 
 def check_arguments(

@@ -37,7 +37,7 @@ from headrace.errors import PipelineError
 P = ParamSpec("P")
 T = TypeVar("T")
 _MARK = "__headrace_factory__"
-_OWN_AND_TORCH = ("torch.utils.data", "headrace.feed")
+_OWN_AND_TORCH = ("torch.utils.data.", "headrace.feed.")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def load_function(reference: str, roots: Sequence[Path]) -> Callable[..., Any]:
     function = _resolve(reference)
     module = reference.partition(":")[0]
     origin = getattr(sys.modules[module], "__file__", None)
-    trusted = any(module == own or module.startswith(f"{own}.") for own in _OWN_AND_TORCH) or (
+    trusted = f"{module}.".startswith(_OWN_AND_TORCH) or (
         origin is not None and any(Path(origin).resolve().is_relative_to(root.resolve()) for root in roots)
     )
     own = getattr(function, "__module__", None) == module  # not something that the module has only imported

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from headrace.errors import PositionError
-from headrace.feed.loader.iteration import Progress
 from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position
 from headrace.feed.plan.torch_samplers import SampledPass, Source, waiting_state
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import PositionError
-from headrace.feed.loader.iteration import Progress
-from headrace.feed.loader.loader_arguments import Shard
 from headrace.feed.pipelines.factory import encoded
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
+from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
 from headrace.feed.plan.torch_samplers import SampledPass, Source
 

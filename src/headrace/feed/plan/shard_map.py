@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
+from headrace.feed.wire.messages import MAX_KEY, MAX_SHARDS
 
-MAX_SHARDS = 65_536
-MAX_KEY = 1024
 MAX_TOTAL = 4 << 20  # bytes of all keys of a worker
 
 Shards = Sequence[tuple[str, int]]

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import PositionError
-from headrace.feed.loader.iteration import Progress
 from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
+from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position, SamplerState
 
 if TYPE_CHECKING:

@@ -20,10 +20,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headrace.feed.plan.shard_map import MAX_KEY, MAX_SHARDS
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 
 VERSION = 1
+MAX_SHARDS = 65_536  # of a worker
+MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
 ShardSize = Annotated[int, msgspec.Meta(ge=0)]
 

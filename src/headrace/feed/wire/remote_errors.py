@@ -24,7 +24,7 @@ def remote_error(error: BaseException) -> RemoteError:
 def warn_user(text: str, kind: type[Warning]) -> None:
     """Warns, with the line of the user's that called into the feed."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headrace.feed"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headrace.feed."):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, kind, stacklevel=level)
 

@@ -16,12 +16,11 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from headrace import __version__
+from headrace._version import __version__
 from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.metrics.metric_file import MetricFile
@@ -32,6 +31,7 @@ from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
+from headrace.feed.worker.client_connection import Client
 from headrace.feed.worker.executor_pool import Crew, Member
 from headrace.feed.worker.server_log import ServerLog
 from headrace.feed.worker.work_queue import Desk
@@ -40,52 +40,6 @@ MAX_PENDING = 64
 WATCH_SECONDS = 1.0
 TLS_SECONDS = 3.0  # a client of ours speaks at once; one that speaks no TLS waits for the server's first word
 NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
-
-
-@dataclass(eq=False)
-class Client:
-    """One connection of a client.
-
-    Attributes:
-        channel: the connection.
-        name: who it is, for the log.
-        local: whether it came over the Unix socket and can pass descriptors.
-        deadline: monotonic time by which it must have proved itself.
-        hello: its proof, None until then.
-    """
-
-    channel: Channel
-    name: str
-    local: bool
-    deadline: float
-    challenge: messages.Challenge
-    hello: messages.Hello | None = None
-    closed: bool = False
-
-    def send(
-        self,
-        message: messages.Message,
-        descriptors: Sequence[int] = (),
-        payload: Sequence[memoryview] = (),
-        sent: Callable[[], None] | None = None,
-        key: int = 0,
-    ) -> None:
-        """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
-        if not self.closed:
-            try:
-                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent, key=key)
-                return
-            except ConnectionClosed:
-                self.closed = True
-                self.channel.close()
-                return
-        if sent is not None:
-            sent()
-
-    def abort(self, request: int) -> None:
-        """Stops the answer to a request that is on its way, if it is; says so if the client has heard nothing of it."""
-        if not self.closed and self.channel.abort(request):
-            self.send(messages.Cancelled(request))
 
 
 class FeedServer:

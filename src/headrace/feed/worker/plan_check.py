@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.feed.wire import messages
-
-if TYPE_CHECKING:
-    from headrace.feed.worker.feed_server import Client
+from headrace.feed.worker.client_connection import Client
 
 
 class Plans:

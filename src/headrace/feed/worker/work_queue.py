@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,13 +24,11 @@ from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.frames import Frame
+from headrace.feed.worker.client_connection import Client
 from headrace.feed.worker.executor_pool import DEPTH, Crew, Member, exit_reason
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
 from headrace.feed.worker.send_buffers import Staging, check_ask, staged
-
-if TYPE_CHECKING:
-    from headrace.feed.worker.feed_server import Client
 
 MAX_OPEN_DEATHS = 2
 MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, JsonValue, WithJsonSchema
 
 from headrace.catalog import instance_types, prices
 from headrace.catalog.bandwidth import parse_bandwidth
-from headrace.job.cpus import parse_cpu_set
+from headrace.job.model.cpu_set import parse_cpu_set
 from headrace.job.problems.finding import broken, nearest, show
 
 RESERVED_HYPERPARAMETERS = "sagemaker_"

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 
 from headrace.catalog import instance_types
 from headrace.errors import EngineRefused
+from headrace.job.model.groups import HOMOGENEOUS
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.raw_access import (
-    HOMOGENEOUS,
     Data,
     as_names,
     each_group_alone,

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
+from headrace.job.model.groups import HOMOGENEOUS
 from headrace.job.model.local_options import CONTROL_PORT, FEED_PORT, MASTER_PORT, TF_DATA_PORT
 from headrace.job.problems.finding import Finding, Path, nearest, show
 from headrace.job.rules.budget_rules import budget
 from headrace.job.rules.channel_rules import channels, modes
 from headrace.job.rules.distribution_rules import distribution, one_world_a_group
 from headrace.job.rules.raw_access import (
-    HOMOGENEOUS,
     Data,
     as_names,
     group_entries,

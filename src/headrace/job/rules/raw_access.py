@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.job.model.distribution import STRATEGIES
+from headrace.job.model.groups import HOMOGENEOUS
 from headrace.job.problems.finding import Path
-
-HOMOGENEOUS = "homogeneousCluster"
-"""Name of the one group of a job that is given with instance_type and instance_count; SageMaker's own."""
 
 Data = Mapping[str, object]
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.catalog.instance_types import InstanceShape, shape
+from headrace.engines.local.limits.cpu_shares import apportion, assign_cpus, divide
 from headrace.errors import JobInvalid, Problem
-from headrace.job import assign_cpus
-from headrace.job.cpus import apportion, divide, parse_cpu_set
+from headrace.job.model.cpu_set import parse_cpu_set
 
 if TYPE_CHECKING:
     from headrace.job import Job

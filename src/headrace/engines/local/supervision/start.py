@@ -1,19 +1,18 @@
-"""Starts the process that answers for a run: its supervisor, or for a detached run its keeper, which starts that.
+"""Starts the supervisor of a run, the process that answers for it.
 
 A supervisor stops its run when its caller dies, and the caller cleans up when the supervisor was killed: each ends what
-the other one leaves. A detached run has a keeper as its caller (see `keeper`), so that this holds there too.
+the other one leaves. A detached run has a keeper as its caller (see `start_detached`), so that this holds there too.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from headrace.engines.local.supervision.local_run import DetachedHandle, Handle
+from headrace.engines.local.supervision.local_run import Handle
 from headrace.errors import EngineRefused
 from headrace.instance.lifeline import RUN_ID
 from headrace.processes.process_table import name_of_exit
@@ -21,9 +20,8 @@ from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths, read_header
 
 SUPERVISOR = "headrace.engines.local.supervision.supervisor"
-KEEPER = "headrace.engines.local.supervision.detached"
 SUPERVISOR_SECONDS = 30.0
-READY = "ready"
+READY = "ready"  # what a keeper says when the supervisor that it started answers
 
 
 def start_supervisor(paths: RunPaths) -> Handle:
@@ -72,36 +70,6 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
                 hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"
             raise EngineRefused(f"the engine's supervisor did not start: {words or name_of_exit(code, None)}", hint)
         time.sleep(0.005)
-
-
-def start_keeper(paths: RunPaths) -> DetachedHandle:
-    """Starts the keeper of a run that is prepared, and with it the run. Raises as `start_supervisor` does."""
-    logs = paths.engine
-    logs.mkdir(exist_ok=True)
-    with (logs / "keeper.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=supervisor_environment(paths.id),
-            cwd=paths.root,
-            start_new_session=True,
-        )
-    words = _first_line(process)
-    if words != READY:
-        process.kill()  # its supervisor sees that and ends
-        process.wait()
-        raise EngineRefused(words.removeprefix("error: ") or f"the run's keeper did not start; see {logs}")
-    return DetachedHandle(paths, process, None)
-
-
-def _first_line(process: subprocess.Popen[bytes]) -> str:
-    """Returns what a process says first, within the time that a supervisor may need; empty if it says nothing."""
-    assert process.stdout is not None
-    with process.stdout as out, selectors.DefaultSelector() as selector:
-        selector.register(out, selectors.EVENT_READ)
-        return out.readline().decode(errors="replace").strip() if selector.select(2 * SUPERVISOR_SECONDS) else ""
 
 
 def supervisor_environment(run_id: str) -> dict[str, str]:

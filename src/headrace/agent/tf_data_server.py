@@ -1,7 +1,7 @@
 """Runs one server of tf.data.service: a dispatcher, or a worker.
 
-    python -m headrace.agent.host.tf_data_server --port 7072 --work-dir DIR --status-fd 5
-    python -m headrace.agent.host.tf_data_server --port 7073 --dispatcher 10.77.0.1:7072 --address 10.77.0.2:7073 \
+    python -m headrace.agent.tf_data_server --port 7072 --work-dir DIR --status-fd 5
+    python -m headrace.agent.tf_data_server --port 7073 --dispatcher 10.77.0.1:7072 --address 10.77.0.2:7073 \
         --status-fd 5
 
 On `--status-fd` it writes one JSON object a line:
@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from headrace.agent.host.tcp_sent import BytesSent
+from headrace.agent.metrics.tcp_sent import BytesSent
 
 INTERVAL = 1.0
 
@@ -115,7 +115,7 @@ def run(given: argparse.Namespace, tell: Callable[[dict[str, object]], None]) ->
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m headrace.agent.host.tf_data_server",
+        prog="python -m headrace.agent.tf_data_server",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

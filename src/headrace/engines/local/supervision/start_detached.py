@@ -1,0 +1,45 @@
+"""Starts the keeper of a detached run: the process that stays in the place of its caller, and starts the supervisor."""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import sys
+
+from headrace.engines.local.supervision.local_run import DetachedHandle
+from headrace.engines.local.supervision.start import READY, SUPERVISOR_SECONDS, supervisor_environment
+from headrace.errors import EngineRefused
+from headrace.processes.spawn import UTF8
+from headrace.runs import RunPaths
+
+KEEPER = "headrace.engines.local.supervision.detached"
+
+
+def start_keeper(paths: RunPaths) -> DetachedHandle:
+    """Starts the keeper of a run that is prepared, and with it the run. Raises as `start_supervisor` does."""
+    logs = paths.engine
+    logs.mkdir(exist_ok=True)
+    with (logs / "keeper.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=supervisor_environment(paths.id),
+            cwd=paths.root,
+            start_new_session=True,
+        )
+    words = _first_line(process)
+    if words != READY:
+        process.kill()  # its supervisor sees that and ends
+        process.wait()
+        raise EngineRefused(words.removeprefix("error: ") or f"the run's keeper did not start; see {logs}")
+    return DetachedHandle(paths, process, None)
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> str:
+    """Returns what a process says first, within the time that a supervisor may need; empty if it says nothing."""
+    assert process.stdout is not None
+    with process.stdout as out, selectors.DefaultSelector() as selector:
+        selector.register(out, selectors.EVENT_READ)
+        return out.readline().decode(errors="replace").strip() if selector.select(2 * SUPERVISOR_SECONDS) else ""

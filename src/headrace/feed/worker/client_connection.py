@@ -1,0 +1,55 @@
+"""One connection of a client to the feed server: a training rank over the Unix socket, or its receiver over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headrace.feed.wire import messages
+from headrace.feed.wire.channel import Channel, ConnectionClosed
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection of a client.
+
+    Attributes:
+        channel: the connection.
+        name: who it is, for the log.
+        local: whether it came over the Unix socket and can pass descriptors.
+        deadline: monotonic time by which it must have proved itself.
+        hello: its proof, None until then.
+    """
+
+    channel: Channel
+    name: str
+    local: bool
+    deadline: float
+    challenge: messages.Challenge
+    hello: messages.Hello | None = None
+    closed: bool = False
+
+    def send(
+        self,
+        message: messages.Message,
+        descriptors: Sequence[int] = (),
+        payload: Sequence[memoryview] = (),
+        sent: Callable[[], None] | None = None,
+        key: int = 0,
+    ) -> None:
+        """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
+        if not self.closed:
+            try:
+                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent, key=key)
+                return
+            except ConnectionClosed:
+                self.closed = True
+                self.channel.close()
+                return
+        if sent is not None:
+            sent()
+
+    def abort(self, request: int) -> None:
+        """Stops the answer to a request that is on its way, if it is; says so if the client has heard nothing of it."""
+        if not self.closed and self.channel.abort(request):
+            self.send(messages.Cancelled(request))

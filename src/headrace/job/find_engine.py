@@ -1,0 +1,52 @@
+"""Finds an engine by its name: an entry point of the group ``headrace.engines``, so that anyone can add one.
+
+    [project.entry-points."headrace.engines"]
+    local = "headrace.engines.local.engine"
+
+The entry point names a module (or an object) with the functions of `headrace.engines`. A job knows no engine; this is
+how `Job.fit` reaches the one that it is given.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from headrace.errors import EngineRefused
+
+GROUP = "headrace.engines"
+
+
+def engine_names() -> tuple[str, ...]:
+    """Returns the names of all installed engines, sorted."""
+    return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
+
+
+def find_engine(name: str) -> object:
+    """Returns the engine of that name; it is imported now.
+
+    Args:
+        name: as in `headrace run --engine NAME`.
+
+    Raises:
+        EngineRefused: no such engine is installed, or it cannot be imported.
+    """
+    found = {point.value: point for point in entry_points(group=GROUP, name=name)}
+    if not found:
+        names = ", ".join(engine_names())
+        hint = f"there is: {names}" if names else "headrace is not installed in this Python: pip install headrace"
+        raise EngineRefused(f"no engine is called {name!r}", hint=hint)
+    if len(found) > 1:
+        raise EngineRefused(
+            f"{len(found)} engines are called {name!r}: {', '.join(sorted(found))}",
+            hint="uninstall the package of one of them",
+        )
+    return _load(*found.values())
+
+
+def _load(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise EngineRefused(
+            f"the engine {point.name!r} ({point.value}) cannot be imported: {error}", hint="install what it needs"
+        ) from error
