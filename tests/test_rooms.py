@@ -19,8 +19,9 @@ PACKAGE = Path(__file__).parent.parent / "src" / "headrace"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "catalog": set(),
-    "job": {"catalog"},
-    "instance": set(),
+    "sagemaker_parameters": set(),  # SageMaker's names of hyperparameters, which both ends of the contract use
+    "job": {"catalog", "sagemaker_parameters"},
+    "instance": {"sagemaker_parameters"},
     "feed_metrics": set(),  # the records that the feed writes and runs reads
     "feed": {"feed_metrics"},
     "runs": {"feed_metrics"},
@@ -28,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"instance", "feed", "runs", "processes"},
     "engines": {"job", "instance", "runs", "catalog", "processes", "insight"},  # insight: `Handle.report`
     "insight": {"runs", "catalog"},
-    "adapters": {"feed", "instance", "job", "runs"},
+    "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
     "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console"},
 }
@@ -82,8 +83,8 @@ ORDER: dict[str, list[str]] = {
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [
-    "isolation", "limits", "inputs", "plan_hosts", "checks", "helpers", "supervision", "isolation_plan", "prepare_run",
-    "engine",
+    "isolation", "limits", "inputs", "plan_hosts", "checked_job", "checks", "helpers", "supervision", "isolation_plan",
+    "prepare_run", "engine",
 ]  # fmt: skip
 MODULES_IN_A_FOLDER = 22
 FACES = {  # a name that stands twice on purpose: what users import or type, before what is behind it
@@ -199,6 +200,13 @@ def test_importing_headrace_loads_no_heavy_library() -> None:
 )
 def test_what_training_processes_import_loads_no_grpc_and_no_torch(room: str) -> None:
     assert loaded_by(f"import {room}").isdisjoint({"torch", "grpc", "pydantic", "rich"})
+
+
+@pytest.mark.parametrize("program", ["probe", "enter_namespaces", "network"])
+def test_the_programs_that_make_namespaces_need_no_library(program: str) -> None:
+    command = [sys.executable, "-S", "-c", f"import headrace.engines.local.isolation.{program}"]
+    environment = {"PYTHONPATH": str(PACKAGE.parent)}
+    subprocess.run(command, check=True, env=environment, timeout=60)
 
 
 def test_an_agent_loads_no_library_of_the_submitting_side() -> None:

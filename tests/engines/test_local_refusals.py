@@ -9,7 +9,9 @@ import pytest
 from stage import groups
 
 from headrace import engines
+from headrace.engines.local import engine
 from headrace.errors import EngineRefused, JobInvalid
+from headrace.instance.launch_plan import read_plan
 from headrace.runs import Status, list_runs, runs_dir
 
 SLEEP = "import time; print('running', flush=True); time.sleep(600)"
@@ -172,3 +174,19 @@ def test_a_disk_that_takes_no_run_is_told_with_the_folder_and_what_to_do(stage, 
     assert os.strerror(number) in refused.value.message
     assert all(word in refused.value.hint for word in words)
     assert_nothing_was_created()
+
+
+@pytest.mark.parametrize("stage", ["none", pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True)
+def test_a_job_is_planned_once_and_what_check_returns_is_what_runs(stage, monkeypatch):
+    data = stage.folder / "data"
+    data.mkdir()
+    fields = {"inputs": {"train": str(data)}, "instance_groups": groups(data=1, dnn=2)}
+    checked = engines.check(stage.job("print(1)", **fields))
+    assert [order.name for order in checked.orders] == ["train"]
+    made = []
+    plan = engine.make_plan
+    monkeypatch.setattr(engine, "make_plan", lambda *given: made.append(given) or plan(*given))
+    handle = stage.start("print(1)", **fields)
+    assert handle.wait(20) is Status.COMPLETED
+    assert len(made) == 1
+    assert read_plan(handle.paths.host("algo-1")) == checked.in_run(handle.paths).plan

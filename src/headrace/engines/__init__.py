@@ -2,7 +2,7 @@
 
     plan(job)     what would run where; starts nothing, asks nothing but the machine's CPUs
     limits(job)   what the instances may use of the machine, in words
-    check(job)    raises what would stop `start`; starts nothing
+    check(job)    raises what would stop `start`, else returns what it goes on with; starts nothing
     start(job)    starts a run and returns its `Handle`; the run may be detached from the caller
     stop(run)     stops a run that somebody else started
 
@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.job.find_engine import find_engine
-
 if TYPE_CHECKING:
+    from headrace.engines.local.checked_job import CheckedJob
     from headrace.engines.local.supervision.local_run import Handle
     from headrace.instance.launch_plan import LaunchPlan
     from headrace.job import Job
@@ -30,7 +29,7 @@ class _Engine(Protocol):
 
     def limits(self, job: Job) -> tuple[str, ...]: ...
 
-    def check(self, job: Job) -> None: ...
+    def check(self, job: Job) -> CheckedJob: ...
 
     def start(self, job: Job, detach: bool) -> Handle: ...
 
@@ -56,14 +55,17 @@ def limits(job: Job, engine: str = "local") -> tuple[str, ...]:
     return _engine(engine).limits(job)
 
 
-def check(job: Job, engine: str = "local") -> None:
+def check(job: Job, engine: str = "local") -> CheckedJob:
     """Checks that a job could start here and now.
+
+    Returns:
+        The job with its launch plan and its channels, as `start` would use them.
 
     Raises:
         JobInvalid: a file or CPU that is not there.
         EngineRefused: a port in use, a job of that name that runs, no engine of that name.
     """
-    _engine(engine).check(job)
+    return _engine(engine).check(job)
 
 
 def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
@@ -94,4 +96,7 @@ def stop(run: Run, now: bool = False) -> bool:
 
 
 def _engine(name: str) -> _Engine:
+    # Here, because the programs that make namespaces import this package too, and run without any library.
+    from headrace.job.find_engine import find_engine
+
     return cast(_Engine, find_engine(name))

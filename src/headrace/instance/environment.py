@@ -25,37 +25,24 @@ from headrace.instance import machine
 from headrace.instance.paths import BASE_VARIABLE, TreePaths, base_directory
 from headrace.instance.program_arguments import decode, hyperparameter_arguments
 from headrace.instance.toolkit_variables import toolkit_variables
+from headrace.sagemaker_parameters import (
+    ABOUT_THE_JOB,
+    GROUPS,
+    JOB_NAME,
+    LOG_LEVEL,
+    PROGRAM,
+    REGION,
+    S3_OUTPUT,
+    STRATEGIES,
+    SUBMIT_DIRECTORY,
+    is_reserved,
+)
 
 HOMOGENEOUS_GROUP = "homogeneousCluster"
-PREFIX = "sagemaker_"
 TF_DATA_SERVICE = "HEADRACE_TF_DATA_SERVICE"
-DISTRIBUTION_GROUPS = "sagemaker_distribution_instance_groups"
 
-# Reserved hyperparameters that are not framework parameters, as the toolkit divides them.
-_RESERVED = frozenset(
-    {
-        "sagemaker_program",
-        "sagemaker_submit_directory",
-        "sagemaker_enable_cloudwatch_metrics",
-        "sagemaker_region",
-        "sagemaker_container_log_level",
-        "sagemaker_job_name",
-        "default_user_module_name",
-        "_tuning_objective_metric",
-        "sagemaker_s3_output",
-    }
-)
-
-# With one of these and no DISTRIBUTION_GROUPS the own group is the distribution, as on a homogeneous job.
-_DISTRIBUTION_FLAGS = (
-    "sagemaker_mpi_enabled",
-    "sagemaker_parameter_server_enabled",
-    "sagemaker_distributed_dataparallel_enabled",
-    "sagemaker_pytorch_ddp_enabled",
-    "sagemaker_pytorch_xla_multi_worker_enabled",
-    "sagemaker_multi_worker_mirrored_strategy_enabled",
-    "sagemaker_torch_distributed_enabled",
-)
+# With one of these and no `GROUPS` the own group is the distribution, as on a homogeneous job.
+_DISTRIBUTION_FLAGS = tuple(name for name in STRATEGIES if name.endswith("_enabled"))
 
 _INFO = 20  # logging.INFO
 
@@ -119,10 +106,10 @@ class Environment(Mapping[str, object]):
             _read(self._paths.input_data_config) if input_data_config is None else input_data_config
         )
         every = dict(decode(_read(self._paths.hyperparameters)) if hyperparameters is None else hyperparameters)
-        reserved = {name: value for name, value in every.items() if name in _RESERVED or name.startswith(PREFIX)}
+        reserved = {name: value for name, value in every.items() if is_reserved(name)}
         self._hyperparameters = {name: value for name, value in every.items() if name not in reserved}
-        self._reserved = {name: value for name, value in reserved.items() if name in _RESERVED}
-        self._framework = {name: value for name, value in reserved.items() if name not in _RESERVED}
+        self._reserved = {name: value for name, value in reserved.items() if name in ABOUT_THE_JOB}
+        self._framework = {name: value for name, value in reserved.items() if name not in ABOUT_THE_JOB}
         for key, expected in (("current_host", str), ("hosts", list)):
             if not isinstance(self._resource_config.get(key), expected):
                 raise UsageError(
@@ -164,12 +151,12 @@ class Environment(Mapping[str, object]):
 
     def sagemaker_s3_output(self) -> str | None:
         """Where output/intermediate is copied to while the job runs, None if it is not."""
-        return cast("str | None", self._reserved.get("sagemaker_s3_output"))
+        return cast("str | None", self._reserved.get(S3_OUTPUT))
 
     def region(self) -> str:
         """AWS region of the job; empty when it runs in none."""
         variables = (self._environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
-        return str(self._reserved.get("sagemaker_region") or next(filter(None, variables), ""))
+        return str(self._reserved.get(REGION) or next(filter(None, variables), ""))
 
     def tf_data_service(self) -> str | None:
         """Address of the job's tf.data.service, e.g. ``grpc://10.77.0.1:7072``; None when the job has none."""
@@ -225,7 +212,7 @@ class Environment(Mapping[str, object]):
     @property
     def distribution_instance_groups(self) -> list[str]:
         """Names of the groups that train together, in rank order; empty without a distribution."""
-        named = self._framework.get(DISTRIBUTION_GROUPS)
+        named = self._framework.get(GROUPS)
         if named is not None:
             return cast("list[str]", named)
         enabled = any(self._framework.get(flag, False) for flag in _DISTRIBUTION_FLAGS)
@@ -278,7 +265,7 @@ class Environment(Mapping[str, object]):
     @property
     def job_name(self) -> str | None:
         """Name of the training job."""
-        return self._environ.get("TRAINING_JOB_NAME") or cast("str | None", self._reserved.get("sagemaker_job_name"))
+        return self._environ.get("TRAINING_JOB_NAME") or cast("str | None", self._reserved.get(JOB_NAME))
 
     @property
     def hyperparameters(self) -> dict[str, object]:
@@ -293,7 +280,7 @@ class Environment(Mapping[str, object]):
     @property
     def user_entry_point(self) -> str | None:
         """The user's script, e.g. ``train.py``."""
-        return self._environ.get("SAGEMAKER_PROGRAM") or cast("str | None", self._reserved.get("sagemaker_program"))
+        return self._environ.get("SAGEMAKER_PROGRAM") or cast("str | None", self._reserved.get(PROGRAM))
 
     @property
     def module_name(self) -> str | None:
@@ -304,7 +291,7 @@ class Environment(Mapping[str, object]):
     @property
     def module_dir(self) -> str:
         """Where the user's code comes from: its directory, or an S3 URI on SageMaker."""
-        return str(self._reserved.get("sagemaker_submit_directory", self._paths.code))
+        return str(self._reserved.get(SUBMIT_DIRECTORY, self._paths.code))
 
     @property
     def framework_module(self) -> str | None:
@@ -314,7 +301,7 @@ class Environment(Mapping[str, object]):
     @property
     def log_level(self) -> int:
         """Log level that the user asked for, a number of the `logging` module."""
-        return cast(int, self._reserved.get("sagemaker_container_log_level", _INFO))
+        return cast(int, self._reserved.get(LOG_LEVEL, _INFO))
 
     # Files and directories.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from headrace import sagemaker_parameters
 from headrace.errors import UsageError
 
 
@@ -41,7 +42,10 @@ def encode(hyperparameters: Mapping[str, object]) -> dict[str, str]:
 
 def decode(hyperparameters: Mapping[str, object]) -> dict[str, object]:
     """Returns the values of what hyperparameters.json holds: parsed as JSON where they are JSON."""
-    return {name: _decoded(value) for name, value in hyperparameters.items()}
+    return {
+        name: sagemaker_parameters.decode(value) if isinstance(value, str) else value
+        for name, value in hyperparameters.items()
+    }
 
 
 def hyperparameter_arguments(hyperparameters: Mapping[str, object]) -> list[str]:
@@ -63,16 +67,6 @@ def hyperparameter_arguments(hyperparameters: Mapping[str, object]) -> list[str]
             _check_carryable(name, text)
         arguments.extend(pair)
     return arguments
-
-
-def _decoded(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        decoded: object = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    return decoded
 
 
 def _option(name: str) -> str:

@@ -30,23 +30,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from headrace.instance import launch_plan
-from headrace.instance.environment import DISTRIBUTION_GROUPS
+from headrace.sagemaker_parameters import GROUPS, JOB_NAME, LOG_LEVEL, NAMES, PROGRAM, REGION
 
-LOG_LEVEL = "sagemaker_container_log_level"
-_FLAGS = {
-    launch_plan.TORCH_DISTRIBUTED: "sagemaker_torch_distributed_enabled",
-    launch_plan.MPI: "sagemaker_mpi_enabled",
-    launch_plan.MULTI_WORKER_MIRRORED: "sagemaker_multi_worker_mirrored_strategy_enabled",
-}
 _INFO = 20  # logging.INFO
 
 
 def job_parameters(job_name: str, entry_point: str, region: str = "") -> dict[str, object]:
     """Returns those of every job, as values."""
-    parameters: dict[str, object] = {"sagemaker_job_name": job_name}
+    parameters: dict[str, object] = {JOB_NAME: job_name}
     if entry_point:
-        parameters["sagemaker_program"] = entry_point
-    return parameters | ({"sagemaker_region": region} if region else {})
+        parameters[PROGRAM] = entry_point
+    return parameters | ({REGION: region} if region else {})
 
 
 def default_parameters() -> dict[str, object]:
@@ -70,11 +64,11 @@ def distribution_parameters(
     own = [world for world in worlds if group in world.groups] or list(worlds)
     parameters: dict[str, object] = {}
     for world in own:
-        parameters[_FLAGS[world.kind]] = True
+        parameters[NAMES[world.kind, "enabled"]] = True
         if world.kind == launch_plan.MPI:
             counted = group if group in world.groups else world.groups[0]
-            parameters["sagemaker_mpi_num_of_processes_per_host"] = processes[counted]
-            parameters["sagemaker_mpi_custom_mpi_options"] = shlex.join(world.options)
+            parameters[NAMES["mpi", "processes_per_host"]] = processes[counted]
+            parameters[NAMES["mpi", "custom_mpi_options"]] = shlex.join(world.options)
     if own:
-        parameters[DISTRIBUTION_GROUPS] = [name for world in own for name in world.groups]
+        parameters[GROUPS] = [name for world in own for name in world.groups]
     return parameters

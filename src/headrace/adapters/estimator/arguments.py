@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from headrace.errors import UsageError
 from headrace.job.model.fields import JobFields
+from headrace.sagemaker_parameters import LOG_LEVEL, REGION
 
 VERSION_1 = {
     "train_instance_count": "instance_count",
@@ -115,10 +116,10 @@ def job_keys(given: Mapping[str, object]) -> dict[str, object]:
     extras = {member: _as_request(name, arguments[name]) for name, member in _MEMBERS.items() if arguments.get(name)}
     texts = {}
     if "container_log_level" in arguments:
-        texts["sagemaker_container_log_level"] = json.dumps(arguments["container_log_level"])
+        texts[LOG_LEVEL] = json.dumps(arguments["container_log_level"])
     region = getattr(arguments.get("sagemaker_session"), "boto_region_name", None)
     if isinstance(region, str) and region:
-        texts["sagemaker_region"] = json.dumps(region)
+        texts[REGION] = json.dumps(region)
     if texts:
         extras["HyperParameters"] = texts
     if arguments.get("disable_output_compression"):

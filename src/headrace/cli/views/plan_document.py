@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +37,7 @@ from headrace.instance.program_arguments import hyperparameter_arguments
 from headrace.instance.tfdata import tf_data_servers
 from headrace.instance.torchrun import torchrun_command
 from headrace.instance.tree import resource_config
+from headrace.job.model.cpu_set import format_cpu_set
 from headrace.runs.event_text import counted
 
 if TYPE_CHECKING:
@@ -309,21 +310,11 @@ def used_ports(plan: PlanView) -> str:
         words.append(f"feed {plan.ports.feed}")
     if plan.tf_data is not None:
         words.append(f"tf.data dispatcher {plan.ports.tf_data}")
-        words.append(f"tf.data {'workers' if len(plan.tf_data_ports) > 1 else 'worker'} {_ranges(plan.tf_data_ports)}")
+        workers = format_cpu_set(plan.tf_data_ports).replace("-", " to ").replace(",", " and ")
+        words.append(f"tf.data {'workers' if len(plan.tf_data_ports) > 1 else 'worker'} {workers}")
     if any(world.kind != MPI for world in plan.distributions):
         words.append(f"ranks {plan.ports.master}" + (" and next" if len(plan.distributions) > 1 else ""))
     return f"ports: {', '.join(words)}"
-
-
-def _ranges(ports: Sequence[int]) -> str:
-    """``7073 to 7075 and 7079`` of 7073, 7074, 7075, 7079."""
-    runs: list[list[int]] = []
-    for port in ports:
-        if runs and port == runs[-1][-1] + 1:
-            runs[-1].append(port)
-        else:
-            runs.append([port])
-    return " and ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
@@ -348,17 +339,5 @@ def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
 
 
 def cpu_set(cpus: tuple[int, ...]) -> str:
-    """Formats CPU ids as Linux does.
-
-    >>> cpu_set((0, 1, 2, 5)), cpu_set(())
-    ('0-2,5', 'all')
-    """
-    if not cpus:
-        return "all"
-    spans: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if spans and cpu == spans[-1][1] + 1:
-            spans[-1][1] = cpu
-        else:
-            spans.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    """Returns CPU ids as Linux writes them, and ``all`` for none."""
+    return format_cpu_set(cpus) or "all"

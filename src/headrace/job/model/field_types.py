@@ -18,8 +18,8 @@ from headrace.catalog import instance_types, prices
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.job.model.cpu_set import parse_cpu_set
 from headrace.job.problems.finding import broken, nearest, show
+from headrace.sagemaker_parameters import PREFIX
 
-RESERVED_HYPERPARAMETERS = "sagemaker_"
 THIS_MACHINE = ("local", "local_gpu")
 """What SageMaker's local mode calls the instance type; not for jobs that run elsewhere."""
 RESERVED_CHANNEL = "headrace"
@@ -110,8 +110,8 @@ def _channel_name(value: object) -> str:
 
 def _hyperparameter_key(value: object) -> str:
     text = one_line(value, 1, 256)
-    if text.startswith(RESERVED_HYPERPARAMETERS):
-        raise broken(f"names that start with {RESERVED_HYPERPARAMETERS!r} are reserved", hint="choose another name")
+    if text.startswith(PREFIX):
+        raise broken(f"names that start with {PREFIX!r} are reserved", hint="choose another name")
     return text
 
 

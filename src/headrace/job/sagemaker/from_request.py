@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from headrace.job.model import field_types
-from headrace.job.model.hyperparameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, decode, is_reserved
+from headrace.job.model.hyperparameters import decode, is_reserved
 from headrace.job.model.path_types import local_form
 from headrace.job.problems.finding import Path
 from headrace.job.rules.raw_access import enabled
@@ -27,6 +27,7 @@ from headrace.job.sagemaker.field_map import (
     PREFERENCES,
     VALUES,
 )
+from headrace.sagemaker_parameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY
 
 _DATA_TYPES = get_args(get_args(field_types.DataType)[0])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import BaseModel
 
 from headrace.job.model import path_types
-from headrace.job.model.hyperparameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, decode, encode
+from headrace.job.model.hyperparameters import decode, encode
 from headrace.job.problems.finding import Finding, Path
 from headrace.job.rules.raw_access import each_group_alone
 from headrace.job.sagemaker.field_map import (
@@ -23,6 +23,7 @@ from headrace.job.sagemaker.field_map import (
     PREFERENCES,
     VALUES,
 )
+from headrace.sagemaker_parameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY
 
 if TYPE_CHECKING:
     from headrace.job.job import Job
