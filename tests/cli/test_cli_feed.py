@@ -90,7 +90,7 @@ def test_a_server_says_what_the_trainer_needs_and_ends_with_all_it_started(
     assert host == "127.0.0.1"
     socket.create_connection((host, int(port)), 5).close()
     family = psutil.Process(child.pid).children(recursive=True)
-    assert len(family) >= 3, "a zygote and two executors"
+    assert len(family) >= 3, "a fork server and two executors"
     child.send_signal(number)
     out, err = child.communicate(timeout=15)
     assert (child.returncode, out, err.strip()) == (code, "", "")
@@ -243,7 +243,7 @@ def test_a_server_with_another_secret_refuses_and_no_data_is_shown(cli: Cli, ser
     assert cli("feed", "secret", "other").returncode == 0
     [told], code = status(cli, address, "--secret-file", "other")
     assert (code, told["status"]) == (1, None)
-    assert told["error"] == "the feed server refuses this client: wrong token"
+    assert told["error"] == "the feed server refuses this client: wrong secret"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def digest_of(handle) -> str:
 
 
 def executors(handle, host: str) -> list[psutil.Process]:
-    """The executor processes of a host's feed server: children of its zygote."""
+    """The executor processes of a host's feed server: children of its fork server."""
     feed = program_pid(handle, host, "feed")
     return [grandchild for child in psutil.Process(feed).children() for grandchild in child.children()]
 

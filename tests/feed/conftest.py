@@ -47,7 +47,7 @@ def loader_at(pair: Pair) -> Callable[..., DataLoader]:
     def make(place: str, dataset: Any, **options: Any) -> DataLoader:
         where: dict[str, Any] = {"num_workers": 2}
         if place != "local":
-            where = {"workers": pair.places()[place], "secret_file": pair.secret}
+            where = {"workers": pair.endpoints()[place], "secret_file": pair.secret}
         return DataLoader(dataset, **({"batch_size": 8} | options), **where)
 
     return make

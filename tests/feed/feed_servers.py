@@ -18,7 +18,7 @@ import psutil
 
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import Places
+from headrace.feed.wire.endpoints import Endpoints
 from observer import processes_of
 
 HERE = Path(__file__).parent
@@ -131,12 +131,12 @@ class Server:
     def log(self) -> str:
         return self._log.read_text()
 
-    def zygote(self) -> psutil.Process:
+    def forkserver(self) -> psutil.Process:
         [found] = psutil.Process(self.process.pid).children()
         return found
 
     def executors(self) -> list[psutil.Process]:
-        return self.zygote().children()
+        return self.forkserver().children()
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -184,12 +184,12 @@ class Pair(NamedTuple):
     def mixed(self) -> str:
         return f"{self.a.unix_address},{self.b.tcp}"
 
-    def places(self) -> dict[str, str]:
+    def endpoints(self) -> dict[str, str]:
         return {"unix": self.a.unix_address, "tcp": self.a.tcp, "two tcp": self.both, "unix and tcp": self.mixed}
 
 
 def ask(server: Server, address: str = "") -> messages.Status:
     """Returns what a server tells of itself, asked at one of its addresses."""
-    [answer] = inquire(Places(address or server.tcp, str(server.secret)))
+    [answer] = inquire(Endpoints(address or server.tcp, str(server.secret)))
     assert answer.status is not None, answer.reason
     return answer.status

@@ -1,9 +1,9 @@
 """A simulated network, clock and set of workers for the real session.
 
-Everything above `Supply` is production code: session, exchange, schedule, assembly, verifier, slabs, and the executors'
-`make_slice`. What is simulated is time, who runs, and what becomes of messages: a worker may be killed, hang, be cut
-off, answer late, twice, out of order, or with garbage, and a worker that was given up goes on writing to the memory
-that it was lent. One seed is one schedule of events.
+Everything above `WorkerPool` is production code: session, exchange, schedule, assembly, verifier, slabs, and the
+executors' `make_slice`. What is simulated is time, who runs, and what becomes of messages: a worker may be killed,
+hang, be cut off, answer late, twice, out of order, or with garbage, and a worker that was given up goes on writing to
+the memory that it was lent. One seed is one schedule of events.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import torch
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.links import Link
-from headrace.feed.client.worker_pool import Arrival, Kind, Supply, Worker
-from headrace.feed.pipelines.fetch import Built, Slice, make_whole
+from headrace.feed.client.worker_pool import Arrival, Kind, Worker, WorkerPool
+from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
@@ -80,7 +80,7 @@ class World:
     back_after: float = 0.5
 
 
-class SimulatedSupply(Supply):
+class SimulatedPool(WorkerPool):
     """Workers of a `World`; everything that happens is drawn from `chance`."""
 
     def __init__(self, world: World, built: Built, chance: random.Random, length: int) -> None:
@@ -167,23 +167,23 @@ class SimulatedSupply(Supply):
         elif isinstance(message, messages.Open):
             self._opening = message
             self._later(self._lag(), lambda: self._open(peer))
-        elif isinstance(message, messages.Ask) and not peer.cut:
+        elif isinstance(message, messages.SliceRequest) and not peer.cut:
             self._later(self._lag(), lambda: self._asked(peer, message))
 
     def _open(self, peer: Peer) -> None:
         if peer.alive:
             self._send(peer, messages.Opened(1, self._length, self._built.whole, {"torch": "1"}))
 
-    def _asked(self, peer: Peer, ask: messages.Ask) -> None:
+    def _asked(self, peer: Peer, request: messages.SliceRequest) -> None:
         if not peer.alive or peer.hung:
             return
         slot = min(range(len(peer.busy)), key=lambda number: peer.busy[number])
-        rows = sum(len(piece.keys) for piece in ask.pieces)
+        rows = sum(len(batch.keys) for batch in request.batches)
         begin = max(self.time, peer.busy[slot])
         peer.busy[slot] = begin + peer.pace * rows * (0.5 + self.chance.random())
-        self._later(peer.busy[slot] - self.time, lambda: self._made(peer, ask, slot))
+        self._later(peer.busy[slot] - self.time, lambda: self._made(peer, request, slot))
 
-    def _made(self, peer: Peer, ask: messages.Ask, slot: int) -> None:
+    def _made(self, peer: Peer, request: messages.SliceRequest, slot: int) -> None:
         """A slice is finished, or something happens instead."""
         if not peer.alive and peer not in self._zombies:
             return
@@ -192,33 +192,33 @@ class SimulatedSupply(Supply):
             drawn = chance.random()
             for share, fault in ((world.kill, self._kill), (world.hang, self._hang), (world.cut, self._cut)):
                 if drawn < share:
-                    if not self.doomed(ask.request):
+                    if not self.doomed(request.number):
                         self.faults += 1
-                        fault(peer, ask)
+                        fault(peer, request)
                         return
                     break
                 drawn -= share
         if peer.hung:
             return
-        if ask.request in peer.cancelled:
-            self._send(peer, messages.Cancelled(ask.request))
+        if request.number in peer.cancelled:
+            self._send(peer, messages.Cancelled(request.number))
             return
-        self._answer(peer, ask, slot)
+        self._answer(peer, request, slot)
 
-    def _answer(self, peer: Peer, ask: messages.Ask, slot: int) -> None:
-        slab = peer.slabs.get(ask.slab)
+    def _answer(self, peer: Peer, request: messages.SliceRequest, slot: int) -> None:
+        slab = peer.slabs.get(request.slab)
         try:
-            done, fresh = make_slice(self._built, ask, slab, slot)
+            done, fresh = make_slice(self._built, request, slab, slot)
         except Uneven:
-            self._send(peer, messages.Unstackable(ask.request))
+            self._send(peer, messages.Unstackable(request.number))
             return
-        rows = sum(len(piece.keys) for piece in ask.pieces)
+        rows = sum(len(batch.keys) for batch in request.batches)
         done = msgspec.structs.replace(done, seconds=peer.pace * rows, cpu=peer.pace * rows)  # of the simulated time
         if not peer.alive:  # a zombie: it has written, and nobody hears it
             if fresh is not None:
                 fresh.close()
             return
-        if self.chance.random() < self.world.corrupt and not (peer.kind == "executor" and self.doomed(ask.request)):
+        if self.chance.random() < self.world.corrupt and not (peer.kind == "executor" and self.doomed(request.number)):
             self.faults += 1
             done = msgspec.structs.replace(done, layout=b"\xc1", nodes=[])
         descriptors = [fresh.descriptor] if fresh is not None else []
@@ -231,21 +231,21 @@ class SimulatedSupply(Supply):
 
     # Faults
 
-    def _kill(self, peer: Peer, ask: messages.Ask) -> None:
+    def _kill(self, peer: Peer, request: messages.SliceRequest) -> None:
         if peer.kind == "executor":
             self._break(peer, "killed by SIGKILL")
         else:  # one executor of a host: the host says so, and replaces it
-            self._send(peer, messages.Lost(ask.request, "executor 0: killed by SIGKILL"))
+            self._send(peer, messages.Lost(request.number, "executor 0: killed by SIGKILL"))
 
-    def _hang(self, peer: Peer, ask: messages.Ask) -> None:
+    def _hang(self, peer: Peer, request: messages.SliceRequest) -> None:
         if peer.kind == "executor":
             peer.hung = True  # until `end_stuck`
         else:
-            self._later(ask.deadline, lambda: self._send(peer, messages.Lost(ask.request, "it hung", True)))
+            self._later(request.deadline, lambda: self._send(peer, messages.Lost(request.number, "it hung", True)))
 
-    def _cut(self, peer: Peer, ask: messages.Ask) -> None:
+    def _cut(self, peer: Peer, request: messages.SliceRequest) -> None:
         """The connection is lost, after a while in which nothing goes through; a server works on for itself."""
-        del ask
+        del request
         if peer.kind == "executor":
             self._break(peer, "closed its connection")
             return
@@ -317,4 +317,4 @@ def plain(built: Built, plan: BatchPlan) -> Any:
     """The batch as one process makes it."""
     with preserved_generators():
         built.seeds.clean()
-        return make_whole(built, Slice(plan.epoch, plan.seed, plan.position, range(plan.rows), plan.keys))
+        return make_whole(built, SampleAddresses(plan.epoch, plan.seed, plan.position, range(plan.rows), plan.keys))

@@ -217,7 +217,7 @@ def test_a_wrong_secret_is_told_within_seconds(pair: Pair, tmp_path: Path) -> No
         begun = time.monotonic()
         with (
             DataLoader(feed_data.noise(), batch_size=8, workers=address, secret_file=str(wrong)) as loader,
-            pytest.raises(WorkersLost, match="refuses this client: wrong token"),
+            pytest.raises(WorkersLost, match="refuses this client: wrong secret"),
         ):
             next(iter(loader))
         assert time.monotonic() - begun < 5

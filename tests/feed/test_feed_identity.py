@@ -48,7 +48,7 @@ def test_feed_servers_make_the_batches_of_this_process(
     place: str, batch_size: int | None, pair: Pair, truth: Load, epochs: Load
 ) -> None:
     options = {"batch_size": batch_size, "drop_last": batch_size == 7}
-    remote = epochs(feed_data.noise(), 2, workers=pair.places()[place], secret_file=pair.secret, **options)
+    remote = epochs(feed_data.noise(), 2, workers=pair.endpoints()[place], secret_file=pair.secret, **options)
     assert remote == truth(feed_data.noise(), 2, **options)
 
 
@@ -57,13 +57,13 @@ def test_a_custom_collate_has_the_same_random_numbers_everywhere(
     place: str, pair: Pair, truth: Load, epochs: Load
 ) -> None:
     options: dict[str, Any] = {"collate_fn": feed_data.collect}
-    remote = epochs(feed_data.noise(), 2, workers=pair.places()[place], secret_file=pair.secret, **options)
+    remote = epochs(feed_data.noise(), 2, workers=pair.endpoints()[place], secret_file=pair.secret, **options)
     assert remote == truth(feed_data.noise(), 2, **options) == epochs(feed_data.noise(), 2, num_workers=2, **options)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_batches_without_a_single_byte_arrive(place: str, pair: Pair, truth: Load, epochs: Load) -> None:
-    remote = epochs(feed_data.empty_rows(), 2, workers=pair.places()[place], secret_file=pair.secret)
+    remote = epochs(feed_data.empty_rows(), 2, workers=pair.endpoints()[place], secret_file=pair.secret)
     assert remote == truth(feed_data.empty_rows(), 2)
 
 
@@ -74,7 +74,7 @@ def test_big_batches_are_cut_into_parts_that_land_right_even_the_last_partial_on
     options: dict[str, Any] = {"batch_size": 16}
     window = {"prefetch_factor": 1}
     expected = truth(feed_data.busy(), 2, **options)
-    where = {"num_workers": 2, "workers": "local"} if place == "local" else {"workers": pair.places()[place]}
+    where = {"num_workers": 2, "workers": "local"} if place == "local" else {"workers": pair.endpoints()[place]}
     if place != "local":
         where["secret_file"] = pair.secret
     with DataLoader(feed_data.busy(), shuffle=True, seed=3, **window, **options, **where) as loader:
@@ -128,7 +128,7 @@ def test_local_executors_that_are_killed_in_mid_epoch_change_nothing(slow_truth:
     with DataLoader(SLOW, batch_size=8, shuffle=True, seed=3, num_workers=2, prefetch_factor=2) as loader:
 
         def kill() -> None:
-            for worker in loader._sessions[0]._supply.workers():
+            for worker in loader._sessions[0]._worker_pool.workers():
                 os.kill(worker.link.process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
 
         assert epoch_with(loader, 3, kill) == slow_truth
@@ -140,7 +140,7 @@ def test_an_executor_that_is_killed_in_mid_epoch_changes_nothing(
     place: str, pair: Pair, slow_truth: list[bytes]
 ) -> None:
     lost = len(pair.a.event("executor_lost"))
-    with remote(pair.places()[place], pair.a) as loader:
+    with remote(pair.endpoints()[place], pair.a) as loader:
         assert epoch_with(loader, 3, lambda: pair.a.executors()[0].send_signal(signal.SIGKILL)) == slow_truth
     wait_until(lambda: len(pair.a.event("executor_lost")) > lost, "the loss is told")
     assert pair.a.event("executor_lost")[-1] | {"pid": 0} == {
@@ -148,7 +148,7 @@ def test_an_executor_that_is_killed_in_mid_epoch_changes_nothing(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("victim", "by"), [("zygote", "unix"), ("server", "unix"), ("server", "tcp")])
+@pytest.mark.parametrize(("victim", "by"), [("forkserver", "unix"), ("server", "unix"), ("server", "tcp")])
 def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
     victim: str, by: str, pair: Pair, own_server: Callable[..., Server], slow_truth: list[bytes]
 ) -> None:
@@ -159,7 +159,7 @@ def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
 
         def kill() -> None:
             wait_until(lambda: ask(doomed).clients, "it serves the loader: who comes late is not missed")
-            (doomed.zygote() if victim == "zygote" else doomed.process).send_signal(signal.SIGKILL)
+            (doomed.forkserver() if victim == "forkserver" else doomed.process).send_signal(signal.SIGKILL)
 
         assert epoch_with(loader, 2, kill) == slow_truth
         assert doomed.process.wait(5) != 0
@@ -291,7 +291,7 @@ def test_servers_that_start_later_are_waited_for(tmp_path: Path, slow_truth: lis
 @pytest.mark.parametrize("place", ["unix", "two tcp"])
 def test_a_user_who_holds_all_batches_gets_copies_beyond_the_memory_limit(place: str, pair: Pair) -> None:
     with DataLoader(
-        feed_data.big(), batch_size=4, workers=pair.places()[place], secret_file=pair.secret, memory=4 << 20
+        feed_data.big(), batch_size=4, workers=pair.endpoints()[place], secret_file=pair.secret, memory=4 << 20
     ) as loader:
         batches = list(loader)
         copied = loader.stats()["bytes_copied"]
@@ -315,7 +315,7 @@ def test_a_user_who_holds_very_many_small_batches_does_not_run_out_of_descriptor
 def test_a_memory_limit_smaller_than_one_batch_still_makes_progress(place: str, pair: Pair) -> None:
     where: dict[str, Any] = {"num_workers": 2}
     if place != "local":
-        where = {"workers": pair.places()[place], "secret_file": pair.secret}
+        where = {"workers": pair.endpoints()[place], "secret_file": pair.secret}
     with DataLoader(feed_data.big(32), batch_size=4, memory=1 << 16, **where) as loader:
         for _ in range(2):
             assert [batch[row, 0].item() for batch in loader for row in range(4)] == list(range(32))
@@ -336,7 +336,7 @@ def test_indices_of_a_sampler_reach_the_dataset_as_they_are(place: str, pair: Pa
     given = [3, "key", (1, "x"), np.int64(5), torch.tensor([1, 2]), None, 2**70]
     where: dict[str, Any] = {"num_workers": 1}
     if place != "local":
-        where = {"workers": pair.places()[place], "secret_file": pair.secret}
+        where = {"workers": pair.endpoints()[place], "secret_file": pair.secret}
     with DataLoader(feed_data.keys(), batch_size=None, sampler=given, **where) as loader:
         assert list(loader) == [f"{type(key).__name__}:{key}" for key in given]
 

@@ -16,7 +16,7 @@ from headrace.errors import ProtocolError
 from headrace.feed.batch.pytree import rebuild
 from headrace.feed.batch.row_layout import Layout, RowWriter, Table, Uneven, decode_layout, learn
 from headrace.feed.loader.data_loader import DataLoader
-from headrace.feed.pipelines.fetch import Built, RowBlock, Slice, make_rows
+from headrace.feed.pipelines.fetch import Built, RowBlock, SampleAddresses, make_rows
 from headrace.feed.pipelines.seeds import preserved_generators
 
 
@@ -132,7 +132,10 @@ def test_rows_of_another_layout_than_the_batch_s_are_uneven() -> None:
     block = np.zeros(64, np.uint8)
     with pytest.raises(Uneven):
         make_rows(
-            built, Slice(0, 0, 0, [0], [0]), learn(torch.ones(2), default_collate), lambda _: RowBlock(block, 2, 0)
+            built,
+            SampleAddresses(0, 0, 0, [0], [0]),
+            learn(torch.ones(2), default_collate),
+            lambda _: RowBlock(block, 2, 0),
         )
 
 
@@ -190,9 +193,9 @@ def test_the_rows_of_a_slice_do_not_depend_on_how_the_batch_is_cut() -> None:
         for edges in ([0, 4], [0, 1, 4], [0, 2, 3, 4]):
             block = np.zeros(64, np.uint8)
             for first, last in itertools.pairwise(edges):
-                part = Slice(1, 3, 100, range(first, last), keys[first:last])
+                addresses = SampleAddresses(1, 3, 100, range(first, last), keys[first:last])
                 place = RowBlock(block, 4, first)
-                make_rows(built, part, learn(torch.rand(2), default_collate), lambda _, place=place: place)
+                make_rows(built, addresses, learn(torch.rand(2), default_collate), lambda _, place=place: place)
             blocks.append(block.tobytes())
     assert len(set(blocks)) == 1
 
@@ -201,7 +204,7 @@ def test_a_slice_without_samples_has_no_layout() -> None:
     with pytest.raises(Uneven):
         make_rows(
             Built(Random(), default_collate, True),
-            Slice(0, 0, 0, [], []),
+            SampleAddresses(0, 0, 0, [], []),
             None,
             lambda _: pytest.fail("there is no row"),
         )

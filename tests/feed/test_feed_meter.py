@@ -19,7 +19,7 @@ import torch
 import headrace
 from headrace.feed import DataLoader, track
 from headrace.feed.client import keepalive
-from headrace.feed.client.keepalive import ASK_AFTER, GONE_AFTER, Pulse
+from headrace.feed.client.keepalive import ASK_AFTER, GONE_AFTER, Keepalive
 from headrace.feed.metrics import step_meter as meter
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.step_meter import StepMeter
@@ -385,12 +385,12 @@ def test_a_loader_measures_itself_and_its_lines_are_the_run_s_metric(
 
 
 def test_a_peer_that_speaks_is_never_asked() -> None:
-    watched = Pulse(0.0)
+    watched = Keepalive(0.0)
     assert [watched.check(now / 2, now) for now in range(1, 50)] == [""] * 49
 
 
 def test_a_silent_peer_is_asked_once_and_given_up_when_it_does_not_answer() -> None:
-    watched = Pulse(0.0)
+    watched = Keepalive(0.0)
     assert watched.check(ASK_AFTER, 0) == ""
     assert watched.check(ASK_AFTER + 0.1, 0) == "ask"
     assert watched.check(ASK_AFTER + 0.2, 0) == ""
@@ -399,7 +399,7 @@ def test_a_silent_peer_is_asked_once_and_given_up_when_it_does_not_answer() -> N
 
 
 def test_an_answer_that_has_come_counts_however_late_it_is_read() -> None:
-    watched = Pulse(0.0)
+    watched = Keepalive(0.0)
     assert watched.check(100.0, 0) == "ask"
     assert watched.check(1000.0, 7) == ""
     assert watched.check(1000.1, 7) == ""

@@ -17,7 +17,7 @@ from headrace import feed
 from headrace.errors import FeedError, PipelineError
 from headrace.feed import DataLoader, Pipeline
 from headrace.feed.pipelines.factory import encoded, function_name, load_factory, load_function
-from headrace.feed.wire.endpoints import Places, find
+from headrace.feed.wire.endpoints import Endpoints, find
 from headrace.instance.launch_plan import FeedHost, FeedHosts, write_atomically
 
 HERE = Path(__file__).parent
@@ -168,31 +168,31 @@ def hosts(generation: int, secret: Path, *states: str) -> bytes:
 
 
 def test_a_list_of_addresses_is_read(secret: Path) -> None:
-    places = Places("tcp://h1:7070, h2:7071,unix:@name", str(secret))
-    assert [place.address for place in places.current()] == ["tcp://h1:7070", "tcp://h2:7071", "unix:@name"]
-    assert [place.name for place in places.current()] == ["h1:7070", "h2:7071", "unix:@name"]
-    assert places.secret == b"\xab" * 32
+    endpoints = Endpoints("tcp://h1:7070, h2:7071,unix:@name", str(secret))
+    assert [endpoint.address for endpoint in endpoints.current()] == ["tcp://h1:7070", "tcp://h2:7071", "unix:@name"]
+    assert [endpoint.name for endpoint in endpoints.current()] == ["h1:7070", "h2:7071", "unix:@name"]
+    assert endpoints.secret == b"\xab" * 32
 
 
 def test_a_list_without_a_port_or_a_secret_is_refused(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FeedError, match="'tcp://h1' is not HOST:PORT"):
-        Places("tcp://h1", str(secret))
+        Endpoints("tcp://h1", str(secret))
     with pytest.raises(FeedError, match="no secret for the feed servers") as error:
-        Places("tcp://h1:7070")
+        Endpoints("tcp://h1:7070")
     assert "HEADRACE_FEED_SECRET_FILE" in error.value.hint
     monkeypatch.setenv("HEADRACE_FEED_SECRET_FILE", str(secret))
-    assert Places("tcp://h1:7070").secret == b"\xab" * 32
+    assert Endpoints("tcp://h1:7070").secret == b"\xab" * 32
 
 
 def test_the_job_s_file_is_read_again_whenever_it_is_replaced(tmp_path: Path, secret: Path) -> None:
     path = tmp_path / "feed.json"
     write_atomically(path, hosts(1, secret, "starting"))
-    places = Places(str(path))
-    assert [(place.name, place.state) for place in places.current()] == [("algo-1", "starting")]
+    endpoints = Endpoints(str(path))
+    assert [(endpoint.name, endpoint.state) for endpoint in endpoints.current()] == [("algo-1", "starting")]
     for generation, states in enumerate((("ready",), ("ready", "starting"), ("lost", "ready")), 2):
         write_atomically(path, hosts(generation, secret, *states))
-        assert [place.state for place in places.current()] == list(states)
-    assert places.current() is places.current()
+        assert [endpoint.state for endpoint in endpoints.current()] == list(states)
+    assert endpoints.current() is endpoints.current()
 
 
 @pytest.mark.parametrize(
@@ -202,10 +202,10 @@ def test_a_bad_file_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "feed.json"
     path.write_bytes(content)
     with pytest.raises(FeedError, match=r"cannot read .*feed\.json") as error:
-        Places(str(path))
+        Endpoints(str(path))
     assert "unset HEADRACE_FEED" in error.value.hint
     with pytest.raises(FeedError, match=r"cannot read .*none\.json"):
-        Places(str(tmp_path / "none.json"))
+        Endpoints(str(tmp_path / "none.json"))
 
 
 @pytest.mark.parametrize("content", [None, "not hex"])
@@ -217,7 +217,7 @@ def test_a_secret_that_cannot_be_read_is_named(content: str | None, tmp_path: Pa
     path.write_bytes(hosts(1, secret, "ready"))
     for source, given in ((str(path), None), ("tcp://h:1", str(secret))):
         with pytest.raises(FeedError, match=r"cannot read the feed's secret from .*bad-secret"):
-            Places(source, given)
+            Endpoints(source, given)
 
 
 def test_the_workers_come_from_the_argument_then_from_the_job_else_they_are_local(

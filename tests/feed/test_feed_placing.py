@@ -12,16 +12,16 @@ import pytest
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.links import Link
-from headrace.feed.client.local_pool import LocalSupply
-from headrace.feed.client.remote_pool import RemoteSupply
+from headrace.feed.client.local_pool import LocalPool
+from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.shard_placement import Sharding
-from headrace.feed.client.work_units import Part
+from headrace.feed.client.shard_placement import ShardPlacement
+from headrace.feed.client.work_units import Slice
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, Worker
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel
-from headrace.feed.wire.endpoints import Places
+from headrace.feed.wire.endpoints import Endpoints
 
 HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
 SIZE = 20
@@ -33,42 +33,44 @@ class Hosts:
     def __init__(self, seed: int, held: dict[int, list[str]] = HELD) -> None:
         self.held, self.random = held, random.Random(seed)
         self.schedule = Schedule()
-        supply = LocalSupply(0, None, {}, None)  # nobody is waited for
-        self.sharding = Sharding(supply, self.schedule, messages.Open(1, "m:f", {}, "", "", True), pytest.fail)
+        worker_pool = LocalPool(0, None, {}, None)  # nobody is waited for
+        self.placement = ShardPlacement(
+            worker_pool, self.schedule, messages.Open(1, "m:f", {}, "", "", True), pytest.fail
+        )
         for number in held:
             self.tell(number)
-        assert self.sharding.settle(0.0)
+        assert self.placement.settle(0.0)
         for number in held:
-            self.schedule.add_source(number, f"host-{number}", 2, 0.0)
+            self.schedule.add_worker(number, f"host-{number}", 2, 0.0)
         self.schedule.stackable = True
-        self.asked: list[tuple[int, int, Part]] = []
+        self.asked: list[tuple[int, int, Slice]] = []
 
     def tell(self, number: int) -> None:
         shards = [(key, SIZE) for key in sorted(self.held[number])]
         worker = Worker(number, f"host-{number}", "remote", None)  # type: ignore[arg-type]
-        assert self.sharding.opened(worker, messages.Opened(1, len(shards) * SIZE, False, {}, shards), 0.0)
+        assert self.placement.opened(worker, messages.Opened(1, len(shards) * SIZE, False, {}, shards), 0.0)
 
     def ask_all(self) -> None:
-        while (chosen := self.schedule.next_part()) is not None:
-            number, part = chosen
-            keys = part.bundle.plan.keys[part.first : part.last]
+        while (chosen := self.schedule.next_slice()) is not None:
+            number, slice_ = chosen
+            keys = slice_.bundle.plan.keys[slice_.first : slice_.last]
             assert all("abc"[key // SIZE] in self.held[number] for key in keys)
-            self.asked.append((number, self.schedule.asked(number, part, 0.0), part))
+            self.asked.append((number, self.schedule.asked(number, slice_, 0.0), slice_))
 
     def answer_one(self) -> None:
-        number, request, part = self.asked.pop(self.random.randrange(len(self.asked)))
-        if self.schedule.answered(number, request, 0.0) is part:
-            self.schedule.done(number, part, 0.01, 0.01)
+        number, request, slice_ = self.asked.pop(self.random.randrange(len(self.asked)))
+        if self.schedule.answered(number, request, 0.0) is slice_:
+            self.schedule.done(number, slice_, 0.01, 0.01)
 
     def lose(self, number: int) -> None:
-        self.schedule.remove_source(number)
+        self.schedule.remove_worker(number)
         self.asked = [one for one in self.asked if one[0] != number]
-        self.sharding.gone(number)
+        self.placement.gone(number)
 
     def come_back(self, number: int) -> None:
         self.tell(number)
-        self.schedule.add_source(number, f"host-{number}", 2, 0.0)
-        self.sharding.changed()
+        self.schedule.add_worker(number, f"host-{number}", 2, 0.0)
+        self.placement.changed()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -91,7 +93,7 @@ def test_every_row_is_asked_of_a_holder_and_comes_once_while_hosts_come_and_go(s
         elif hosts.asked:
             hosts.answer_one()
     for bundle in hosts.schedule.bundles.values():
-        edges = [(part.first, part.last) for part in bundle.parts]
+        edges = [(slice_.first, slice_.last) for slice_ in bundle.slices]
         assert edges[0][0] == 0
         assert edges[-1][1] == bundle.rows
         assert all(one[1] == other[0] for one, other in itertools.pairwise(edges))
@@ -110,16 +112,16 @@ def test_rows_without_a_holder_end_the_run_only_after_the_time_that_a_host_has_t
     for plan in EpochPlan(3 * SIZE, 10, 0, shuffle=True).epoch(0):
         hosts.schedule.push([plan])
     hosts.ask_all()
-    hosts.sharding.judge(0.0)
+    hosts.placement.judge(0.0)
     hosts.lose(2)
-    hosts.sharding.judge(1.0)
-    hosts.sharding.judge(1.0 + RECOVER_SECONDS)
+    hosts.placement.judge(1.0)
+    hosts.placement.judge(1.0 + RECOVER_SECONDS)
     hosts.come_back(2)
-    hosts.sharding.judge(2.0 + RECOVER_SECONDS)
+    hosts.placement.judge(2.0 + RECOVER_SECONDS)
     hosts.lose(2)
-    hosts.sharding.judge(20.0)
+    hosts.placement.judge(20.0)
     with pytest.raises(WorkersLost, match=r"data are lost: 40 samples of 'b', 'c' were only on host-2"):
-        hosts.sharding.judge(20.1 + RECOVER_SECONDS)
+        hosts.placement.judge(20.1 + RECOVER_SECONDS)
 
 
 def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_absent(tmp_path: Path) -> None:
@@ -132,12 +134,12 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
 
     (tmp_path / "secret").write_text("5e" * 32)
     write("starting")
-    places = Places(str(tmp_path / "feed.json"))
-    supply = RemoteSupply(places, "test", 0, 1)
+    endpoints = Endpoints(str(tmp_path / "feed.json"))
+    worker_pool = RemotePool(endpoints, "test", 0, 1)
     ours, theirs = socket.socketpair()
     with theirs:
-        worker = supply._add("h1", "remote", Link(Channel(ours), False, set()))
-        worker.place, worker.ready = places.current()[0], True
+        worker = worker_pool._add("h1", "remote", Link(Channel(ours), False, set()))
+        worker.endpoint, worker.ready = endpoints.current()[0], True
         write("ready")
-        assert supply.absent() == []
-        supply.close()
+        assert worker_pool.absent() == []
+        worker_pool.close()

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from headrace.feed.client.scheduler import MAX_DEATHS, Schedule
-from headrace.feed.client.work_units import DEPTH, Part
+from headrace.feed.client.work_units import DEPTH, Slice
 from headrace.feed.plan.epoch import BatchPlan
 
 
@@ -16,49 +16,49 @@ def plan(step: int, rows: int = 8, epoch: int = 0) -> BatchPlan:
     return BatchPlan(epoch, step, step * rows, list(range(step * rows, (step + 1) * rows)), 0)
 
 
-def a_schedule(*sources: tuple[str, int], steps: int = 6, rows: int = 8) -> Schedule:
+def a_schedule(*workers: tuple[str, int], steps: int = 6, rows: int = 8) -> Schedule:
     schedule = Schedule()
-    for number, (name, executors) in enumerate(sources, 1):
-        schedule.add_source(number, name, executors, 0.0)
+    for number, (name, executors) in enumerate(workers, 1):
+        schedule.add_worker(number, name, executors, 0.0)
     for step in range(steps):
         schedule.push([plan(step, rows)])
     return schedule
 
 
-def ask_all(schedule: Schedule) -> list[tuple[int, int, Part]]:
+def ask_all(schedule: Schedule) -> list[tuple[int, int, Slice]]:
     """Asks until nothing should be asked. Returns (source, request, part)."""
     asked = []
-    while (chosen := schedule.next_part()) is not None:
-        number, part = chosen
-        asked.append((number, schedule.asked(number, part, 0.0), part))
+    while (chosen := schedule.next_slice()) is not None:
+        number, slice_ = chosen
+        asked.append((number, schedule.asked(number, slice_, 0.0), slice_))
     return asked
 
 
-def finish(schedule: Schedule, number: int, request: int, seconds: float = 0.01) -> Part | None:
-    part = schedule.answered(number, request, 0.0)
-    if part is not None:
-        schedule.done(number, part, seconds, seconds)
-    return part
+def finish(schedule: Schedule, number: int, request: int, seconds: float = 0.01) -> Slice | None:
+    slice_ = schedule.answered(number, request, 0.0)
+    if slice_ is not None:
+        schedule.done(number, slice_, seconds, seconds)
+    return slice_
 
 
 def test_nothing_is_asked_without_a_source_or_without_a_batch() -> None:
-    assert a_schedule(steps=2).next_part() is None
-    assert a_schedule(("a", 1), steps=0).next_part() is None
+    assert a_schedule(steps=2).next_slice() is None
+    assert a_schedule(("a", 1), steps=0).next_slice() is None
 
 
 def test_batches_are_asked_for_in_order_and_only_as_deep_as_the_executors_reach() -> None:
     asked = ask_all(a_schedule(("a", 2)))
-    assert [part.bundle.plan.step for _, _, part in asked] == list(range(2 * DEPTH))
+    assert [slice_.bundle.plan.step for _, _, slice_ in asked] == list(range(2 * DEPTH))
 
 
 def test_an_answer_makes_room_for_the_next_batch() -> None:
     schedule = a_schedule(("a", 1))
-    (_, first, part), _ = ask_all(schedule)
-    assert finish(schedule, 1, first) is part
-    assert part.bundle.complete
+    (_, first, slice_), _ = ask_all(schedule)
+    assert finish(schedule, 1, first) is slice_
+    assert slice_.bundle.complete
     [(_, _, following)] = ask_all(schedule)
     assert following.bundle.plan.step == 2
-    assert schedule.pop(0, 0) is part.bundle
+    assert schedule.pop(0, 0) is slice_.bundle
     assert (0, 0) not in schedule.bundles
 
 
@@ -79,45 +79,45 @@ def test_an_answer_of_an_unknown_source_or_request_is_dropped() -> None:
 def test_the_parts_of_a_lost_source_are_asked_for_elsewhere_first_of_all() -> None:
     schedule = a_schedule(("a", 1), ("b", 1))
     asked = ask_all(schedule)
-    owed = schedule.remove_source(1)
-    assert owed == {request: part for number, request, part in asked if number == 1}
+    owed = schedule.remove_worker(1)
+    assert owed == {request: slice_ for number, request, slice_ in asked if number == 1}
     for number, request, _ in asked:
         if number == 2:
             finish(schedule, 2, request)
     again = ask_all(schedule)
-    assert [part for _, _, part in again][: len(owed)] == list(owed.values())
+    assert [slice_ for _, _, slice_ in again][: len(owed)] == list(owed.values())
     assert {number for number, _, _ in again} == {2}
 
 
 def test_an_answer_that_comes_after_its_source_was_removed_is_dropped() -> None:
     schedule = a_schedule(("a", 1), ("b", 1))
     asked = [each for each in ask_all(schedule) if each[0] == 1]
-    schedule.remove_source(1)
+    schedule.remove_worker(1)
     assert schedule.answered(1, asked[0][1], 0.0) is None
 
 
 def test_removing_an_unknown_source_owes_nothing() -> None:
-    assert a_schedule(("a", 1)).remove_source(7) == {}
+    assert a_schedule(("a", 1)).remove_worker(7) == {}
 
 
 def test_a_part_is_not_asked_for_again_after_two_deaths() -> None:
     schedule = a_schedule(("a", 1))
-    [(_, request, part), *_] = ask_all(schedule)
+    [(_, request, slice_), *_] = ask_all(schedule)
     schedule.answered(1, request, 0.0)
-    assert schedule.died(part)
+    assert schedule.died(slice_)
     [(_, request, again), *_] = ask_all(schedule)
-    assert again is part
+    assert again is slice_
     schedule.answered(1, request, 0.0)
-    assert not schedule.died(part)
-    assert part.deaths == MAX_DEATHS
+    assert not schedule.died(slice_)
+    assert slice_.deaths == MAX_DEATHS
 
 
 def test_deaths_are_remembered_when_the_batch_is_asked_for_whole() -> None:
     schedule = a_schedule(("a", 1))
-    part = ask_all(schedule)[0][2]
-    schedule.died(part)
-    schedule.make_whole(part.bundle)
-    assert [(p.first, p.last, p.whole, p.deaths) for p in part.bundle.parts] == [(0, 8, True, 1)]
+    slice_ = ask_all(schedule)[0][2]
+    schedule.died(slice_)
+    schedule.make_whole(slice_.bundle)
+    assert [(p.first, p.last, p.whole, p.deaths) for p in slice_.bundle.slices] == [(0, 8, True, 1)]
 
 
 def test_a_failed_batch_is_left_alone_and_the_others_go_on() -> None:
@@ -125,22 +125,22 @@ def test_a_failed_batch_is_left_alone_and_the_others_go_on() -> None:
     asked = ask_all(schedule)
     schedule.answered(1, asked[0][1], 0.0)
     asked[0][2].bundle.failures[0] = ValueError()
-    assert [part.bundle.plan.step for _, _, part in ask_all(schedule)] == [2]
+    assert [slice_.bundle.plan.step for _, _, slice_ in ask_all(schedule)] == [2]
 
 
 def test_a_big_batch_is_cut_into_parts_once_its_cost_is_known_and_all_rows_are_covered() -> None:
     schedule = a_schedule(("a", 4), ("b", 4), rows=10)
     schedule.stackable = True
     first = ask_all(schedule)
-    assert all((part.first, part.last) == (0, 10) for _, _, part in first)
+    assert all((slice_.first, slice_.last) == (0, 10) for _, _, slice_ in first)
     for number, request, _ in first:
         finish(schedule, number, request, seconds=0.45)
     for step in range(6, 8):
         schedule.push([plan(step, 10)])
-    parts = [part for _, _, part in ask_all(schedule)]
-    assert len(parts) == 10
-    for _, group in itertools.groupby(parts, key=lambda part: part.bundle.plan.step):
-        edges = [(part.first, part.last) for part in group]
+    slices = [slice_ for _, _, slice_ in ask_all(schedule)]
+    assert len(slices) == 10
+    for _, group in itertools.groupby(slices, key=lambda slice_: slice_.bundle.plan.step):
+        edges = [(slice_.first, slice_.last) for slice_ in group]
         assert edges == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
 
 
@@ -148,7 +148,7 @@ def test_batches_that_are_not_stackable_are_never_cut() -> None:
     schedule = a_schedule(("a", 1), rows=10, steps=3)
     for number, request, _ in ask_all(schedule):
         finish(schedule, number, request, seconds=5.0)
-    assert [(part.first, part.last) for _, _, part in ask_all(schedule)] == [(0, 10)]
+    assert [(slice_.first, slice_.last) for _, _, slice_ in ask_all(schedule)] == [(0, 10)]
 
 
 def test_a_batch_is_complete_only_with_its_last_part() -> None:
@@ -171,8 +171,8 @@ def test_a_slow_source_gets_the_latest_part_and_one_at_a_time() -> None:
     for step in range(8, 16):
         schedule.push([plan(step)])
     asked = ask_all(schedule)
-    slow = [part.bundle.plan.step for number, _, part in asked if number == 2]
-    quick = [part.bundle.plan.step for number, _, part in asked if number == 1]
+    slow = [slice_.bundle.plan.step for number, _, slice_ in asked if number == 2]
+    quick = [slice_.bundle.plan.step for number, _, slice_ in asked if number == 1]
     assert slow == [15]
     assert len(quick) == DEPTH
     assert quick == sorted(quick)
@@ -187,7 +187,7 @@ def test_starting_over_forgets_the_rows_that_were_made_and_drops_the_answers_tha
     batch = asked[0][2].bundle
     finish(schedule, 1, asked[0][1])
     schedule.start_over(batch)
-    assert not any(part.done for part in batch.parts)
+    assert not any(slice_.done for slice_ in batch.slices)
     assert [schedule.answered(1, request, 0.0) for _, request, _ in asked[1:]] == [None] * 4
     for number, request, _ in ask_all(schedule):
         finish(schedule, number, request)
@@ -206,9 +206,9 @@ def test_clearing_names_what_is_under_way_and_drops_its_answers() -> None:
 def test_a_batch_without_rows_can_be_asked_for() -> None:
     schedule = a_schedule(("a", 1), steps=0)
     schedule.push([BatchPlan(0, 0, 0, [], 0)])
-    [(number, request, part)] = ask_all(schedule)
+    [(number, request, slice_)] = ask_all(schedule)
     finish(schedule, number, request)
-    assert part.bundle.complete
+    assert slice_.bundle.complete
 
 
 @pytest.mark.parametrize("attempt", range(20))
@@ -224,9 +224,9 @@ def test_whatever_dies_every_row_of_every_batch_is_made_in_the_end(attempt: int)
     while len(made) < 30:
         under_way += [(number, request) for number, request, _ in ask_all(schedule)]
         event = chance.random()
-        if event < 0.1 and len(schedule.sources) > 1:
-            schedule.remove_source(chance.choice(list(schedule.sources)))
-            schedule.add_source(next(numbers), "new", chance.randint(1, 3), 0.0)
+        if event < 0.1 and len(schedule.workers) > 1:
+            schedule.remove_worker(chance.choice(list(schedule.workers)))
+            schedule.add_worker(next(numbers), "new", chance.randint(1, 3), 0.0)
         elif event < 0.15:
             batch = chance.choice(list(schedule.bundles.values()))
             schedule.start_over(batch)
@@ -235,16 +235,18 @@ def test_whatever_dies_every_row_of_every_batch_is_made_in_the_end(attempt: int)
             finish(schedule, number, request, chance.uniform(0.001, 0.3))
         for (_, step), batch in list(schedule.bundles.items()):
             if batch.complete:
-                made[step] = [row for part in schedule.pop(0, step).parts for row in range(part.first, part.last)]
+                made[step] = [
+                    row for slice_ in schedule.pop(0, step).slices for row in range(slice_.first, slice_.last)
+                ]
     assert all(sorted(rows) == list(range(12)) for rows in made.values())
 
 
 def test_after_a_death_a_part_is_asked_for_row_by_row_so_that_the_next_one_names_the_row() -> None:
     schedule = a_schedule(("a", 16), steps=1)
     schedule.stackable = True
-    [(_, request, part)] = ask_all(schedule)
+    [(_, request, slice_)] = ask_all(schedule)
     schedule.answered(1, request, 0.0)
-    assert schedule.died(part)
+    assert schedule.died(slice_)
     rows = ask_all(schedule)
     assert [(each.first, each.last, each.deaths) for _, _, each in rows] == [(k, k + 1, 1) for k in range(8)]
     _, request, bad = rows[3]
@@ -267,18 +269,18 @@ def test_a_bundle_is_one_part_and_after_a_death_each_of_its_batches_stands_alone
     schedule = a_schedule(("a", 16), steps=0)
     schedule.push([plan(step) for step in range(3)])
     schedule.push([plan(3)])
-    (_, request, part), _ = ask_all(schedule)
-    assert (part.first, part.last) == (0, 24)
+    (_, request, slice_), _ = ask_all(schedule)
+    assert (slice_.first, slice_.last) == (0, 24)
     schedule.answered(1, request, 0.0)
-    assert schedule.died(part)
+    assert schedule.died(slice_)
     assert list(schedule.bundles) == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert [each.bundle.plan.step for _, _, each in ask_all(schedule)] == [0, 1, 2]
     assert [bundle.deaths for bundle in schedule.bundles.values()] == [1, 1, 1, 0]
 
 
-def late(schedule: Schedule, now: float) -> tuple[int, Part] | None:
-    assert schedule.next_part() is None
-    return schedule.late_part(now)
+def late(schedule: Schedule, now: float) -> tuple[int, Slice] | None:
+    assert schedule.next_slice() is None
+    return schedule.late_slice(now)
 
 
 def test_the_first_batch_in_line_is_asked_for_twice_when_it_is_late_and_somebody_is_idle() -> None:
@@ -292,8 +294,8 @@ def test_the_first_batch_in_line_is_asked_for_twice_when_it_is_late_and_somebody
     again = schedule.asked(other, head, 1.2)
     assert schedule.hedges == 1
     assert late(schedule, 9.0) is None  # twice is enough
-    part = schedule.answered(other, again, 1.3)
-    assert part is head
+    slice_ = schedule.answered(other, again, 1.3)
+    assert slice_ is head
     assert schedule.done(other, head, 0.1, 0.1) == [first]
     assert schedule.answered(one, first, 5.0) is None
 
@@ -311,10 +313,10 @@ def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
 
 def test_without_hedging_nothing_is_asked_for_twice() -> None:
     schedule = Schedule(hedge=False)
-    schedule.add_source(1, "a", 1, 0.0)
+    schedule.add_worker(1, "a", 1, 0.0)
     schedule.push([plan(0)])
     ask_all(schedule)
-    schedule.add_source(2, "b", 1, 0.0)
+    schedule.add_worker(2, "b", 1, 0.0)
     assert late(schedule, 1000.0) is None
 
 
@@ -336,8 +338,8 @@ def test_two_that_end_over_a_part_at_the_same_time_say_no_more_than_one_and_the_
     again = schedule.asked(other, head, 10.0)
     schedule.answered(one, first, 11.0)
     assert schedule.died(head)
-    assert schedule.bundles[0, 0].parts == [head]  # the other one may still make it
+    assert schedule.bundles[0, 0].slices == [head]  # the other one may still make it
     schedule.answered(other, again, 12.0)
     assert schedule.died(head)
-    parts = schedule.bundles[0, 0].parts
-    assert [(part.first, part.last, part.deaths) for part in parts] == [(k, k + 1, 1) for k in range(8)]
+    slices = schedule.bundles[0, 0].slices
+    assert [(slice_.first, slice_.last, slice_.deaths) for slice_ in slices] == [(k, k + 1, 1) for k in range(8)]

@@ -18,7 +18,7 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.client.links import Link
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
-from headrace.feed.client.worker_pool import Supply, Worker
+from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel
@@ -34,7 +34,7 @@ class Hand:
     def __init__(self, connection: socket.socket) -> None:
         self.channel = Channel(connection)
         self.slabs: dict[int, Slab] = {}
-        self.asks: list[messages.Ask] = []
+        self.asks: list[messages.SliceRequest] = []
 
     def read(self) -> list[messages.Message]:
         """Takes what has come."""
@@ -42,7 +42,7 @@ class Hand:
         for frame in self.channel.receive():
             if isinstance(frame.message, messages.SlabOffer):
                 self.slabs[frame.message.slab] = Slab(frame.take_descriptor(), frame.message.size)
-            elif isinstance(frame.message, messages.Ask):
+            elif isinstance(frame.message, messages.SliceRequest):
                 self.asks.append(frame.message)
             got.append(frame.message)
         return got
@@ -50,16 +50,20 @@ class Hand:
     def opened(self, length: int = 40, **numerics: str) -> None:
         self.channel.send(messages.Opened(1, length, False, numerics))
 
-    def answer(self, ask: messages.Ask, *, value: float | None = None) -> None:
+    def answer(self, request: messages.SliceRequest, *, value: float | None = None) -> None:
         """Answers with rows that hold the keys, or a value."""
-        fresh = ask.slab not in self.slabs
-        slab = Slab.create(sum(LAYOUT.size(piece.rows) for piece in ask.pieces)) if fresh else self.slabs[ask.slab]
+        fresh = request.slab not in self.slabs
+        slab = (
+            Slab.create(sum(LAYOUT.size(batch.rows) for batch in request.batches))
+            if fresh
+            else self.slabs[request.slab]
+        )
         start = 0
-        for piece in ask.pieces:
+        for batch in request.batches:
             rows = slab.view()[start:].view("f4")
-            rows[piece.first : piece.last] = piece.keys if value is None else value
-            start += LAYOUT.size(piece.rows)
-        done = messages.Done(ask.request, ask.slab, slab.size, [], ENCODED, 0.01, 0.01, fresh)
+            rows[batch.first : batch.last] = batch.keys if value is None else value
+            start += LAYOUT.size(batch.rows)
+        done = messages.Done(request.number, request.slab, slab.size, [], ENCODED, 0.01, 0.01, fresh)
         self.channel.send(done, descriptors=[slab.descriptor] if fresh else [])
         if fresh:
             slab.close()
@@ -71,7 +75,7 @@ class Hand:
         self.slabs.clear()
 
 
-class ByHand(Supply):
+class ByHand(WorkerPool):
     """Workers that are there from the beginning and never replaced."""
 
     def __init__(self, names: str) -> None:
@@ -106,17 +110,17 @@ class ByHand(Supply):
 
 
 @pytest.fixture
-def supply() -> Iterator[ByHand]:
+def worker_pool() -> Iterator[ByHand]:
     made = ByHand("ab")
     yield made
     made.close()
 
 
 @pytest.fixture
-def session(supply: ByHand) -> Iterator[Session]:
+def session(worker_pool: ByHand) -> Iterator[Session]:
     opening = messages.Open(1, "m:f", {}, "", "", True)
     made = Session(
-        supply, opening, memory=1 << 20, prefetch=2, stall_timeout=5, stats=SessionStats(), warn=warnings.warn,
+        worker_pool, opening, memory=1 << 20, prefetch=2, stall_timeout=5, stats=SessionStats(), warn=warnings.warn,
         policy=Policy(verify=0, hedge=False),
     )  # fmt: skip
     made.begin(EpochPlan(40, ROWS, 0).epoch(0))
@@ -124,9 +128,9 @@ def session(supply: ByHand) -> Iterator[Session]:
     made.close()
 
 
-def ready(supply: ByHand, session: Session) -> tuple[Hand, Hand]:
+def ready(worker_pool: ByHand, session: Session) -> tuple[Hand, Hand]:
     """Opens both, and has the first batches made, so that the layout is known."""
-    a, b = supply.hands["a"], supply.hands["b"]
+    a, b = worker_pool.hands["a"], worker_pool.hands["b"]
     session._exchange.step(0.0)
     for hand in (a, b):
         assert isinstance(hand.read()[0], messages.Open)
@@ -135,8 +139,8 @@ def ready(supply: ByHand, session: Session) -> tuple[Hand, Hand]:
     session._exchange.step(0.0)
     for hand in (a, b):
         hand.read()
-        for ask in hand.asks:
-            hand.answer(ask)
+        for request in hand.asks:
+            hand.answer(request)
         hand.asks.clear()
     session._exchange.step(0.01)
     return a, b
@@ -157,9 +161,9 @@ def expected(step: int) -> list[float]:
 
 
 def test_a_batch_that_a_lost_server_may_still_write_to_is_begun_again_in_another_slab(
-    supply: ByHand, session: Session
+    worker_pool: ByHand, session: Session
 ) -> None:
-    a, b = ready(supply, session)
+    a, b = ready(worker_pool, session)
     for step in range(4):
         assert take(session, step) == expected(step)
     session._exchange.step(0.0)
@@ -171,14 +175,14 @@ def test_a_batch_that_a_lost_server_may_still_write_to_is_begun_again_in_another
     session._exchange.step(0.01)
     a.slabs[doomed.slab].view()[:] = 0xFF
     b.read()
-    [again] = [ask for ask in b.asks if ask.pieces[0].step == doomed.pieces[0].step]
+    [again] = [request for request in b.asks if request.batches[0].step == doomed.batches[0].step]
     assert again.slab != doomed.slab
     while b.asks:
         b.answer(b.asks.pop(0))
         session._exchange.step(0.0)
         b.read()
     a.slabs[doomed.slab].view()[:] = 0xFF
-    assert take(session, doomed.pieces[0].step if doomed.pieces[0].step == 4 else 4) == expected(4)
+    assert take(session, doomed.batches[0].step if doomed.batches[0].step == 4 else 4) == expected(4)
     assert session.stats.retries >= 1
     for step in range(5, 10):
         while not session._schedule.bundles[0, step].complete:
@@ -191,18 +195,18 @@ def test_a_batch_that_a_lost_server_may_still_write_to_is_begun_again_in_another
     assert not session.wait_for(0, 10, 5)
 
 
-def test_a_second_answer_is_dropped_and_counted(supply: ByHand, session: Session) -> None:
-    a, b = ready(supply, session)
+def test_a_second_answer_is_dropped_and_counted(worker_pool: ByHand, session: Session) -> None:
+    a, b = ready(worker_pool, session)
     assert take(session, 0) == expected(0)
     assert session.wait_for(0, 1, 5)
     session._exchange.step(0.0)
     a.read()
     b.read()
     hand = a if a.asks else b
-    [ask, *_] = hand.asks
-    hand.answer(ask)
+    [request, *_] = hand.asks
+    hand.answer(request)
     session._exchange.step(0.01)
-    hand.channel.send(messages.Done(ask.request, ask.slab, 64, [], ENCODED, 0.1, 0.1))
+    hand.channel.send(messages.Done(request.number, request.slab, 64, [], ENCODED, 0.1, 0.1))
     session._exchange.step(0.01)
     assert session.stats.duplicates_dropped == 1
     assert take(session, 1) == expected(1)
@@ -215,15 +219,17 @@ def test_a_second_answer_is_dropped_and_counted(supply: ByHand, session: Session
         {"fresh": True},
     ],
 )
-def test_a_worker_whose_answer_is_not_sound_is_left(lie: dict[str, object], supply: ByHand, session: Session) -> None:
-    a, b = ready(supply, session)
+def test_a_worker_whose_answer_is_not_sound_is_left(
+    lie: dict[str, object], worker_pool: ByHand, session: Session
+) -> None:
+    a, b = ready(worker_pool, session)
     for step in range(4):
         take(session, step)
     session._exchange.step(0.0)
     a.read()
     b.read()
-    [ask, *_] = a.asks
-    done = {"request": ask.request, "slab": ask.slab, "size": 64, "nodes": [], "layout": ENCODED}
+    [request, *_] = a.asks
+    done = {"request": request.number, "slab": request.slab, "size": 64, "nodes": [], "layout": ENCODED}
     a.channel.send(messages.Done(**(done | {"seconds": 0.1, "cpu": 0.1} | lie)))  # type: ignore[arg-type]
     session._exchange.step(0.01)
     for step in range(4, 10):
@@ -235,54 +241,54 @@ def test_a_worker_whose_answer_is_not_sound_is_left(lie: dict[str, object], supp
             if session._schedule.bundles[0, step].complete:
                 break
         assert take(session, step) == expected(step)
-    assert [worker.name for worker in supply.workers()] == ["b"]
+    assert [worker.name for worker in worker_pool.workers()] == ["b"]
 
 
-def test_workers_that_see_data_of_another_length_are_refused(supply: ByHand, session: Session) -> None:
+def test_workers_that_see_data_of_another_length_are_refused(worker_pool: ByHand, session: Session) -> None:
     session._exchange.step(0.0)
-    supply.hands["a"].opened(40)
-    supply.hands["b"].opened(39)
+    worker_pool.hands["a"].opened(40)
+    worker_pool.hands["b"].opened(39)
     with pytest.raises(PipelineError, match="39 samples on b and 40 elsewhere"):
         session.wait_for(0, 0, 5)
     assert session.closed
 
 
-def test_workers_with_other_numerics_are_warned_about_once(supply: ByHand, session: Session) -> None:
+def test_workers_with_other_numerics_are_warned_about_once(worker_pool: ByHand, session: Session) -> None:
     session._exchange.step(0.0)
-    supply.hands["a"].opened(40, torch="2.1", cpu_capability="AVX2")
-    supply.hands["b"].opened(40, torch="2.2", cpu_capability="AVX2")
+    worker_pool.hands["a"].opened(40, torch="2.1", cpu_capability="AVX2")
+    worker_pool.hands["b"].opened(40, torch="2.2", cpu_capability="AVX2")
     with pytest.warns(UserWarning, match=r"torch: 2\.1 and 2\.2"):
         session._exchange.step(0.01)
 
 
-def test_a_failure_is_raised_when_its_batch_is_due_and_not_before(supply: ByHand, session: Session) -> None:
-    a, b = ready(supply, session)
+def test_a_failure_is_raised_when_its_batch_is_due_and_not_before(worker_pool: ByHand, session: Session) -> None:
+    a, b = ready(worker_pool, session)
     for step in range(4):
         take(session, step)
     session._exchange.step(0.0)
     a.read()
     b.read()
-    later = max([*a.asks, *b.asks], key=lambda ask: ask.pieces[0].step)
+    later = max([*a.asks, *b.asks], key=lambda request: request.batches[0].step)
     hand = a if later in a.asks else b
     if hand.asks[0] is not later:
-        for ask in hand.asks[:-1]:
-            hand.answer(ask)
+        for request in hand.asks[:-1]:
+            hand.answer(request)
     error = messages.RemoteError("mymodule:MyError", "bad", "Traceback: here")
-    hand.channel.send(messages.Failed(later.request, error))
+    hand.channel.send(messages.Failed(later.number, error))
     other = b if hand is a else a
-    for ask in other.asks:
-        other.answer(ask)
+    for request in other.asks:
+        other.answer(request)
     session._exchange.step(0.01)
     session._exchange.step(0.01)
-    for step in range(4, later.pieces[0].step):
+    for step in range(4, later.batches[0].step):
         assert take(session, step) == expected(step)
-    assert session.wait_for(0, later.pieces[0].step, 5)
+    assert session.wait_for(0, later.batches[0].step, 5)
     with pytest.raises(WorkerError, match=r"MyError: bad(.|\n)*raised on (.|\n)*Traceback: here"):
-        session.take(0, later.pieces[0].step)
+        session.take(0, later.batches[0].step)
 
 
-def test_closing_gives_everything_up_even_under_way(supply: ByHand, session: Session) -> None:
-    ready(supply, session)
+def test_closing_gives_everything_up_even_under_way(worker_pool: ByHand, session: Session) -> None:
+    ready(worker_pool, session)
     before = open_descriptors()
     session.close()
     assert open_descriptors() < before

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from simulator import Data, SimulatedSupply, World, plain
+from simulator import Data, SimulatedPool, World, plain
 from torch.utils.data import default_collate
 
 from headrace.feed.client.policy import Policy, SessionStats
@@ -66,22 +66,22 @@ def simulate(world: World, seed: int) -> SessionStats:
     plan = EpochPlan(length, batch, seed, shuffle=chance.random() < 0.5)
     one_batch = (4 * (data.shape + 2) + 8 + 128) * batch
     memory = one_batch * chance.choice([1, 2, 5, 1000])
-    supply = SimulatedSupply(world, built, chance, length)
+    worker_pool = SimulatedPool(world, built, chance, length)
     policy = Policy(
         slice_timeout=5.0, hedge=chance.random() < 0.7, verify=chance.choice([0.0, 0.001, 0.3]), on_error="raise"
     )
     warned: list[str] = []
     session = Session(
-        supply, messages.Open(1, "m:f", {}, "", "", True), memory=memory, prefetch=chance.choice([None, None, 1, 2]),
-        stall_timeout=PATIENCE, policy=policy, stats=SessionStats(), warn=lambda text, _: warned.append(text),
-        now=supply.now,
+        worker_pool, messages.Open(1, "m:f", {}, "", "", True), memory=memory,
+        prefetch=chance.choice([None, None, 1, 2]), stall_timeout=PATIENCE, policy=policy, stats=SessionStats(),
+        warn=lambda text, _: warned.append(text), now=worker_pool.now,
     )  # fmt: skip
     schedule = session._schedule
-    supply.doomed = lambda request: any(
-        part.deaths or len(part.requests) > 1
-        for source in schedule.sources.values()
-        if request in source.outstanding
-        for part in source.outstanding.values()
+    worker_pool.doomed = lambda request: any(
+        slice_.deaths or len(slice_.requests) > 1
+        for worker in schedule.workers.values()
+        if request in worker.outstanding
+        for slice_ in worker.outstanding.values()
     )
     held: deque[tuple[object, object]] = deque()
     try:
@@ -98,25 +98,25 @@ def simulate(world: World, seed: int) -> SessionStats:
                 del taken
                 while len(held) > chance.randrange(6):
                     check(*held.popleft())  # nobody wrote to it while it was held
-                supply.time += chance.random() * 0.02
+                worker_pool.time += chance.random() * 0.02
             if stop == plan.steps:
                 assert not session.wait_for(epoch, stop, None)
         while held:
             check(*held.popleft())
-        settle(session, supply)
+        settle(session, worker_pool)
         assert not warned
     finally:
         session.close()
     return session.stats
 
 
-def settle(session: Session, supply: SimulatedSupply) -> None:
+def settle(session: Session, worker_pool: SimulatedPool) -> None:
     """Waits for the last answers; then no memory is in use, and nothing is kept of what came."""
-    until = supply.time + PATIENCE
-    while any(source.outstanding for source in session._schedule.sources.values()):
-        assert supply.time < until
+    until = worker_pool.time + PATIENCE
+    while any(worker.outstanding for worker in session._schedule.workers.values()):
+        assert worker_pool.time < until
         session._exchange.step(0.2)
-    pool = session._assembly.shelf._pool
+    pool = session._assembly.ledger._pool
     assert pool.free_bytes == pool.total_bytes
     assert not session._assembly._results
 

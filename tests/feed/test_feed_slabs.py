@@ -15,9 +15,9 @@ from feed_servers import open_descriptors
 
 from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import GRANULE, MAX_FREE, Slab, SlabPool
-from headrace.feed.batch.slab_ledger import Shelf
+from headrace.feed.batch.slab_ledger import SlabLedger
 from headrace.feed.client.assembly import Assembly, Delivery
-from headrace.feed.client.work_units import Bundle, Part
+from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
@@ -158,39 +158,39 @@ def test_views_outlive_the_pool(pool: SlabPool) -> None:
 
 
 def test_a_slab_is_not_free_while_answers_are_outstanding() -> None:
-    shelf = Shelf(4 * GRANULE)
-    slab = shelf.acquire(1)
+    ledger = SlabLedger(4 * GRANULE)
+    slab = ledger.acquire(1)
     assert slab is not None
-    shelf.lend(slab, 1)
-    shelf.lend(slab, 2)
-    shelf.discard(slab)
-    shelf.settle(1)
-    assert shelf.acquire(1) != slab
-    shelf.settle(2)
-    shelf.settle(2)
-    assert shelf.acquire(1) == slab
-    shelf.close()
+    ledger.lend(slab, 1)
+    ledger.lend(slab, 2)
+    ledger.discard(slab)
+    ledger.settle(1)
+    assert ledger.acquire(1) != slab
+    ledger.settle(2)
+    ledger.settle(2)
+    assert ledger.acquire(1) == slab
+    ledger.close()
 
 
 def test_a_slab_that_a_lost_worker_may_write_to_is_never_used_again() -> None:
-    shelf = Shelf(4 * GRANULE)
-    slab = shelf.acquire(1)
+    ledger = SlabLedger(4 * GRANULE)
+    slab = ledger.acquire(1)
     assert slab is not None
-    shelf.lend(slab, 1)
-    shelf.taint(1)
-    shelf.settle(1)
-    shelf.discard(slab)
-    assert shelf.take_dropped() == [slab]
-    assert shelf.take_dropped() == []
+    ledger.lend(slab, 1)
+    ledger.taint(1)
+    ledger.settle(1)
+    ledger.discard(slab)
+    assert ledger.take_dropped() == [slab]
+    assert ledger.take_dropped() == []
     with pytest.raises(KeyError):
-        shelf[slab]
-    shelf.close()
+        ledger[slab]
+    ledger.close()
 
 
-def a_part() -> Part:
+def a_slice() -> Slice:
     bundle = Bundle((BatchPlan(0, 0, 0, [0, 1], 0),))
-    bundle.parts = [Part(bundle, 0, 2, whole=False)]
-    return bundle.parts[0]
+    bundle.slices = [Slice(bundle, 0, 2, whole=False)]
+    return bundle.slices[0]
 
 
 @pytest.mark.parametrize(
@@ -206,31 +206,31 @@ def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
     slab = Slab.create(1)
     frame = Frame(done, 0, [os.dup(slab.descriptor)])
     with pytest.raises(ProtocolError):
-        assembly.arrived(a_part(), 0, done, frame)
+        assembly.arrived(a_slice(), 0, done, frame)
     frame.discard()
     slab.close()
-    assembly.shelf.close()
+    assembly.ledger.close()
 
 
 def test_an_answer_without_the_slab_that_it_speaks_of_is_refused() -> None:
     assembly = Assembly(1 << 20)
     done = messages.Done(1, 0, GRANULE, [["v", 1]], b"", 0, 0, True)
     with pytest.raises(ProtocolError, match="with 0 descriptors"):
-        assembly.arrived(a_part(), 0, done, Frame(done))
+        assembly.arrived(a_slice(), 0, done, Frame(done))
 
 
 def test_a_batch_is_handed_over_as_a_view_and_its_slab_comes_back() -> None:
     assembly = Assembly(1 << 20)
-    part = a_part()
+    slice_ = a_slice()
     slab = Slab.create(8)
     slab.view().view(np.float32)[:2] = [1, 2]
     done = messages.Done(1, 0, slab.size, [["t", "float32", [2], 0]], b"", 0, 0, True)
-    assembly.arrived(part, 0, done, Frame(done, 0, [os.dup(slab.descriptor)]))
+    assembly.arrived(slice_, 0, done, Frame(done, 0, [os.dup(slab.descriptor)]))
     slab.close()
-    [delivery] = assembly.hand_over(part.bundle)
+    [delivery] = assembly.hand_over(slice_.bundle)
     assert isinstance(delivery, Delivery)
     assert (delivery.data.tolist(), delivery.size, delivery.copied) == ([1, 2], 8, False)
-    assert assembly.shelf.leased_bytes == GRANULE
+    assert assembly.ledger.leased_bytes == GRANULE
     del delivery
-    assert assembly.shelf.leased_bytes == 0
-    assembly.shelf.close()
+    assert assembly.ledger.leased_bytes == 0
+    assembly.ledger.close()

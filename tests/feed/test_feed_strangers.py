@@ -1,4 +1,4 @@
-"""A peer without the token changes nothing: on the port, on the Unix socket, and as a server."""
+"""A peer without the secret changes nothing: on the port, on the Unix socket, and as a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from headrace.feed.wire.handshake import (  # fmt: skip
 from headrace.feed.worker.feed_server import MAX_PENDING
 
 SECRET = bytes.fromhex("5e" * 32)
-ASK = messages.Ask(1, 1, 0, 5, (messages.Piece(0, 0, 8, 0, 8, list(range(8))),), False)
+REQUEST = messages.SliceRequest(1, 1, 0, 5, (messages.BatchRows(0, 0, 8, 0, 8, list(range(8))),), False)
 OPEN = messages.Open(1, "feed_data:noise", {}, "", "", True)
 
 
@@ -107,9 +107,9 @@ def test_every_field_of_a_hello_is_covered_by_its_proof() -> None:
     hello = answer(SECRET, offered, "c", 1, 2)
     for change in ({"client": "d"}, {"rank": 0}, {"world_size": 3}, {"nonce": os.urandom(32)}, {"mac": b""}):
         changed = messages.Hello(**({f: getattr(hello, f) for f in hello.__struct_fields__} | change))
-        assert check_answer(SECRET, offered, changed) == "wrong token"
-    assert check_answer(SECRET, challenge(), hello) == "wrong token", "a replayed hello is worth nothing"
-    assert check_answer(b"other", offered, hello) == "wrong token"
+        assert check_answer(SECRET, offered, changed) == "wrong secret"
+    assert check_answer(SECRET, challenge(), hello) == "wrong secret", "a replayed hello is worth nothing"
+    assert check_answer(b"other", offered, hello) == "wrong secret"
 
 
 def test_a_short_nonce_is_refused() -> None:
@@ -117,11 +117,11 @@ def test_a_short_nonce_is_refused() -> None:
 
     offered = challenge()
     mac = auth._mac(SECRET, "client", messages.VERSION, offered.nonce, b"x", "c", 0, 1)
-    assert check_answer(SECRET, offered, messages.Hello(messages.VERSION, b"x", mac, "c")) == "wrong token"
+    assert check_answer(SECRET, offered, messages.Hello(messages.VERSION, b"x", mac, "c")) == "wrong secret"
 
 
 def test_other_versions_are_refused_in_words() -> None:
-    with pytest.raises(ProtocolError, match="speaks protocol 9, this client 1"):
+    with pytest.raises(ProtocolError, match=f"speaks protocol 9, this client {messages.VERSION}"):
         answer(SECRET, messages.Challenge(9, b"n"), "c")
     assert "the client 9" in check_answer(SECRET, challenge(), messages.Hello(9, b"n" * 32, b"m", "c"))
 
@@ -210,7 +210,7 @@ def test_garbage_is_refused_and_logged_once(by: str, pair: Pair) -> None:
 @pytest.mark.parametrize("by", ["tcp", "unix"])
 def test_whoever_speaks_before_the_handshake_is_not_heard(by: str, pair: Pair) -> None:
     with good_client_goes_on(pair):
-        for first in (OPEN, ASK, messages.SlabDrop(1), messages.Ping(), messages.Cancel([1])):
+        for first in (OPEN, REQUEST, messages.SlabDrop(1), messages.Ping(), messages.Cancel([1])):
             channel = Channel(connect(pair.a, by))
             channel.send(first)
             assert closed(channel)
@@ -219,10 +219,10 @@ def test_whoever_speaks_before_the_handshake_is_not_heard(by: str, pair: Pair) -
 @pytest.mark.parametrize("by", ["tcp", "unix"])
 def test_a_client_with_another_secret_is_refused_and_logged_once(by: str, pair: Pair) -> None:
     with good_client_goes_on(pair):
-        before = count(pair.a, "wrong token")
-        with pytest.raises(RefusedByServer, match="wrong token"):
+        before = count(pair.a, "wrong secret")
+        with pytest.raises(RefusedByServer, match="wrong secret"):
             shake_hands(b"other", pair.a, by)
-        wait_until(lambda: count(pair.a, "wrong token") == before + 1, "it is logged")
+        wait_until(lambda: count(pair.a, "wrong secret") == before + 1, "it is logged")
 
 
 def test_a_recorded_hello_is_refused_on_another_connection(pair: Pair) -> None:
@@ -237,7 +237,7 @@ def test_a_recorded_hello_is_refused_on_another_connection(pair: Pair) -> None:
     channel = Channel(connect(pair.a, "tcp"))
     assert isinstance(channel.wait(5)[0].message, messages.Challenge)
     channel.send(recorded[0])
-    assert channel.wait(5)[0].message == messages.Refused("wrong token")
+    assert channel.wait(5)[0].message == messages.Refused("wrong secret")
     assert closed(channel)
 
 
@@ -275,13 +275,13 @@ def test_thousands_of_connections_do_not_stop_the_others(pair: Pair) -> None:
     assert count(pair.a, "too many connections that do not speak") >= 40
 
 
-# What a client with the token may not do either
+# What a client with the secret may not do either
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        ASK,
+        REQUEST,
         messages.Welcome(b"", "", 1),
         messages.Fork(0, 1),
         messages.Dial("tcp://h:1", b"", "c"),
@@ -359,7 +359,7 @@ def impostor() -> Iterator[Callable[[Callable[[Channel], None]], str]]:
 LIES: dict[str, tuple[Callable[[Channel], None], str]] = {
     "accepts without a proof": (
         lambda channel: (channel.send(challenge()), channel.send(messages.Welcome(b"m" * 32, "liar", 2)))[0],
-        "could not prove that it holds the token",
+        "could not prove that it holds the secret",
     ),
     "sends a batch at once": (lambda channel: channel.send(messages.Done(1, 0, 9, [], b"", 0, 0)), "cannot be decod"),
     "sends deep nesting": (lambda channel: channel.send(messages.Open(1, "", {"a": _deep()}, "", "", True)), "decoded"),

@@ -24,7 +24,7 @@ from headrace.feed.client import remote_pool
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel, ConnectionClosed
-from headrace.feed.wire.endpoints import Places
+from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.frames import write_header
 from headrace.feed.wire.handshake import ClientHandshake, bind, challenge
 from headrace.feed.wire.tls import ClientTls, ServerTls, client_tls, server_tls
@@ -136,7 +136,7 @@ def test_a_tls_server_that_was_killed_is_replaced_by_another(pki: Pki, own_serve
         ("other host name", "its certificate is not accepted: .*ismatch, certificate is not valid for '127.0.0.2'"),
         ("no TLS in the client", "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA"),
         ("no TLS in the server", "it does not speak TLS 1.3"),
-        ("other secret", "refuses this client: wrong token"),
+        ("other secret", "refuses this client: wrong secret"),
     ],
 )
 def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hangs(
@@ -164,7 +164,7 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
     ):
         next(iter(loader))
     assert server.tcp in str(error.value)
-    [answer] = inquire(Places(server.tcp, str(secret), ca))
+    [answer] = inquire(Endpoints(server.tcp, str(secret), ca))
     assert answer.status is None
     assert words.partition(":")[0].partition(".*")[0] in answer.reason
     assert "Traceback" not in server.log()
@@ -266,10 +266,10 @@ def test_somebody_in_the_middle_with_a_certificate_of_the_same_ca_is_found_out(
     thief = Pki(tmp_path, pki.ca)
     middle = Middle(tls_server, pki, thief.issue("127.0.0.1"))
     try:
-        [answer] = inquire(Places(middle.address, str(tls_server.secret), pki.ca_file))
+        [answer] = inquire(Endpoints(middle.address, str(tls_server.secret), pki.ca_file))
     finally:
         middle.close()
-    assert answer.reason == "the feed server refuses this client: wrong token"
+    assert answer.reason == "the feed server refuses this client: wrong secret"
     assert b"Hello" in middle.seen, "it did read what passed, and could do nothing with it"
 
 
@@ -306,9 +306,9 @@ def _advance(*channels: Channel) -> bool:
 
 def test_a_channel_over_tls_carries_frames_both_ways_while_both_ends_write(pki: Pki) -> None:
     ours, theirs, for_server, for_client = connected(pki)
-    places = {"client": bytearray(48 << 20), "server": bytearray(48 << 20)}
-    client = Channel(ours, sink=lambda *_: [memoryview(places["client"])], tls=for_client)
-    server = Channel(theirs, sink=lambda *_: [memoryview(places["server"])], tls=for_server)
+    buffers = {"client": bytearray(48 << 20), "server": bytearray(48 << 20)}
+    client = Channel(ours, sink=lambda *_: [memoryview(buffers["client"])], tls=for_client)
+    server = Channel(theirs, sink=lambda *_: [memoryview(buffers["server"])], tls=for_server)
     shake(client, server)
     assert client.binding == server.binding == for_server.digest
     data = {"client": bytes(range(256)) * (48 << 12), "server": bytes(range(255, -1, -1)) * (48 << 12)}
@@ -320,8 +320,8 @@ def test_a_channel_over_tls_carries_frames_both_ways_while_both_ends_write(pki: 
             channel.flush()
             came[name] += [frame.message for frame in channel.receive()]
     assert came == {"client": [messages.Pong()], "server": [messages.Ping()]}
-    assert places["server"] == data["client"]
-    assert places["client"] == data["server"]
+    assert buffers["server"] == data["client"]
+    assert buffers["client"] == data["server"]
     client.close()
     with pytest.raises(ConnectionClosed):
         server.wait(5)
@@ -407,7 +407,7 @@ def test_a_ca_that_cannot_be_read_is_an_error_before_anything_is_dialled(text: s
         ca.write_text(text)
     (tmp_path / "secret").write_text("5e" * 32)
     with pytest.raises(FeedError, match=r"cannot read the CA of the feed servers from .*ca.pem"):
-        Places("tcp://h1:7070", str(tmp_path / "secret"), str(ca))
+        Endpoints("tcp://h1:7070", str(tmp_path / "secret"), str(ca))
 
 
 def test_a_certificate_without_its_key_is_an_error(pki: Pki, tmp_path: Path) -> None:

@@ -45,8 +45,11 @@ DONE = messages.Done(
     2,
     [b"d"],
 )
-PIECES = (messages.Piece(4, 32, 8, 0, 8, list(range(8))), messages.Piece(5, 40, 8, 0, 8, ["l", []], True, b"k", (3,)))
-ASK = messages.Ask(1, 1, 0, 2**63, PIECES, True, 3, b"l", messages.MAKE_AND_SUM, 1, 120.0)
+BATCHES = (
+    messages.BatchRows(4, 32, 8, 0, 8, list(range(8))),
+    messages.BatchRows(5, 40, 8, 0, 8, ["l", []], True, b"k", (3,)),
+)
+REQUEST = messages.SliceRequest(1, 1, 0, 2**63, BATCHES, True, 3, b"l", messages.MAKE_AND_SUM, 1, 120.0)
 PONG = messages.encode(messages.Pong())
 
 
@@ -119,10 +122,10 @@ def test_every_message_survives_the_wire(talking: tuple[Channel, Channel]) -> No
         messages.Refused("no"), messages.Dial("tcp://h:1", b"s", "c"), messages.Down("gone", True),
         messages.Open(1, "m:f", {"a": [1, None, {"b": b"x"}]}, "", "", True, "train", "p"),
         messages.Opened(1, 10, True, {"torch": "2"}), messages.OpenFailed(1, ERROR), messages.SlabOffer(1, 10),
-        messages.SlabDrop(1), ASK, DONE,
+        messages.SlabDrop(1), REQUEST, DONE,
         messages.Unstackable(1), messages.Failed(1, ERROR), messages.Lost(1, "r"), messages.Cancel([1, 2]),
         messages.Cancelled(1), messages.Ping(), messages.Pong(), messages.Fork(0, 2), messages.Forked(0, 99),
-        messages.Exited(99, -9), messages.StatusAsk(), messages.Status(
+        messages.Exited(99, -9), messages.StatusRequest(), messages.Status(
             "h", "1", 2.0, [messages.ExecutorStatus(0, 99, True, 3, 1)], [messages.ClientStatus("c", 0, 1, False)],
             4, 5, 6, 7, 8, 9.0, 1.5, 2.5, {"numpy": "2"},
         ),
@@ -500,7 +503,7 @@ def test_thousands_of_random_and_mutated_frames_raise_nothing_but_the_two_errors
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
-    bodies = [messages.encode(message) for message in (ASK, DONE, messages.Hello(1, b"n" * 32, b"m" * 32, "c"))]
+    bodies = [messages.encode(message) for message in (REQUEST, DONE, messages.Hello(1, b"n" * 32, b"m" * 32, "c"))]
     before = open_descriptors()
     for _ in range(3000):
         body = bytearray(chance.choice(bodies))

@@ -32,10 +32,11 @@ from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake
 from headrace.feed.worker.server_log import BURST
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
-PIECE = messages.Piece(3, 24, 8, 0, 8, list(range(8)))
-ASK = messages.Ask(1, 1, 0, 5, (PIECE, PIECE), False, 3, b"l")
+ROWS = messages.BatchRows(3, 24, 8, 0, 8, list(range(8)))
+REQUEST = messages.SliceRequest(1, 1, 0, 5, (ROWS, ROWS), False, 3, b"l")
 SAMPLES: list[messages.Message] = [
-    ASK, messages.Done(1, 3, 100, [["t", "float32", [1], 0]], b"layout", 0.5, 0.25, False), messages.Failed(1, ERROR),
+    REQUEST, messages.Done(1, 3, 100, [["t", "float32", [1], 0]], b"layout", 0.5, 0.25, False),
+    messages.Failed(1, ERROR),
     messages.Hello(messages.VERSION, b"n" * 32, b"m" * 32, "c", 1, 2), messages.Challenge(messages.VERSION, b"n" * 32),
     messages.Open(1, "m:f", {"a": [1, None, {"b": b"x"}]}, "", "", True, "train", "p"), messages.Cancel([1, 2]),
     messages.Opened(1, 10, True, {"torch": "2"}), messages.SlabOffer(1, 65536), messages.SlabDrop(1), messages.Ping(),
@@ -114,19 +115,21 @@ class Fuzz:
         numbers = [chance.choice([0, 1, 2, 7, 2**31, 2**62, -1, -(2**40)]) for _ in range(8)]
         keys = [[], list(range(8)), ["l", [["v", 1]]], [["t", "float32", [2**40], 2**50]], [None, "x", [[[]]]]]
         pieces = tuple(
-            messages.Piece(
+            messages.BatchRows(
                 *(chance.choice(numbers) for _ in range(5)), chance.choice(keys), chance.random() < 0.5, b"x"
             )
             for _ in range(chance.randrange(4))
         )
-        ask = messages.Ask(*numbers[:4], pieces, chance.random() < 0.5, numbers[1], b"x", numbers[2], numbers[3])
+        request = messages.SliceRequest(
+            *numbers[:4], pieces, chance.random() < 0.5, numbers[1], b"x", numbers[2], numbers[3]
+        )
         opening = messages.Open(numbers[0], "proof_pipelines:samples", {"n": -5}, "os:system", "x:y", True)
         others = [
             opening, messages.Open(1, "no:such", {"a": [[[]]]}, "", "", True), messages.Cancel(numbers),
             messages.SlabDrop(numbers[0]), messages.SlabOffer(numbers[0], numbers[1]), messages.Ping(),
             messages.Done(numbers[0], numbers[1], numbers[2], ["x"], b"l", 0.0, 0.0), chance.choice(SAMPLES),
         ]  # fmt: skip
-        return chance.choice([ask, ask, *others])
+        return chance.choice([request, request, *others])
 
     def bent(self, message: messages.Message) -> Any:
         """Returns a message as a real client sends it, with some of its values, at any depth, replaced."""
@@ -250,7 +253,7 @@ def garbage(host: Server, fuzz: Fuzz) -> None:
         push(raw, fuzz.stream())
 
 
-def wrong_token(host: Server, fuzz: Fuzz) -> None:
+def wrong_secret(host: Server, fuzz: Fuzz) -> None:
     channel, handshake = Channel(connect(host, fuzz)), ClientHandshake(fuzz.chance.randbytes(32), "stranger")
     try:
         while True:
@@ -272,7 +275,7 @@ def oversize(host: Server, fuzz: Fuzz) -> None:
 
 
 def after_the_handshake(host: Server, fuzz: Fuzz) -> None:
-    """Holds the token, and sends what decodes but makes no sense, then what does not decode."""
+    """Holds the secret, and sends what decodes but makes no sense, then what does not decode."""
     raw, handshake = connect(host, fuzz), ClientHandshake(bytes.fromhex("5e" * 32), "insane")
     unix = raw.family == socket.AF_UNIX
     channel, slab = Channel(raw), Slab.create(1)
@@ -300,7 +303,7 @@ class Recorded:
     """What a real client says to a feed server: its Open and its Asks."""
 
     opening: messages.Open
-    asks: list[messages.Ask]
+    asks: list[messages.SliceRequest]
 
     @classmethod
     def record(cls, host: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,11 +322,11 @@ class Recorded:
                 with DataLoader(data, batch_size=8, **where) as loader:
                     assert len(list(loader)) == 8
         cls.opening = next(message for message in said if isinstance(message, messages.Open))
-        cls.asks = [message for message in said if isinstance(message, messages.Ask)]
+        cls.asks = [message for message in said if isinstance(message, messages.SliceRequest)]
 
 
 def asking_nonsense(host: Server, fuzz: Fuzz) -> None:
-    """Holds the token, opens the pipeline as a real client does, and asks for what cannot be made, and for what can."""
+    """Holds the secret, opens the pipeline as a real client does, asks for what cannot be made, and for what can."""
     channel = Channel(connect(host, fuzz), sink=lambda _, length: [memoryview(bytearray(length))])
     handshake = ClientHandshake(bytes.fromhex("5e" * 32), "insane")
     answers, asks = 0, fuzz.chance.randrange(1, 5)
@@ -350,7 +353,7 @@ def asking_nonsense(host: Server, fuzz: Fuzz) -> None:
 STRANGERS = [
     garbage,
     garbage,
-    wrong_token,
+    wrong_secret,
     wrong_version,
     oversize,
     after_the_handshake,
@@ -403,7 +406,7 @@ def test_a_feed_server_refuses_every_stranger_and_serves_its_client_meanwhile(
         assert counters["workers_lost"] == 0
         log = host.log()
         for words in (
-            "wrong token",
+            "wrong secret",
             "no handshake in time",
             "cannot be decoded",
             "an unexpected",

@@ -56,22 +56,22 @@ MUTANTS = [
     Mutant(
         "retry",
         "feed/client/scheduler.py",
-        "        for request, part in owed.items():\n            part.requests.pop(request, None)\n",
+        "        for request, slice_ in owed.items():\n            slice_.requests.pop(request, None)\n",
         "",
         "test_proof_essentials.py::test_what_killed_workers_owed_is_made_by_others",
     ),
     Mutant(
         "de-duplication",
         "feed/client/scheduler.py",
-        "part = source.outstanding.pop(request, None) if source is not None else None",
-        "part = source.outstanding.pop(next(iter(source.outstanding), 0), None) if source is not None else None",
+        "slice_ = worker.outstanding.pop(request, None) if worker is not None else None",
+        "slice_ = worker.outstanding.pop(next(iter(worker.outstanding), 0), None) if worker is not None else None",
         "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
     ),
     Mutant(
         "dropping what nobody waits for",
         "feed/client/scheduler.py",
-        "        return part if wanted else None\n",
-        "        return part\n",
+        "        return slice_ if wanted else None\n",
+        "        return slice_\n",
         SIMULATION,
     ),
 ]
@@ -87,7 +87,7 @@ if SOAK:
         Mutant(
             "leaving slabs that a lost host may write to",
             "feed/client/exchange.py",
-            "                shelf.taint(request)\n",
+            "                ledger.taint(request)\n",
             "                pass\n",
             SIMULATION,
         ),

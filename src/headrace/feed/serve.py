@@ -32,7 +32,7 @@ from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.endpoints import read_secret, split_address
 from headrace.feed.wire.messages import Status
 from headrace.feed.wire.tls import ServerTls, server_tls
-from headrace.feed.worker.executor_pool import Crew
+from headrace.feed.worker.executor_pool import ExecutorPool
 from headrace.feed.worker.feed_server import FeedServer
 
 MEMORY = 1 << 30
@@ -101,7 +101,7 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
 
     Raises:
         FeedError: it cannot start: the secret, the certificate, the port, the metrics.
-        CrewLost: the executors die faster than they may be replaced.
+        ExecutorsLost: the executors die faster than they may be replaced.
     """
 
     def stop(_signal: int, _frame: object) -> None:
@@ -117,9 +117,9 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
             listeners.append(stack.enter_context(listen_unix(options.unix)))
         ip, port = listeners[0].getsockname()[:2]
         watch = _metrics(options.metrics, stack) if options.metrics else None
-        crew = stack.enter_context(closing(Crew(options.executors, options.code, options.nice)))
+        pool = stack.enter_context(closing(ExecutorPool(options.executors, options.code, options.nice)))
         server = FeedServer(
-            listeners, secret, crew, options.host, options.status_fd, options.memory, watch, tls, MetricFile()
+            listeners, secret, pool, options.host, options.status_fd, options.memory, watch, tls, MetricFile()
         )
         try:
             server.run(ready=None if ready is None else lambda: ready(ip, port))

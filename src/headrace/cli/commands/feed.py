@@ -15,7 +15,7 @@ from headrace.cli.options import output_option
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from headrace.feed.wire.endpoints import Places
+    from headrace.feed.wire.endpoints import Endpoints
 
 FEED_VARIABLE = "HEADRACE_FEED"
 SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
@@ -203,11 +203,11 @@ def status(
     from headrace.cli.options import echo_json
     from headrace.feed.client.server_status import inquire
 
-    answers = inquire(_places(addresses, secret_file, tls_ca), timeout)
+    answers = inquire(_endpoints(addresses, secret_file, tls_ca), timeout)
     if output == "json":
         echo_json(
             [
-                {"address": each.place.address, "error": each.reason or None, "status": _plain(each.status)}
+                {"address": each.endpoint.address, "error": each.reason or None, "status": _plain(each.status)}
                 for each in answers
             ]
         )
@@ -218,9 +218,9 @@ def status(
     return int(any(each.status is None for each in answers))
 
 
-def _places(addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | None) -> Places:
+def _endpoints(addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | None) -> Endpoints:
     from headrace.errors import FeedError
-    from headrace.feed.wire.endpoints import Places
+    from headrace.feed.wire.endpoints import Endpoints
 
     source = ",".join(addresses) or os.environ.get(FEED_VARIABLE, "")
     if source in ("", "local"):
@@ -228,7 +228,7 @@ def _places(addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | 
     if addresses and not source.startswith(("tcp://", "unix:")):
         source = f"tcp://{source}"
     try:
-        return Places(source, str(secret_file) if secret_file is not None else None, tls_ca)
+        return Endpoints(source, str(secret_file) if secret_file is not None else None, tls_ca)
     except FeedError as error:
         raise UsageError(error.message, error.hint) from error
 

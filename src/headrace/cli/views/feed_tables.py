@@ -25,7 +25,7 @@ def show_status(answers: Sequence[Answer]) -> None:
         servers = columns(("host", "address", "version", *counts), right=counts)
         for answer in answers:
             if answer.status is not None:
-                servers.add(*_server(answer.place.address, answer.status))
+                servers.add(*_server(answer.endpoint.address, answer.status))
         slices = ("executor", "pid", "busy", "slices", "restarts")
         executors = columns(("host", *slices), right=slices)
         clients = columns(("host", "client", "rank", "of"), right=("rank", "of"))
@@ -44,7 +44,7 @@ def show_status(answers: Sequence[Answer]) -> None:
             out.print(f"numerics of {told[0].host} and {other.host} differ: {difference}")
     for answer in answers:
         if answer.status is None:
-            out.print(f"{answer.place.name}: {answer.reason}", style="red", markup=False)
+            out.print(f"{answer.endpoint.name}: {answer.reason}", style="red", markup=False)
 
 
 def _server(address: str, status: Status) -> list[str]:

@@ -1,4 +1,4 @@
-"""The shelf of a session: which slab belongs to what, and when it may be used again.
+"""The slabs of a session: which slab belongs to what, and when it may be used again.
 
 A slab may be written to by whoever was asked to, until the answer has come. So a slab that is given up while answers
 are outstanding is retired, and goes back to the pool with the last of them. A slab that a lost worker may still be
@@ -11,7 +11,7 @@ from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.slab import Pinning, Slab, SlabPool
 
 
-class Shelf:
+class SlabLedger:
     """See the module.
 
     Args:

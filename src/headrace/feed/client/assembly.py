@@ -1,7 +1,7 @@
 """Batches as they come together: the slabs that they lie in, what has arrived of them, and how they are handed over.
 
 A bundle gets its slab when it is first asked for, as soon as its size can be known; until then the worker makes a slab
-and passes it on. Every part lands in the slab of its bundle, or, when it was asked for twice, in a spare one. When the
+and passes it on. Every slice lands in the slab of its bundle, or, when it was asked for twice, in a spare one. When the
 user holds more than half of the memory, further batches are copied to ordinary memory, so that the loader goes on.
 """
 
@@ -15,8 +15,8 @@ from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Pinning, Slab
-from headrace.feed.batch.slab_ledger import Shelf
-from headrace.feed.client.work_units import Bundle, Part
+from headrace.feed.batch.slab_ledger import SlabLedger
+from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
 
@@ -51,7 +51,7 @@ class Assembly:
     """
 
     def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
-        self.shelf = Shelf(memory, pinning)
+        self.ledger = SlabLedger(memory, pinning)
         self._memory = memory
         self._results: dict[Bundle, _Result] = {}
         self._prepared: set[Bundle] = set()  # those that have slabs
@@ -61,7 +61,7 @@ class Assembly:
 
     @property
     def stackable(self) -> bool:
-        """Whether the layout is known, so that parts of a batch can be asked for."""
+        """Whether the layout is known, so that slices of a batch can be asked for."""
         return self._layout is not None
 
     @property
@@ -73,75 +73,75 @@ class Assembly:
         """Returns the bytes that a batch is expected to have; 0 when it is not known yet."""
         return self._layout.size(rows) if self._layout is not None else self._batch_bytes
 
-    def layout_of(self, part: Part) -> bytes:
-        """Returns the encoded layout that a part is asked for with, empty when it is not made row by row."""
-        return b"" if part.whole else self._encoded
+    def layout_of(self, slice_: Slice) -> bytes:
+        """Returns the encoded layout that a slice is asked for with, empty when it is not made row by row."""
+        return b"" if slice_.whole else self._encoded
 
-    def prepare(self, part: Part, *, head: bool) -> bool:
-        """Gives the bundle of a part its slab, if its size is known. Returns False when the memory does not allow it.
+    def prepare(self, slice_: Slice, *, head: bool) -> bool:
+        """Gives the bundle of a slice its slab, if its size is known. Returns False when the memory does not allow it.
 
         Args:
-            part: what is about to be asked for.
+            slice_: what is about to be asked for.
             head: whether its bundle is the next in line, which always gets a slab.
         """
-        bundle = part.bundle
+        bundle = slice_.bundle
         if bundle.slab:
             return True
-        size = self._size(part)
-        slab = self.shelf.acquire(size, force=head) if size else 0
+        size = self._size(slice_)
+        slab = self.ledger.acquire(size, force=head) if size else 0
         if slab is None:
             return False
         bundle.slab = slab
         self._prepared.add(bundle)
         return True
 
-    def prepare_spare(self, part: Part) -> int:
-        """Returns a slab for a part of the next bundle in line that is asked for twice; 0 when its size is not known.
+    def prepare_spare(self, slice_: Slice) -> int:
+        """Returns a slab for a slice of the next bundle in line that is asked for twice; 0 when its size is not known.
 
         It may pass the limit, by one bundle: a late one is what everybody waits for.
         """
-        if part.bundle.spare:
+        if slice_.bundle.spare:
             return 0
-        size = self._size(part)
-        slab = self.shelf.acquire(size, force=True) if size else None
+        size = self._size(slice_)
+        slab = self.ledger.acquire(size, force=True) if size else None
         if slab is None:
             return 0
-        part.bundle.spare.append(slab)
+        slice_.bundle.spare.append(slab)
         return slab
 
-    def _size(self, part: Part) -> int:
-        plans = part.bundle.plans
-        if self._layout is not None and not part.whole:
+    def _size(self, slice_: Slice) -> int:
+        plans = slice_.bundle.plans
+        if self._layout is not None and not slice_.whole:
             return max(1, sum(self._layout.size(plan.rows) for plan in plans))
         return pytree.align(self._batch_bytes) * len(plans)
 
-    def arrived(self, part: Part, slab: int, done: messages.Done, frame: Frame) -> None:
+    def arrived(self, slice_: Slice, slab: int, done: messages.Done, frame: Frame) -> None:
         """Takes a worker's answer.
 
         Args:
-            part: what was asked for.
+            slice_: what was asked for.
             slab: the slab that it was asked to be written to.
             done, frame: the answer.
 
         Raises:
             ProtocolError: it is not sound.
         """
-        bundle = part.bundle
+        bundle = slice_.bundle
         if done.fresh:
-            slab = self.shelf.adopt(Slab(frame.take_descriptor(), done.size))
+            slab = self.ledger.adopt(Slab(frame.take_descriptor(), done.size))
         elif not slab:
-            slab = self.shelf.acquire(1, force=True) or 0  # batches without a single byte
+            slab = self.ledger.acquire(1, force=True) or 0  # batches without a single byte
         if slab != bundle.slab and slab not in bundle.spare:
             if bundle.slab:
                 bundle.spare.append(slab)
             else:
                 bundle.slab = slab
-        part.slab = slab
+        slice_.slab = slab
         self._prepared.add(bundle)
         if done.layout:
             self._stacked(bundle, done)
         else:
-            self._whole(bundle, done, self.shelf[slab].size)
+            self._whole(bundle, done, self.ledger[slab].size)
 
     def learn(self, encoded: bytes) -> None:
         """Takes the layout of a row, before any batch has come."""
@@ -172,7 +172,7 @@ class Assembly:
         self._prepared.discard(bundle)
         for slab in (bundle.slab, *bundle.spare):
             if slab:
-                self.shelf.discard(slab)
+                self.ledger.discard(slab)
         bundle.slab = 0
         bundle.spare.clear()
 
@@ -194,14 +194,14 @@ class Assembly:
         self._prepared.discard(bundle)
         slab = self._merged(bundle)
         copy = (
-            self.shelf.leased_bytes + self.shelf[slab].size > self._memory * _HELD_SHARE
-            or self.shelf.leased_slabs >= _HELD_SLABS
+            self.ledger.leased_bytes + self.ledger[slab].size > self._memory * _HELD_SHARE
+            or self.ledger.leased_slabs >= _HELD_SLABS
         )
         if copy:
-            block = self.shelf[slab].view(result.size).copy()
-            self.shelf.discard(slab)
+            block = self.ledger[slab].view(result.size).copy()
+            self.ledger.discard(slab)
         else:
-            block = self.shelf.lease(slab, result.size)
+            block = self.ledger.lease(slab, result.size)
         return self._batches(bundle, result.nodes, block, copied=copy)
 
     def _batches(
@@ -218,20 +218,20 @@ class Assembly:
             yield Delivery(data, pytree.bytes_of(data), copied)
 
     def _merged(self, bundle: Bundle) -> int:
-        """Brings the parts of a bundle together in one slab, and gives the others back. Returns the slab."""
-        slabs = [part.slab for part in bundle.parts]
+        """Brings the slices of a bundle together in one slab, and gives the others back. Returns the slab."""
+        slabs = [slice_.slab for slice_ in bundle.slices]
         final = next((slab for slab in slabs if slab in bundle.spare), bundle.slab)
-        block = self.shelf[final].view()
-        for part in bundle.parts:
-            if part.slab != final:
+        block = self.ledger[final].view()
+        for slice_ in bundle.slices:
+            if slice_.slab != final:
                 if self._layout is None:
                     raise ProtocolError("a batch that was made whole came in several slabs")
-                source = self.shelf[part.slab].view()
-                for offset, length in self._layout.regions(bundle.plan.rows, part.first, part.last):
+                source = self.ledger[slice_.slab].view()
+                for offset, length in self._layout.regions(bundle.plan.rows, slice_.first, slice_.last):
                     block[offset : offset + length] = source[offset : offset + length]
         for slab in (bundle.slab, *bundle.spare):
-            if slab and slab != final:  # 0: the part was asked for the first time when its size was not known
-                self.shelf.discard(slab)
+            if slab and slab != final:  # 0: the slice was asked for the first time when its size was not known
+                self.ledger.discard(slab)
         bundle.slab = 0
         bundle.spare.clear()
         return final

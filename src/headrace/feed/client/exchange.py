@@ -1,6 +1,6 @@
 """What a session exchanges with its workers: asks what `schedule` says, takes what they answer.
 
-The clock is given, and the network is behind `Supply.exchange`, so that a simulator can drive this very code.
+The clock is given, and the network is behind `WorkerPool.exchange`, so that a simulator can drive this very code.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import msgspec
 
 from headrace.errors import PipelineError, ProtocolError, WorkerError
 from headrace.feed.client.assembly import Assembly
-from headrace.feed.client.layout_probe import Prober
+from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
 from headrace.feed.client.numerics import Admission, Numerics
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.requests import pieces_of
+from headrace.feed.client.requests import batch_rows
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.shard_placement import Sharding, detached
+from headrace.feed.client.shard_placement import ShardPlacement, detached
 from headrace.feed.client.verifier import Check, Verifier
-from headrace.feed.client.work_units import Bundle, Part
-from headrace.feed.client.worker_pool import Supply, Worker
+from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
@@ -31,7 +31,7 @@ class Exchange:
     """See the module.
 
     Args:
-        supply: makes and keeps the workers.
+        worker_pool: makes and keeps the workers.
         opening: the pipeline, as it is opened on every worker.
         assembly: where batches come together.
         policy: see `Policy`.
@@ -42,7 +42,7 @@ class Exchange:
 
     def __init__(
         self,
-        supply: Supply,
+        worker_pool: WorkerPool,
         opening: messages.Open,
         assembly: Assembly,
         policy: Policy,
@@ -53,7 +53,7 @@ class Exchange:
         self.schedule = Schedule(hedge=policy.hedge)
         self.length: int | None = None
         self.opened: Callable[[], None] = lambda: None
-        self._supply = supply
+        self._worker_pool = worker_pool
         self._opening = opening
         self._assembly = assembly
         self._policy = policy
@@ -62,9 +62,9 @@ class Exchange:
         self._now = now
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
-        self._sharding = Sharding(supply, self.schedule, opening, lambda text: warn(text, UserWarning))
-        self._prober = Prober(self._sharding, self.schedule, assembly, supply, policy.slice_timeout)
-        self._checked: dict[int, tuple[messages.Ask, int]] = {}  # requests whose answers are to be checked
+        self._placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
+        self._layout_probe = LayoutProbe(self._placement, self.schedule, assembly, worker_pool, policy.slice_timeout)
+        self._checked: dict[int, tuple[messages.SliceRequest, int]] = {}  # requests whose answers are to be checked
         self._slabs: dict[int, int] = {}  # request -> slab that it is written to
 
     def step(self, pause: float) -> None:
@@ -74,10 +74,10 @@ class Exchange:
         self._settle_numerics(now)
         self._settle_shards(now)
         self._ask(now)
-        for arrival in self._supply.exchange(min(pause, self._supply.patience)):
+        for arrival in self._worker_pool.exchange(min(pause, self._worker_pool.patience)):
             try:
                 for frame in arrival.frames:
-                    self._take(self._supply.worker_of(arrival.link, frame.route), frame)
+                    self._take(self._worker_pool.worker_of(arrival.link, frame.route), frame)
             except ProtocolError as error:
                 self._link_lost(arrival.link, str(error))
             else:
@@ -87,111 +87,113 @@ class Exchange:
                 for frame in arrival.frames:
                     frame.discard()
         now = self._now()
-        for link, why in self._supply.silent(now):
+        for link, why in self._worker_pool.silent(now):
             self._link_lost(link, why)
         limit = self._policy.slice_timeout
-        self._stats.slices_timed_out += self._supply.end_stuck(self.schedule.stuck(now, limit), now, limit)
+        self._stats.slices_timed_out += self._worker_pool.end_stuck(self.schedule.stuck(now, limit), now, limit)
         self._ask(now)
 
     def greet(self, now: float) -> None:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
-        for worker in self._supply.maintain(now):
+        for worker in self._worker_pool.maintain(now):
             worker.link.post(self._opening, worker.route)
 
     def cancel(self, stale: Sequence[int]) -> None:
         """Tells the workers that answers are not wanted any more."""
         self._verifier.clear()
-        for worker in self._supply.workers():
-            source = self.schedule.sources.get(worker.number)
-            owed = [request for request in stale if source is not None and request in source.outstanding]
+        for worker in self._worker_pool.workers():
+            load = self.schedule.workers.get(worker.number)
+            owed = [request for request in stale if load is not None and request in load.outstanding]
             if owed:
                 worker.link.post(messages.Cancel(owed), worker.route)
 
     def _link_lost(self, link: Link, why: str) -> None:
-        for worker in self._supply.link_lost(link, why, self._now()):
+        for worker in self._worker_pool.link_lost(link, why, self._now()):
             self._lost(worker, may_still_write=worker.kind == "server")
 
     # Asking
 
     def _ask(self, now: float) -> None:
-        self._sharding.judge(now)
-        for asked, ask in self._prober.asks(now):
-            self._supply.ask(asked, ask)
-        while (chosen := self.schedule.next_part()) is not None and self._ask_one(*chosen, now):
+        self._placement.judge(now)
+        for asked, request in self._layout_probe.next_request(now):
+            self._worker_pool.request(asked, request)
+        while (chosen := self.schedule.next_slice()) is not None and self._ask_one(*chosen, now):
             pass
-        self._supply.held(short=chosen is not None)
-        late = self.schedule.late_part(now)
+        self._worker_pool.held(short=chosen is not None)
+        late = self.schedule.late_slice(now)
         if late is not None:
             self._ask_one(*late, now)
-        kinds, same = self._numerics.kinds, self._sharding.places
-        sources = self.schedule.sources
-        while (check := self._verifier.next(sources, kinds, self.schedule.requests, same=same)) is not None:
+        kinds, same = self._numerics.kinds, self._placement.active
+        workers = self.schedule.workers
+        while (check := self._verifier.next(workers, kinds, self.schedule.requests, same=same)) is not None:
             number, wanted = check
-            worker = self._supply.worker(number)
+            worker = self._worker_pool.worker(number)
             if worker is not None:
                 self._ask_check(worker, wanted, now)
 
-    def _ask_one(self, number: int, part: Part, now: float) -> bool:
-        """Asks a source for a part. Returns False when there is no memory for it."""
-        worker, bundle = self._supply.worker(number), part.bundle
+    def _ask_one(self, number: int, slice_: Slice, now: float) -> bool:
+        """Asks a worker for a slice. Returns False when there is no memory for it."""
+        worker, bundle = self._worker_pool.worker(number), slice_.bundle
         if worker is None:
             return False
-        again = bool(part.requests)
+        again = bool(slice_.requests)
         if again:
-            slab = self._assembly.prepare_spare(part)
+            slab = self._assembly.prepare_spare(slice_)
             if not slab:
                 return False
-        elif not self._assembly.prepare(part, head=self.schedule.head is bundle):
+        elif not self._assembly.prepare(slice_, head=self.schedule.head is bundle):
             return False
         else:
             slab = bundle.slab
         if slab:
             self._offer(worker, slab)
-        request = self.schedule.asked(worker.number, part, now)
+        number = self.schedule.asked(worker.number, slice_, now)
         check = messages.MAKE
         if not again and not bundle.left_out and self._may_check(worker):
             plan = bundle.plan
-            check = messages.MAKE_AND_SUM if self._verifier.wants(plan.epoch, plan.step, part.first) else messages.MAKE
-        ask = messages.Ask(
-            request, self._opening.pipeline, bundle.plan.epoch, bundle.plan.seed,
-            pieces_of(part, self._sharding.translation, worker.number), part.whole, slab,
-            self._assembly.layout_of(part), check, deadline=self._policy.slice_timeout,
+            if self._verifier.wants(plan.epoch, plan.step, slice_.first):
+                check = messages.MAKE_AND_SUM
+        request = messages.SliceRequest(
+            number, self._opening.pipeline, bundle.plan.epoch, bundle.plan.seed,
+            batch_rows(slice_, self._placement.translation, worker.number), slice_.whole, slab,
+            self._assembly.layout_of(slice_), check, deadline=self._policy.slice_timeout,
         )  # fmt: skip
         if check:
-            self._checked[request] = (ask, worker.number)
-        self._slabs[request] = slab
+            self._checked[number] = (request, worker.number)
+        self._slabs[number] = slab
         if slab:
-            self._assembly.shelf.lend(slab, request)
+            self._assembly.ledger.lend(slab, number)
         self._stats.slices += 1
         self._stats.hedges += again
-        self._supply.ask(worker, ask)
+        self._worker_pool.request(worker, request)
         return True
 
     def _may_check(self, worker: Worker) -> bool:
-        executors = worker.executors if self._sharding.places else self._supply.executors
+        executors = worker.executors if self._placement.active else self._worker_pool.executors
         return self._policy.verify > 0 and executors > 1
 
     def _ask_check(self, worker: Worker, check: Check, now: float) -> None:
-        rows = sum(len(piece.keys) for piece in check.ask.pieces)
-        plan = BatchPlan(check.ask.epoch, check.ask.pieces[0].step, 0, [], 0)
-        request = self.schedule.asked(worker.number, detached(plan, rows, whole=check.ask.whole), now)
-        avoid = check.done.executor if worker.number == check.source else -1
-        ask = messages.Ask(
-            request, self._opening.pipeline, check.ask.epoch, check.ask.seed, check.ask.pieces, check.ask.whole, 0,
-            b"" if check.ask.whole else check.done.layout, messages.SUM, avoid, self._policy.slice_timeout,
+        made = check.request
+        rows = sum(len(batch.keys) for batch in made.batches)
+        plan = BatchPlan(made.epoch, made.batches[0].step, 0, [], 0)
+        number = self.schedule.asked(worker.number, detached(plan, rows, whole=made.whole), now)
+        avoid = check.done.executor if worker.number == check.load else -1
+        request = messages.SliceRequest(
+            number, self._opening.pipeline, made.epoch, made.seed, made.batches, made.whole, 0,
+            b"" if made.whole else check.done.layout, messages.SUM, avoid, self._policy.slice_timeout,
         )  # fmt: skip
-        self._verifier.asked(request, Check(ask, check.done, check.source, check.at, check.kind))
-        self._supply.ask(worker, ask)
+        self._verifier.asked(number, Check(request, check.done, check.load, check.at, check.kind))
+        self._worker_pool.request(worker, request)
 
     def _offer(self, worker: Worker, number: int) -> None:
-        for dropped in self._assembly.shelf.take_dropped():
-            for link in self._supply.links():
+        for dropped in self._assembly.ledger.take_dropped():
+            for link in self._worker_pool.links():
                 if dropped in link.slabs:
                     link.slabs.discard(dropped)
                     link.post(messages.SlabDrop(dropped))
         if number not in worker.link.slabs:
             worker.link.slabs.add(number)
-            slab = self._assembly.shelf[number]
+            slab = self._assembly.ledger[number]
             worker.link.post(messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
 
     # Answers
@@ -205,55 +207,55 @@ class Exchange:
         elif isinstance(message, messages.OpenFailed):
             raise_remote(message.error, f"{worker.name} cannot open the pipeline", PipelineError)
         elif isinstance(message, messages.Down):
-            self._supply.down(worker, message.reason, refused=message.refused)
+            self._worker_pool.down(worker, message.reason, refused=message.refused)
             self._lost(worker, may_still_write=False)
         elif isinstance(message, (messages.Welcome, messages.Challenge, messages.Refused)):
-            self._supply.handshake(worker, message)
+            self._worker_pool.handshake(worker, message)
         elif not isinstance(message, messages.Pong):
             self._answer(worker, message, frame)
 
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
-        if worker.number in self.schedule.sources:
+        if worker.number in self.schedule.workers:
             return  # the answer to a comparison of the shards
-        if not self._sharding.opened(worker, message, self._now()):
+        if not self._placement.opened(worker, message, self._now()):
             return
-        self.length = self._sharding.length
+        self.length = self._placement.length
         self._judged(worker, self._numerics.opened(worker.number, worker.name, message.numerics, self._now()))
 
-    def _judged(self, worker: Worker, verdict: Admission) -> None:
-        if verdict.warning:
-            self._warn(verdict.warning, UserWarning)
-        if verdict.refused:
-            self._supply.refuse(worker, verdict.warning)
-        elif verdict.reopen:
-            pinned = msgspec.structs.replace(self._opening, capability=verdict.reopen)
+    def _judged(self, worker: Worker, admission: Admission) -> None:
+        if admission.warning:
+            self._warn(admission.warning, UserWarning)
+        if admission.refused:
+            self._worker_pool.refuse(worker, admission.warning)
+        elif admission.reopen:
+            pinned = msgspec.structs.replace(self._opening, capability=admission.reopen)
             worker.link.post(pinned, worker.route)
-        elif verdict.ready:
+        elif admission.ready:
             self._serve(worker)
 
     def _settle_numerics(self, now: float) -> None:
-        for number, verdict in self._numerics.settle(now, self._supply.expected()):
-            worker = self._supply.worker(number)
+        for number, admission in self._numerics.settle(now, self._worker_pool.expected()):
+            worker = self._worker_pool.worker(number)
             if worker is not None:
-                self._judged(worker, verdict)
+                self._judged(worker, admission)
 
     def _settle_shards(self, now: float) -> None:
-        if self._sharding.settle(now):
-            self.length = self._sharding.length
-            for worker in self._supply.workers():
+        if self._placement.settle(now):
+            self.length = self._placement.length
+            for worker in self._worker_pool.workers():
                 if worker.ready:
                     self._serve(worker)
 
     def _serve(self, worker: Worker) -> None:
         worker.ready = True
-        if self._sharding.gathering:
+        if self._placement.gathering:
             return  # until the others have told what they hold
-        comparison = self._sharding.comparison()
+        comparison = self._placement.comparison()
         if comparison is not None:
             worker.link.post(comparison, worker.route)
         shared = worker.kind == "server"
-        self.schedule.add_source(worker.number, worker.name, worker.executors, self._now(), shared=shared)
-        self._sharding.changed()
+        self.schedule.add_worker(worker.number, worker.name, worker.executors, self._now(), shared=shared)
+        self._placement.changed()
         self.opened()
 
     def _answer(self, worker: Worker, message: messages.Message, frame: Frame) -> None:
@@ -261,34 +263,34 @@ class Exchange:
         if self._verifier.running(request):
             self._check_answered(worker, request, message)
             return
-        if self._prober.running(request):
-            self._prober.answered(worker, message, self._now())
+        if self._layout_probe.running(request):
+            self._layout_probe.answered(worker, message, self._now())
             return
         checked = self._checked.pop(request, None)
         slab = self._slabs.pop(request, 0)
-        part = self.schedule.answered(worker.number, request, self._now())
-        self._assembly.shelf.settle(request)
-        if part is None:
+        slice_ = self.schedule.answered(worker.number, request, self._now())
+        self._assembly.ledger.settle(request)
+        if slice_ is None:
             self._stats.duplicates_dropped += isinstance(message, messages.Done)
         elif isinstance(message, messages.Done):
-            self._done(worker, part, slab, message, frame)
+            self._done(worker, slice_, slab, message, frame)
             if checked is not None and not message.failures:
-                ask, source = checked
-                kind = self._numerics.kinds.get(source, "")
-                self._verifier.made(Check(ask, message, source, self.schedule.requests, kind))
+                request, load = checked
+                kind = self._numerics.kinds.get(load, "")
+                self._verifier.made(Check(request, message, load, self.schedule.requests, kind))
         elif isinstance(message, messages.Unstackable):
             if checked is not None:
                 self._verifier.unwanted()
-            self._restart(part.bundle)
-            self.schedule.make_whole(part.bundle)
+            self._restart(slice_.bundle)
+            self.schedule.make_whole(slice_.bundle)
         elif isinstance(message, messages.Failed):
             error = remade(message.error, f"raised on {worker.name}")
-            part.bundle.failures = dict.fromkeys(range(len(part.bundle.plans)), error)
+            slice_.bundle.failures = dict.fromkeys(range(len(slice_.bundle.plans)), error)
         elif isinstance(message, messages.Lost):
-            self._supply.note_lost(worker, message.reason)
+            self._worker_pool.note_lost(worker, message.reason)
             self._stats.slices_timed_out += message.hung
             self._stats.retries += 1
-            self._died(worker, part, message.reason)
+            self._died(worker, slice_, message.reason)
 
     def _check_answered(self, worker: Worker, request: int, message: messages.Message) -> None:
         self.schedule.answered(worker.number, request, self._now())
@@ -307,22 +309,22 @@ class Exchange:
                     PurityWarning,
                 )
 
-    def _done(self, worker: Worker, part: Part, slab: int, message: messages.Done, frame: Frame) -> None:
-        bundle = part.bundle
-        self._supply.served = True
+    def _done(self, worker: Worker, slice_: Slice, slab: int, message: messages.Done, frame: Frame) -> None:
+        bundle = slice_.bundle
+        self._worker_pool.served = True
         self._stats.worker_cpu_seconds += message.cpu
         host = self._stats.hosts.setdefault(worker.name, {"rows": 0, "seconds": 0.0, "cpu_seconds": 0.0})
-        host["rows"] += part.rows
+        host["rows"] += slice_.rows
         host["seconds"] += message.seconds
         host["cpu_seconds"] += message.cpu
         for failure in message.failures:
-            if not 0 <= failure.piece < len(bundle.plans):
-                raise ProtocolError(f"a failure of batch {failure.piece} of {len(bundle.plans)}")
+            if not 0 <= failure.batch < len(bundle.plans):
+                raise ProtocolError(f"a failure of batch {failure.batch} of {len(bundle.plans)}")
         skip = bool(message.failures) and self._policy.on_error == "skip"
         if not skip and len(message.failures) < len(bundle.plans):
-            self._assembly.arrived(part, slab, message, frame)
+            self._assembly.arrived(slice_, slab, message, frame)
             self.schedule.stackable = self._assembly.stackable
-        lost = self.schedule.done(worker.number, part, message.seconds, message.cpu)
+        lost = self.schedule.done(worker.number, slice_, message.seconds, message.cpu)
         if lost:
             self._stats.hedges_won += slab != bundle.slab
             self._cancel_lost(lost)
@@ -330,13 +332,13 @@ class Exchange:
             self._skip(bundle, message.failures)
             return
         for failure in message.failures:
-            bundle.failures[failure.piece] = remade(failure.error, f"raised on {worker.name}")
+            bundle.failures[failure.batch] = remade(failure.error, f"raised on {worker.name}")
 
     def _cancel_lost(self, requests: list[int]) -> None:
         for request in requests:
-            for number, source in self.schedule.sources.items():
-                worker = self._supply.worker(number)
-                if request in source.outstanding and worker is not None:
+            for number, load in self.schedule.workers.items():
+                worker = self._worker_pool.worker(number)
+                if request in load.outstanding and worker is not None:
                     worker.link.post(messages.Cancel([request]), worker.route)
 
     # Trouble
@@ -346,7 +348,7 @@ class Exchange:
         self._restart(bundle)
         singles = self.schedule.singles(bundle)
         for failure in failures:
-            self._leave_out(singles[failure.piece], failure.row, in_short(failure.error))
+            self._leave_out(singles[failure.batch], failure.row, in_short(failure.error))
 
     def _leave_out(self, single: Bundle, row: int, reason: str) -> None:
         plan = single.plan
@@ -357,20 +359,20 @@ class Exchange:
         else:
             self.schedule.make_whole(single)
 
-    def _died(self, worker: Worker, part: Part, reason: str) -> None:
-        bundle = part.bundle
-        if self.schedule.died(part):
+    def _died(self, worker: Worker, slice_: Slice, reason: str) -> None:
+        bundle = slice_.bundle
+        if self.schedule.died(slice_):
             if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
                 self._assembly.forget(bundle)  # each of its batches stands alone now
             return
         text = f"two workers ended over it; the last one, on {worker.name}: {reason}"
         if self._policy.on_error == "skip":
             self._restart(bundle)
-            rows = [-1] if part.whole or part.rows == bundle.rows else range(part.first, part.last)
+            rows = [-1] if slice_.whole or slice_.rows == bundle.rows else range(slice_.first, slice_.last)
             for row in rows:
                 self._leave_out(bundle, row, text)
             return
-        keys = list(bundle.plan.keys[part.first : part.last])
+        keys = list(bundle.plan.keys[slice_.first : slice_.last])
         shown = f"{keys[:16]}{'...' if len(keys) > 16 else ''}"
         bundle.failures[0] = WorkerError(
             f"two workers ended while they made indices {shown}; the last one, on {worker.name}: {reason}",
@@ -381,32 +383,32 @@ class Exchange:
         self._stats.workers_lost += worker.ready
         worker.ready = False
         self._numerics.gone(worker.number)
-        running = self.schedule.sources.get(worker.number)
+        running = self.schedule.workers.get(worker.number)
         first = next(iter(running.outstanding), None) if running is not None else None
-        owed = self.schedule.remove_source(worker.number)
-        shelf = self._assembly.shelf
+        owed = self.schedule.remove_worker(worker.number)
+        ledger = self._assembly.ledger
         for request in owed:
             self._checked.pop(request, None)
             self._slabs.pop(request, None)
-            self._prober.lost(request)
+            self._layout_probe.lost(request)
             if worker.kind == "executor" and request == first:
                 self._verifier.dropped(request)  # it may be what ended the worker
             else:
                 self._verifier.lost(request)
             if may_still_write:
-                shelf.taint(request)
-        for request, part in owed.items():
-            bundle = part.bundle
-            if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle or part.done:
+                ledger.taint(request)
+        for request, slice_ in owed.items():
+            bundle = slice_.bundle
+            if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle or slice_.done:
                 continue
             self._stats.retries += 1
             if may_still_write:
                 self._restart(bundle)
-            if worker.kind == "executor" and request == first and any(part is own for own in bundle.parts):
-                self._died(worker, part, worker.reason)
+            if worker.kind == "executor" and request == first and any(slice_ is own for own in bundle.slices):
+                self._died(worker, slice_, worker.reason)
         for request in owed:
-            shelf.settle(request)
-        self._sharding.gone(worker.number)
+            ledger.settle(request)
+        self._placement.gone(worker.number)
 
     def _restart(self, bundle: Bundle) -> None:
         """Begins a bundle again in another slab."""

@@ -17,7 +17,7 @@ ASK_AFTER = 1.0
 GONE_AFTER = 3.0
 
 
-class Pulse:
+class Keepalive:
     """Watches one peer.
 
     Args:

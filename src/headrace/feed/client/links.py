@@ -1,7 +1,7 @@
 """The links of a client: its local executors, the feed server of its own host, and its receiver with the remote hosts.
 
 All of them speak `messages` over a Unix stream socket with descriptors, so the session treats them alike: a link
-carries one or more sources (executors, hosts), each known by its number, which is the frame's route on a receiver's
+carries one or more workers (executors, hosts), each known by its number, which is the frame's route on a receiver's
 link.
 """
 
@@ -33,7 +33,7 @@ from headrace.feed.worker.parent_death import watch_parent
 
 @dataclass(eq=False)
 class Link:
-    """A connection that carries one or more sources.
+    """A connection that carries one or more workers.
 
     Attributes:
         channel: the connection.

@@ -11,11 +11,11 @@ from multiprocessing.context import BaseContext
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.links import ExecutorLink, Link, start_executor, start_method
-from headrace.feed.client.worker_pool import Arrival, Supply, Worker
+from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.wire.messages import Ask
+from headrace.feed.wire.messages import SliceRequest
 from headrace.feed.worker.restart_budget import RestartBudget
 
 STACK_SECONDS = 0.5  # to write a stack
@@ -26,7 +26,7 @@ START_STEP = 0.01
 CHEAP_SECONDS = 0.015  # if all others are forked in less, they are, at once
 
 
-class LocalSupply(Supply):
+class LocalPool(WorkerPool):
     """Executors that are children of this process.
 
     Args:
@@ -65,11 +65,11 @@ class LocalSupply(Supply):
         links = (worker.link for worker in self._workers.values())
         return [link.pid for link in links if isinstance(link, ExecutorLink) and link.pid]
 
-    def ask(self, worker: Worker, ask: Ask) -> None:
-        """See Supply."""
+    def request(self, worker: Worker, request: SliceRequest) -> None:
+        """See WorkerPool."""
         if self._work is not None:
-            self._work.asked(worker.number, ask)
-        super().ask(worker, ask)
+            self._work.asked(worker.number, request)
+        super().request(worker, request)
 
     def held(self, *, short: bool) -> None:
         """Whether slices wait for memory: then every executor that has nothing to do is blocked."""
@@ -77,7 +77,7 @@ class LocalSupply(Supply):
             self._work.hold(self._size if short else 0)
 
     def exchange(self, pause: float) -> list[Arrival]:
-        """See Supply."""
+        """See WorkerPool."""
         arrivals = super().exchange(pause)
         if self._work is not None:
             for arrival in arrivals:

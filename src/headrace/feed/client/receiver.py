@@ -4,8 +4,8 @@
 
 A thread in the trainer would starve on the interpreter's lock while the training loop runs. So each training rank has
 one receiver, which holds the TCP connections to the hosts (frame route = number of the host) and receives payloads
-straight into the rank's slabs. Towards the rank it behaves as executors do: an Ask is answered by a Done that names a
-slab. It ends when the rank closes the socket or ends.
+straight into the rank's slabs. Towards the rank it behaves as executors do: a SliceRequest is answered by a Done that
+names a slab. It ends when the rank closes the socket or ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import msgspec
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
-from headrace.feed.client.keepalive import Pulse
+from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
 from headrace.feed.wire.endpoints import split_address
@@ -42,17 +42,17 @@ LOOK_SECONDS = 0.5
 
 
 @dataclass(eq=False)
-class Host:
+class HostLink:
     """One remote feed server."""
 
     route: int
     address: str
     handshake: ClientHandshake
     deadline: float
-    pulse: Pulse
+    keepalive: Keepalive
     channel: Channel = field(init=False)
     connected: bool = False
-    asks: dict[int, messages.Ask] = field(default_factory=dict)
+    requests: dict[int, messages.SliceRequest] = field(default_factory=dict)
     fresh: dict[int, Slab] = field(default_factory=dict)
     looked: float = 0.0
 
@@ -66,7 +66,7 @@ class Receiver:
 
     def __init__(self, channel: Channel) -> None:
         self._rank = channel
-        self._hosts: dict[int, Host] = {}
+        self._hosts: dict[int, HostLink] = {}
         self._slabs: dict[int, Slab] = {}
         # A name may have several addresses, as localhost has ::1 and 127.0.0.1: the next dial takes the next one.
         self._failures: collections.Counter[str] = collections.Counter()
@@ -78,7 +78,7 @@ class Receiver:
         while True:
             self._watch_writes()
             for key, events in self._selector.select(timeout=0.5):
-                host: Host | None = key.data
+                host: HostLink | None = key.data
                 if host is None:
                     self._hear_rank(events)
                 elif self._hosts.get(host.route) is host:
@@ -90,12 +90,12 @@ class Receiver:
             for host in list(self._hosts.values()):
                 self._watch(host, now)
 
-    def _watch(self, host: Host, now: float) -> None:
+    def _watch(self, host: HostLink, now: float) -> None:
         if host.handshake.welcome is None:
             if now > host.deadline:
                 self._down(host, "no answer in time")
             return
-        verdict = host.pulse.check(now, host.channel.signs_of_life)
+        verdict = host.keepalive.check(now, host.channel.signs_of_life)
         if verdict == "ask":
             self._forward(host, messages.Ping())
         elif verdict == "gone":
@@ -103,7 +103,7 @@ class Receiver:
 
     def _watch_writes(self) -> None:
         for key in list(self._selector.get_map().values()):
-            host: Host | None = key.data
+            host: HostLink | None = key.data
             channel = self._rank if host is None else host.channel
             pending = channel.wants_write or (host is not None and not host.connected)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
@@ -133,12 +133,12 @@ class Receiver:
             host = self._hosts.get(frame.route)
             if host is None:
                 return  # it went down while this was on its way; the rank has been told
-            if isinstance(message, messages.Ask):
-                host.asks[message.request] = message
+            if isinstance(message, messages.SliceRequest):
+                host.requests[message.number] = message
                 message = msgspec.structs.replace(message, slab=0)
             self._forward(host, message)
 
-    def _forward(self, host: Host, message: messages.Message) -> None:
+    def _forward(self, host: HostLink, message: messages.Message) -> None:
         try:
             host.channel.send(message)
         except ConnectionClosed as error:
@@ -169,7 +169,7 @@ class Receiver:
             return
         handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
         now = time.monotonic()
-        host = Host(route, dial.address, handshake, now + CONNECT_SECONDS + HANDSHAKE_SECONDS, Pulse(now))
+        host = HostLink(route, dial.address, handshake, now + CONNECT_SECONDS + HANDSHAKE_SECONDS, Keepalive(now))
         host.channel = Channel(
             connection,
             sink=lambda frame, length: self._place(host, frame, length),
@@ -179,7 +179,7 @@ class Receiver:
         self._hosts[route] = host
         self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
 
-    def _hear_host(self, host: Host, events: int) -> None:
+    def _hear_host(self, host: HostLink, events: int) -> None:
         host.looked = time.monotonic()
         try:
             if not host.connected:
@@ -195,7 +195,7 @@ class Receiver:
         except ProtocolError as error:
             self._down(host, str(error), refused=isinstance(error, (RefusedByServer, TlsRefused)))
 
-    def _answer(self, host: Host, frame: Frame) -> None:
+    def _answer(self, host: HostLink, frame: Frame) -> None:
         message = frame.message
         if host.handshake.welcome is None:
             host.handshake.step(message, host.channel.send, host.channel.binding)
@@ -207,15 +207,15 @@ class Receiver:
             return
         request = getattr(message, "request", None)
         if request is not None:
-            ask = host.asks.pop(request, None)
-            if ask is None:
+            request = host.requests.pop(request, None)
+            if request is None:
                 raise ProtocolError(f"it answered request {request}, which was not asked")
             if isinstance(message, messages.Done):
-                self._deliver(host, frame, message, ask)
+                self._deliver(host, frame, message, request)
                 return
         self._rank.send(message, route=host.route)
 
-    def _deliver(self, host: Host, frame: Frame, done: messages.Done, ask: messages.Ask) -> None:
+    def _deliver(self, host: HostLink, frame: Frame, done: messages.Done, request: messages.SliceRequest) -> None:
         slab = host.fresh.pop(done.request, None)
         if frame.aborted:
             if slab is not None:
@@ -223,31 +223,31 @@ class Receiver:
             self._rank.send(messages.Cancelled(done.request), route=host.route)
             return
         if slab is None:
-            self._rank.send(msgspec.structs.replace(done, slab=ask.slab, fresh=False), route=host.route)
+            self._rank.send(msgspec.structs.replace(done, slab=request.slab, fresh=False), route=host.route)
             return
         fresh = msgspec.structs.replace(done, slab=0, fresh=True, size=slab.size)
         self._rank.send(fresh, route=host.route, descriptors=[slab.descriptor])
         slab.close()
 
-    def _place(self, host: Host, frame: Frame, length: int) -> Sequence[memoryview]:
+    def _place(self, host: HostLink, frame: Frame, length: int) -> Sequence[memoryview]:
         """Names the memory for the payload of a Done: in the slab that was asked for, or in a fresh one."""
         done = frame.message
-        ask = host.asks.get(done.request) if isinstance(done, messages.Done) else None
-        if ask is None or not isinstance(done, messages.Done):
+        request = host.requests.get(done.request) if isinstance(done, messages.Done) else None
+        if request is None or not isinstance(done, messages.Done):
             raise ProtocolError(f"a payload came with a {type(done).__name__} that was not asked for")
         needed, regions = length, [(0, length)]
         if done.layout:
-            if ask.layout and done.layout != ask.layout:
+            if request.layout and done.layout != request.layout:
                 raise ProtocolError("the rows that came have another layout than those asked for")
-            needed, regions = _regions(ask, decode_layout(done.layout))
-        slab = self._slabs.get(ask.slab)
+            needed, regions = _regions(request, decode_layout(done.layout))
+        slab = self._slabs.get(request.slab)
         if slab is None or slab.size < needed:
-            if ask.layout:
+            if request.layout:
                 raise ProtocolError("the slab that was asked for is too small")
             slab = host.fresh[done.request] = Slab.create(needed)
         return [slab.memory(offset, size) for offset, size in regions]
 
-    def _down(self, host: Host, why: str, *, refused: bool = False) -> None:
+    def _down(self, host: HostLink, why: str, *, refused: bool = False) -> None:
         if host.handshake.welcome is None:
             self._failures[host.address] += 1
         del self._hosts[host.route]
@@ -258,15 +258,15 @@ class Receiver:
         self._rank.send(messages.Down(why, refused), route=host.route)
 
 
-def _regions(ask: messages.Ask, layout: Layout) -> tuple[int, list[tuple[int, int]]]:
+def _regions(request: messages.SliceRequest, layout: Layout) -> tuple[int, list[tuple[int, int]]]:
     """Returns the bytes that a slab needs for what is asked, and where it goes: (offset, length) in the slab."""
-    if len(ask.pieces) > 1:
-        size = sum(layout.size(piece.rows) for piece in ask.pieces)
+    if len(request.batches) > 1:
+        size = sum(layout.size(batch.rows) for batch in request.batches)
         return max(1, size), [(0, size)]
-    piece = ask.pieces[0]
-    if ask.layout:
-        return max(1, layout.size(piece.rows)), layout.regions(piece.rows, piece.first, piece.last)
-    rows = piece.last - piece.first
+    batch = request.batches[0]
+    if request.layout:
+        return max(1, layout.size(batch.rows)), layout.regions(batch.rows, batch.first, batch.last)
+    rows = batch.last - batch.first
     return max(1, layout.size(rows)), layout.regions(rows, 0, rows)
 
 

@@ -5,30 +5,30 @@ from __future__ import annotations
 import os
 
 from headrace.errors import WorkersLost
-from headrace.feed.client.keepalive import Pulse
+from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.client.links import Link, ReceiverLink, connect_unix, start_receiver
-from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Supply, Worker
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import ConnectionClosed
-from headrace.feed.wire.endpoints import Place, Places
+from headrace.feed.wire.endpoints import Endpoint, Endpoints
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 
 ALL_LOST_SECONDS = 1.0
 RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
 
 
-class RemoteSupply(Supply):
+class RemotePool(WorkerPool):
     """Feed servers, on the own host and on others.
 
     Args:
-        places: where they are.
+        endpoints: where they are.
         client: name of this client, for their logs.
         rank, world_size: of this client.
     """
 
-    def __init__(self, places: Places, client: str, rank: int, world_size: int) -> None:
+    def __init__(self, endpoints: Endpoints, client: str, rank: int, world_size: int) -> None:
         super().__init__()
-        self._places = places
+        self._endpoints = endpoints
         self._identity = (client, rank, world_size)
         self._receiver: ReceiverLink | None = None
         self._receiver_cpu = 0.0  # of those that have ended
@@ -50,32 +50,38 @@ class RemoteSupply(Supply):
 
     def expected(self) -> int:
         """Returns how many hosts may come."""
-        places = self._places.current()
-        return sum(place.state != "lost" and place.address not in self._refused for place in places)
+        endpoints = self._endpoints.current()
+        return sum(endpoint.state != "lost" and endpoint.address not in self._refused for endpoint in endpoints)
 
     def absent(self) -> list[str]:
         """Returns the hosts that are not ready, the lost ones included."""
-        ready = {worker.place.address for worker in self._workers.values() if worker.ready and worker.place is not None}
-        return [place.name for place in self._places.current() if place.address not in ready]
+        ready = {
+            worker.endpoint.address for worker in self._workers.values() if worker.ready and worker.endpoint is not None
+        }
+        return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in ready]
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""
         super().refuse(worker, reason)
-        if worker.place is not None:
-            self._troubles[worker.place.name] = reason
+        if worker.endpoint is not None:
+            self._troubles[worker.endpoint.name] = reason
 
     def maintain(self, now: float) -> list[Worker]:
         """Connects to what is not connected."""
-        places = self._places.current()
-        connected = {worker.place.address for worker in self._workers.values() if worker.place is not None}
-        for place in places:
-            if place.state != "lost" and place.address not in connected and now >= self._retry.get(place.address, 0.0):
-                self._connect(place, now)
+        endpoints = self._endpoints.current()
+        connected = {worker.endpoint.address for worker in self._workers.values() if worker.endpoint is not None}
+        for endpoint in endpoints:
+            if (
+                endpoint.state != "lost"
+                and endpoint.address not in connected
+                and now >= self._retry.get(endpoint.address, 0.0)
+            ):
+                self._connect(endpoint, now)
         welcomed, self._welcomed = self._welcomed, []
-        self._judge(places, now)
+        self._judge(endpoints, now)
         return welcomed
 
-    def _judge(self, places: tuple[Place, ...], now: float) -> None:
+    def _judge(self, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """Raises WorkersLost when nobody serves and the time allowed has passed."""
         serving = [worker for worker in self._workers.values() if not worker.unused]
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
@@ -84,9 +90,11 @@ class RemoteSupply(Supply):
         self._alone_since = self._alone_since or now
         allowed = RECOVER_SECONDS if self._served else START_SECONDS
         unused = {
-            worker.place.address for worker in self._workers.values() if worker.unused and worker.place is not None
+            worker.endpoint.address
+            for worker in self._workers.values()
+            if worker.unused and worker.endpoint is not None
         }
-        if all(place.state == "lost" or place.address in self._refused | unused for place in places):
+        if all(endpoint.state == "lost" or endpoint.address in self._refused | unused for endpoint in endpoints):
             allowed = ALL_LOST_SECONDS
         if now - self._alone_since > allowed:
             raise WorkersLost(
@@ -94,30 +102,32 @@ class RemoteSupply(Supply):
                 hint="see the logs of these hosts; servers and trainer need the same secret file",
             )
 
-    def _connect(self, place: Place, now: float) -> None:
-        delay = self._delay.get(place.address, RETRY_SECONDS)
-        self._retry[place.address] = now + delay
-        self._delay[place.address] = min(2 * delay, RETRY_LIMIT)
+    def _connect(self, endpoint: Endpoint, now: float) -> None:
+        delay = self._delay.get(endpoint.address, RETRY_SECONDS)
+        self._retry[endpoint.address] = now + delay
+        self._delay[endpoint.address] = min(2 * delay, RETRY_LIMIT)
         client, rank, world_size = self._identity
         try:
-            if place.address.startswith("unix:"):
-                worker = self._add(place.name, "server", connect_unix(place.address))
-                worker.handshake = ClientHandshake(self._places.secret, client, rank, world_size)
-                worker.deadline, worker.pulse = now + HANDSHAKE_SECONDS, Pulse(now)
+            if endpoint.address.startswith("unix:"):
+                worker = self._add(endpoint.name, "server", connect_unix(endpoint.address))
+                worker.handshake = ClientHandshake(self._endpoints.secret, client, rank, world_size)
+                worker.deadline, worker.keepalive = now + HANDSHAKE_SECONDS, Keepalive(now)
             else:
                 if self._receiver is None:
                     self._receiver = start_receiver()
-                worker = self._add(place.name, "remote", self._receiver)
-                dial = messages.Dial(place.address, self._places.secret, client, rank, world_size, self._places.tls_ca)
+                worker = self._add(endpoint.name, "remote", self._receiver)
+                dial = messages.Dial(
+                    endpoint.address, self._endpoints.secret, client, rank, world_size, self._endpoints.tls_ca
+                )
                 self._receiver.channel.send(dial, route=worker.route)
                 worker.handshake = ClientHandshake(b"", client)
         except OSError as error:
-            self._troubles[place.name] = (error.strerror or str(error)).lower()
+            self._troubles[endpoint.name] = (error.strerror or str(error)).lower()
             return
         except ConnectionClosed as error:
-            self._troubles[place.name] = str(error)
+            self._troubles[endpoint.name] = str(error)
             return
-        worker.place = place
+        worker.endpoint = endpoint
 
     def receiver_cpu(self) -> float:
         """Returns the CPU seconds of receivers, those that have ended included."""
@@ -137,9 +147,9 @@ class RemoteSupply(Supply):
         if worker.handshake.welcome is not None:
             if not worker.link.shared:
                 worker.link.channel.trust()
-            if worker.place is not None:
-                self._delay.pop(worker.place.address, None)
-                self._refused.discard(worker.place.address)
+            if worker.endpoint is not None:
+                self._delay.pop(worker.endpoint.address, None)
+                self._refused.discard(worker.endpoint.address)
             worker.executors = worker.handshake.welcome.executors
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
@@ -162,19 +172,19 @@ class RemoteSupply(Supply):
         if refused:
             self._refuse(worker)
         self._welcomed = [other for other in self._welcomed if other is not worker]
-        self._troubles[worker.place.name if worker.place is not None else worker.name] = reason
+        self._troubles[worker.endpoint.name if worker.endpoint is not None else worker.name] = reason
 
     def _refuse(self, worker: Worker) -> None:
-        if worker.place is not None:
-            self._refused.add(worker.place.address)
-            self._delay[worker.place.address] = RETRY_LIMIT
+        if worker.endpoint is not None:
+            self._refused.add(worker.endpoint.address)
+            self._delay[worker.endpoint.address] = RETRY_LIMIT
 
     def silent(self, now: float) -> list[tuple[Link, str]]:
         """Asks the own host's feed server for a sign of life; the receiver does so with the others."""
         silent: list[tuple[Link, str]] = []
-        for worker in [worker for worker in self._workers.values() if worker.pulse is not None]:
-            assert worker.pulse is not None
-            verdict = worker.pulse.check(now, worker.link.channel.signs_of_life)
+        for worker in [worker for worker in self._workers.values() if worker.keepalive is not None]:
+            assert worker.keepalive is not None
+            verdict = worker.keepalive.check(now, worker.link.channel.signs_of_life)
             if worker.handshake is None or worker.handshake.welcome is None:
                 if now > worker.deadline:
                     silent.append((worker.link, "no answer in time"))
@@ -190,9 +200,9 @@ class RemoteSupply(Supply):
     def describe(self) -> str:
         """Names every host, its state and its last trouble."""
         told = []
-        for place in self._places.current():
-            trouble = self._troubles.get(place.name, "")
-            told.append(f"{place.name} ({place.address}){f': {trouble}' if trouble else f' {place.state}'}")
+        for endpoint in self._endpoints.current():
+            trouble = self._troubles.get(endpoint.name, "")
+            told.append(f"{endpoint.name} ({endpoint.address}){f': {trouble}' if trouble else f' {endpoint.state}'}")
         return "; ".join(told) or "no feed server is known"
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a part of a bundle asks a worker for: batches, or rows, with their keys."""
+"""What a slice of a bundle asks a worker for: batches, or rows, with their keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from headrace.feed.batch import pytree
-from headrace.feed.client.work_units import Part
+from headrace.feed.client.work_units import Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
@@ -16,32 +16,32 @@ _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds
 _INTS = (-(2**63), 2**64)
 
 
-def pieces_of(part: Part, shards: ShardMap | None = None, worker: int = 0) -> tuple[messages.Piece, ...]:
-    """Returns what a part asks for.
+def batch_rows(slice_: Slice, shards: ShardMap | None = None, worker: int = 0) -> tuple[messages.BatchRows, ...]:
+    """Returns what a slice asks for.
 
     Args:
-        part: of a bundle.
+        slice_: of a bundle.
         shards: who holds what, when workers hold different data; then keys are the indices of `worker`.
         worker: who is asked.
     """
-    bundle = part.bundle
+    bundle = slice_.bundle
     if len(bundle.plans) == 1:
-        piece = _piece(bundle.plan, part.first, part.last, bundle.left_out)
+        batch = _batch_rows(bundle.plan, slice_.first, slice_.last, bundle.left_out)
         if shards is None:
-            return (piece,)
-        return (msgspec.structs.replace(piece, keys=shards.local(worker, piece.keys)),)
-    return tuple(_piece(plan, 0, plan.rows, ()) for plan in bundle.plans)
+            return (batch,)
+        return (msgspec.structs.replace(batch, keys=shards.local(worker, batch.keys)),)
+    return tuple(_batch_rows(plan, 0, plan.rows, ()) for plan in bundle.plans)
 
 
-def _piece(plan: BatchPlan, first: int, last: int, left_out: Collection[int]) -> messages.Piece:
+def _batch_rows(plan: BatchPlan, first: int, last: int, left_out: Collection[int]) -> messages.BatchRows:
     keys = list(plan.keys[first:last])
     if left_out:
         keys = [key for row, key in enumerate(keys, first) if row not in left_out]
     if _plain(keys):
-        return messages.Piece(plan.step, plan.position, plan.rows, first, last, keys, left_out=tuple(left_out))
+        return messages.BatchRows(plan.step, plan.position, plan.rows, first, last, keys, left_out=tuple(left_out))
     node, leaves, size = pytree.describe(keys, "indices")
     packed = pytree.packed(leaves, size)
-    return messages.Piece(plan.step, plan.position, plan.rows, first, last, node, True, packed, tuple(left_out))
+    return messages.BatchRows(plan.step, plan.position, plan.rows, first, last, node, True, packed, tuple(left_out))
 
 
 def _plain(keys: list[object]) -> bool:

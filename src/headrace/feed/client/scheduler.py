@@ -1,25 +1,25 @@
 """Who makes what, and when: the client's side of the feed, as a state machine without I/O.
 
-The shell (`session`) pushes batches in plan order, tells which sources there are, what they answered and what time it
+The shell (`session`) pushes batches in plan order, tells which workers there are, what they answered and what time it
 is, and asks what to send next. Sockets, slabs, processes and clocks are not known here.
 
-A `Bundle` is one batch, or several small consecutive ones that are made and stored together. A `Part` of a bundle is
-what one source is asked for: rows of a single batch, or all batches of the bundle.
+A `Bundle` is one batch, or several small consecutive ones that are made and stored together. A `Slice` of a bundle is
+what one worker is asked for: rows of a single batch, or all batches of the bundle.
 
 Invariants:
 * a bundle is complete when every row has been made once; a second answer for a row is dropped;
 * batches are handed out in plan order;
-* a part whose worker was lost is asked again elsewhere; rows over which `MAX_DEATHS` executors died are not, they fail.
-  After the first death the part is asked again in single rows, so that the second one names the row;
+* a slice whose worker was lost is requested elsewhere; rows over which `MAX_DEATHS` executors died are not, they fail.
+  After the first death the slice is requested in single rows, so that the second death names the row;
 * the first batch in line is asked for before any other.
 
-Placement: the earliest part goes to the source that is expected to finish it first, by its measured seconds per row and
-what it already has to do. The workers of the trainer's own host are asked when the other hosts have all they can take,
-because they take CPU time from the trainer. A source that is more than `SLOW` times slower than the best (a niced
-worker beside a busy trainer) gets the latest part instead, one at a time: its help is welcome, and nobody waits for it
+Placement: the earliest slice goes to the worker that is expected to finish it first, by its measured seconds per row
+and what it already has to do. The workers of the trainer's own host are asked when the other hosts have all they can
+take, because they take CPU time from the trainer. A worker that is more than `SLOW` times slower than the best (a niced
+worker beside a busy trainer) gets the latest slice instead, one at a time: its help is welcome, and nobody waits for it
 until the whole window has passed.
 
-Hedging: when the first bundle in line is late, its part is asked a second time of a source that is idle; at most
+Hedging: when the first bundle in line is late, its slice is asked a second time of a worker that is idle; at most
 `HEDGE_SHARE` of all requests, and the first answer counts.
 """
 
@@ -30,13 +30,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from headrace.feed.client.work_units import Bundle, Part, Source
+from headrace.feed.client.work_units import Bundle, Slice, WorkerLoad
 from headrace.feed.plan.epoch import BatchPlan
 
 MAX_DEATHS = 2
-MAX_SPLIT = 64  # pieces that a part is asked for in after a death
+MAX_SPLIT = 64  # pieces that a slice is asked for in after a death
 SLOW = 2.0
-TARGET_SECONDS = 0.1  # worth of one part of a large batch
+TARGET_SECONDS = 0.1  # worth of one slice of a large batch
 BUNDLE_SECONDS = 0.01  # worth of several small batches that travel together
 BUNDLE_BATCHES = 64
 HEDGE_SHARE = 0.05
@@ -45,27 +45,27 @@ _SMOOTHING = 0.2
 
 
 class Placement(Protocol):
-    """Decides where parts may be made, when workers hold different data; see `shard_placement`."""
+    """Decides where slices may be made, when workers hold different data; see `shard_placement`."""
 
     def cut(self, bundle: Bundle, *, most: int, stackable: bool) -> None:
-        """Cuts a bundle into parts of at most `most` rows; leaves it when the layout must be learned first."""
+        """Cuts a bundle into slices of at most `most` rows; leaves it when the layout must be learned first."""
 
     def place_whole(self, bundle: Bundle) -> None:
         """Finds who holds all of a batch that is made whole. If nobody ever can, the batch fails."""
 
 
 class Schedule:
-    """See the module. Sources and requests are numbers that the shell and this class share.
+    """See the module. Workers and requests are numbers that the shell and this class share.
 
     Args:
-        hedge: whether late parts are asked for twice.
+        hedge: whether late slices are asked for twice.
     """
 
     def __init__(self, *, hedge: bool = True) -> None:
-        self.sources: dict[int, Source] = {}
+        self.workers: dict[int, WorkerLoad] = {}
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
-        self.placement: Placement | None = None  # when sources hold different data
+        self.placement: Placement | None = None  # when workers hold different data
         self.requests = 0
         self.hedges = 0
         self._hedge = hedge
@@ -108,106 +108,106 @@ class Schedule:
     def clear(self) -> list[int]:
         """Forgets all batches. Returns the requests that are under way; their answers will be stale."""
         self.bundles.clear()
-        return [request for source in self.sources.values() for request in source.outstanding]
+        return [request for worker in self.workers.values() for request in worker.outstanding]
 
-    # Sources
+    # Workers
 
-    def add_source(self, number: int, name: str, executors: int, now: float, *, shared: bool = False) -> None:
-        """A source is ready to be asked."""
-        self.sources[number] = Source(name, max(1, executors), shared, since=now)
+    def add_worker(self, number: int, name: str, executors: int, now: float, *, shared: bool = False) -> None:
+        """A worker is ready to be asked."""
+        self.workers[number] = WorkerLoad(name, max(1, executors), shared, since=now)
 
-    def remove_source(self, number: int) -> dict[int, Part]:
-        """A source is gone. Returns what it owed, by request; it will be asked for elsewhere."""
-        source = self.sources.pop(number, None)
-        owed = dict(source.outstanding) if source is not None else {}
-        for request, part in owed.items():
-            part.requests.pop(request, None)
+    def remove_worker(self, number: int) -> dict[int, Slice]:
+        """A worker is gone. Returns what it owed, by request; it will be asked for elsewhere."""
+        worker = self.workers.pop(number, None)
+        owed = dict(worker.outstanding) if worker is not None else {}
+        for request, slice_ in owed.items():
+            slice_.requests.pop(request, None)
         return owed
 
     @property
     def executors(self) -> int:
-        """Executors of all sources."""
-        return sum(source.executors for source in self.sources.values())
+        """Executors of all workers."""
+        return sum(worker.executors for worker in self.workers.values())
 
     def stuck(self, now: float, limit: float) -> list[int]:
-        """Returns the sources of one executor that have worked on one part for more than `limit` seconds."""
+        """Returns the workers of one executor that have worked on one slice for more than `limit` seconds."""
         return [
-            number for number, source in self.sources.items()
-            if source.executors == 1 and source.outstanding and now - source.since > limit
+            number for number, worker in self.workers.items()
+            if worker.executors == 1 and worker.outstanding and now - worker.since > limit
         ]  # fmt: skip
 
     # Asking
 
-    def next_part(self) -> tuple[int, Part] | None:
-        """Returns the next (source, part) to ask for, or None when nothing should be asked now."""
-        if not self.sources:
+    def next_slice(self) -> tuple[int, Slice] | None:
+        """Returns the next (worker, slice) to ask for, or None when nothing should be asked now."""
+        if not self.workers:
             return None
-        for waiting in self._waiting_parts(latest=False):
+        for waiting in self._waiting_slices(latest=False):
             chosen = self._choose(waiting)
             if chosen is not None:
                 return chosen
-            if waiting.holders is None or not any(source.has_room for source in self.sources.values()):
-                break  # nobody could take a later part either
+            if waiting.holders is None or not any(worker.has_room for worker in self.workers.values()):
+                break  # nobody could take a later slice either
         return None
 
-    def _choose(self, waiting: Part) -> tuple[int, Part] | None:
-        """Returns whom to ask for a part that waits; a slow source is given the latest part instead."""
+    def _choose(self, waiting: Slice) -> tuple[int, Slice] | None:
+        """Returns whom to ask for a slice that waits; a slow worker is given the latest slice instead."""
         able = self._able(waiting)
         if not able:
             return None
-        finish = {number: self._finish(source, waiting.rows) for number, source in able.items()}
+        finish = {number: self._finish(worker, waiting.rows) for number, worker in able.items()}
         near = SLOW * min(finish.values())
         for shared in (False, True):
             quick = [
                 number
-                for number, source in able.items()
-                if source.shared is shared and source.has_room and finish[number] <= near
+                for number, worker in able.items()
+                if worker.shared is shared and worker.has_room and finish[number] <= near
             ]
             if quick:
-                return min(quick, key=lambda number: (finish[number], len(self.sources[number].outstanding))), waiting
-        idle = [number for number, source in able.items() if not source.outstanding]
+                return min(quick, key=lambda number: (finish[number], len(self.workers[number].outstanding))), waiting
+        idle = [number for number, worker in able.items() if not worker.outstanding]
         if not idle:
             return None
-        last = waiting if waiting.holders is not None else next(self._waiting_parts(latest=True), None)
+        last = waiting if waiting.holders is not None else next(self._waiting_slices(latest=True), None)
         return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
 
-    def _able(self, part: Part) -> dict[int, Source]:
-        """Returns the sources that hold a part's samples."""
-        if part.holders is None:
-            return self.sources
-        return {number: source for number, source in self.sources.items() if number in part.holders}
+    def _able(self, slice_: Slice) -> dict[int, WorkerLoad]:
+        """Returns the workers that hold a slice's samples."""
+        if slice_.holders is None:
+            return self.workers
+        return {number: worker for number, worker in self.workers.items() if number in slice_.holders}
 
-    def _waiting_parts(self, *, latest: bool) -> Iterator[Part]:
+    def _waiting_slices(self, *, latest: bool) -> Iterator[Slice]:
         bundles = reversed(self.bundles.values()) if latest else iter(self.bundles.values())
         for bundle in bundles:
-            if not bundle.parts and not bundle.failed:
+            if not bundle.slices and not bundle.failed:
                 self._cut(bundle)
             if bundle.failed:
                 continue
-            parts = reversed(bundle.parts) if latest else iter(bundle.parts)
-            for part in parts:
-                if not part.done and not part.requests:
-                    yield part
+            slices = reversed(bundle.slices) if latest else iter(bundle.slices)
+            for slice_ in slices:
+                if not slice_.done and not slice_.requests:
+                    yield slice_
 
-    def late_part(self, now: float) -> tuple[int, Part] | None:
-        """Returns the part of the first bundle that is late, and an idle source other than those that have it."""
+    def late_slice(self, now: float) -> tuple[int, Slice] | None:
+        """Returns the slice of the first bundle that is late, and an idle worker other than those that have it."""
         head = self.head
         if head is None or head.failed or not self._hedge:
             return None
         if self.hedges + 1 > 1 + HEDGE_SHARE * self.requests:
             return None
-        for part in head.parts:
-            late = part.asked + HEDGE_FACTOR * part.expected + HEDGE_SECONDS
-            if part.done or len(part.requests) != 1 or now < late:
+        for slice_ in head.slices:
+            late = slice_.asked + HEDGE_FACTOR * slice_.expected + HEDGE_SECONDS
+            if slice_.done or len(slice_.requests) != 1 or now < late:
                 continue
-            holders = set(part.requests.values())
+            holders = set(slice_.requests.values())
             idle = [
                 number
-                for number, source in self._able(part).items()
-                if number not in holders and not source.outstanding
+                for number, worker in self._able(slice_).items()
+                if number not in holders and not worker.outstanding
             ]
             if idle:
-                return min(idle, key=lambda number: self.sources[number].seconds_per_row), part
+                return min(idle, key=lambda number: self.workers[number].seconds_per_row), slice_
         return None
 
     def _cut(self, bundle: Bundle) -> None:
@@ -222,7 +222,7 @@ class Schedule:
             or not bundle.plan.batched
             or self._cost_per_row * rows <= TARGET_SECONDS * 1.5
         ):
-            bundle.parts = [Part(bundle, 0, rows, whole=False, deaths=bundle.deaths)]
+            bundle.slices = [Slice(bundle, 0, rows, whole=False, deaths=bundle.deaths)]
             return
         self.split(bundle, 0, rows, math.ceil(self._cost_per_row * rows / TARGET_SECONDS), bundle.deaths)
 
@@ -230,81 +230,83 @@ class Schedule:
     def split(
         bundle: Bundle, first: int, last: int, count: int, deaths: int, holders: frozenset[int] | None = None
     ) -> None:
-        """Cuts rows first..last-1 of a bundle's batch into `count` parts."""
+        """Cuts rows first..last-1 of a bundle's batch into `count` slices."""
         rows = last - first
         count = min(rows, count)
         edges = [first + rows * k // count for k in range(count + 1)]
-        bundle.parts += [
-            Part(bundle, a, b, whole=False, deaths=deaths, holders=holders)
+        bundle.slices += [
+            Slice(bundle, a, b, whole=False, deaths=deaths, holders=holders)
             for a, b in itertools.pairwise(edges)
             if b > a
         ]
 
-    def _finish(self, source: Source, rows: int) -> float:
-        """Seconds until the source would have made `rows` more rows."""
-        pace = source.seconds_per_row or min(
-            (other.seconds_per_row for other in self.sources.values() if other.seconds_per_row), default=1.0
+    def _finish(self, worker: WorkerLoad, rows: int) -> float:
+        """Seconds until the worker would have made `rows` more rows."""
+        pace = worker.seconds_per_row or min(
+            (other.seconds_per_row for other in self.workers.values() if other.seconds_per_row), default=1.0
         )
-        return pace * (source.outstanding_rows / source.executors + rows)
+        return pace * (worker.outstanding_rows / worker.executors + rows)
 
-    def asked(self, number: int, part: Part, now: float) -> int:
-        """Notes that a part was sent to a source. Returns the request number."""
+    def asked(self, number: int, slice_: Slice, now: float) -> int:
+        """Notes that a slice was sent to a worker. Returns the request number."""
         self.requests += 1
-        source = self.sources[number]
-        if part.requests:
+        worker = self.workers[number]
+        if slice_.requests:
             self.hedges += 1
-            part.twice = True
+            slice_.twice = True
         else:
-            part.asked, part.expected = now, self._finish(source, part.rows)
-        if not source.outstanding:
-            source.since = now
-        part.requests[self.requests] = number
-        source.outstanding[self.requests] = part
+            slice_.asked, slice_.expected = now, self._finish(worker, slice_.rows)
+        if not worker.outstanding:
+            worker.since = now
+        slice_.requests[self.requests] = number
+        worker.outstanding[self.requests] = slice_
         return self.requests
 
     # Answers
 
-    def answered(self, number: int, request: int, now: float) -> Part | None:
-        """Takes a request off a source's list. Returns its part; None when nobody waits for it any more."""
-        source = self.sources.get(number)
-        part = source.outstanding.pop(request, None) if source is not None else None
-        if source is None or part is None:
+    def answered(self, number: int, request: int, now: float) -> Slice | None:
+        """Takes a request off a worker's list. Returns its slice; None when nobody waits for it any more."""
+        worker = self.workers.get(number)
+        slice_ = worker.outstanding.pop(request, None) if worker is not None else None
+        if worker is None or slice_ is None:
             return None
-        source.since = now
-        part.requests.pop(request, None)
-        current = self.bundles.get((part.bundle.plan.epoch, part.bundle.plan.step))
-        wanted = current is part.bundle and not part.done and any(part is own for own in part.bundle.parts)
-        return part if wanted else None
+        worker.since = now
+        slice_.requests.pop(request, None)
+        current = self.bundles.get((slice_.bundle.plan.epoch, slice_.bundle.plan.step))
+        wanted = current is slice_.bundle and not slice_.done and any(slice_ is own for own in slice_.bundle.slices)
+        return slice_ if wanted else None
 
-    def done(self, number: int, part: Part, seconds: float, cpu: float) -> list[int]:
-        """A part's rows are there. Returns the requests for it that are still under way: a hedge that was lost."""
-        part.done = True
-        source = self.sources[number]
-        rows = max(1, part.rows)
-        source.made += part.rows
-        source.seconds_per_row = _smooth(source.seconds_per_row, seconds / rows)
+    def done(self, number: int, slice_: Slice, seconds: float, cpu: float) -> list[int]:
+        """A slice's rows are there. Returns the requests for it that are still under way: a hedge that was lost."""
+        slice_.done = True
+        worker = self.workers[number]
+        rows = max(1, slice_.rows)
+        worker.made += slice_.rows
+        worker.seconds_per_row = _smooth(worker.seconds_per_row, seconds / rows)
         self._cost_per_row = _smooth(self._cost_per_row, max(seconds, cpu) / rows)
-        return list(part.requests)
+        return list(slice_.requests)
 
-    def died(self, part: Part) -> bool:
-        """An executor died over a part. Returns whether it may be asked for again.
+    def died(self, slice_: Slice) -> bool:
+        """An executor died over a slice. Returns whether it may be asked for again.
 
-        If so, it will be asked for in smaller parts where that is possible, so that a second death names the rows.
+        If so, it will be asked for in smaller slices where that is possible, so that a second death names the rows.
         """
-        part.deaths += 1
-        bundle = part.bundle
-        if part.requests:
+        slice_.deaths += 1
+        bundle = slice_.bundle
+        if slice_.requests:
             return True  # the other one that was asked, because it was late, may still make it
-        rows = len(bundle.plans) > 1 or (self.stackable and not part.whole and part.rows > 1)
-        deaths = part.deaths - 1 if rows and part.twice else part.deaths  # two at the same time say no more than one
+        rows = len(bundle.plans) > 1 or (self.stackable and not slice_.whole and slice_.rows > 1)
+        deaths = (
+            slice_.deaths - 1 if rows and slice_.twice else slice_.deaths
+        )  # two at the same time say no more than one
         if deaths >= MAX_DEATHS:
             return False
         if len(bundle.plans) > 1:
             self._unbundle(bundle, deaths=deaths)
         elif rows:
-            bundle.parts.remove(part)
-            self.split(bundle, part.first, part.last, MAX_SPLIT, deaths, part.holders)
-            bundle.parts.sort(key=lambda own: own.first)
+            bundle.slices.remove(slice_)
+            self.split(bundle, slice_.first, slice_.last, MAX_SPLIT, deaths, slice_.holders)
+            bundle.slices.sort(key=lambda own: own.first)
         return True
 
     def _unbundle(self, bundle: Bundle, *, deaths: int = 0) -> list[Bundle]:
@@ -324,8 +326,8 @@ class Schedule:
 
     def make_whole(self, bundle: Bundle) -> None:
         """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
-        deaths = max((part.deaths for part in bundle.parts), default=0) if not bundle.left_out else 0
-        bundle.parts = [Part(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
+        deaths = max((slice_.deaths for slice_ in bundle.slices), default=0) if not bundle.left_out else 0
+        bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
         if self.placement is not None:
             self.placement.place_whole(bundle)
 
@@ -335,11 +337,11 @@ class Schedule:
 
     def start_over(self, bundle: Bundle) -> None:
         """Forgets the rows that were made: their slab may still be written to by a lost worker."""
-        for part in bundle.parts:
-            part.done = False
-            for request, number in part.requests.items():  # the answer will be stale, but is still waited for
-                self.sources[number].outstanding[request] = Part(bundle, part.first, part.last, part.whole)
-            part.requests.clear()
+        for slice_ in bundle.slices:
+            slice_.done = False
+            for request, number in slice_.requests.items():  # the answer will be stale, but is still waited for
+                self.workers[number].outstanding[request] = Slice(bundle, slice_.first, slice_.last, slice_.whole)
+            slice_.requests.clear()
 
 
 def _smooth(old: float, new: float) -> float:

@@ -12,7 +12,7 @@ from headrace.errors import ProtocolError
 from headrace.feed.client.links import connect_unix
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
-from headrace.feed.wire.endpoints import Place, Places, split_address
+from headrace.feed.wire.endpoints import Endpoint, Endpoints, split_address
 from headrace.feed.wire.handshake import ClientHandshake
 from headrace.feed.wire.messages import decode_greeting
 from headrace.feed.wire.tls import client_tls
@@ -26,55 +26,55 @@ class Answer:
     """What came of asking one server.
 
     Attributes:
-        place: the server.
+        endpoint: the server.
         status: what it told; None if it could not be asked.
         reason: why it could not be asked.
     """
 
-    place: Place
+    endpoint: Endpoint
     status: messages.Status | None
     reason: str = ""
 
 
-def inquire(places: Places, timeout: float = 5.0) -> list[Answer]:
+def inquire(endpoints: Endpoints, timeout: float = 5.0) -> list[Answer]:
     """Asks all servers at the same time.
 
     Args:
-        places: the servers, and the secret.
+        endpoints: the servers, and the secret.
         timeout: seconds for each.
 
     Returns:
         One answer for each, in order.
     """
-    servers: Sequence[Place] = places.current()
+    servers: Sequence[Endpoint] = endpoints.current()
     if not servers:
         return []
     with ThreadPoolExecutor(min(MAX_AT_ONCE, len(servers)), "headrace-inquiry") as pool:
-        return list(pool.map(lambda place: _ask(place, places, timeout), servers))
+        return list(pool.map(lambda endpoint: _ask(endpoint, endpoints, timeout), servers))
 
 
-def _ask(place: Place, places: Places, timeout: float) -> Answer:
+def _ask(endpoint: Endpoint, endpoints: Endpoints, timeout: float) -> Answer:
     deadline = time.monotonic() + timeout
     try:
-        channel = _connect(place, places.tls_ca, timeout)
+        channel = _connect(endpoint, endpoints.tls_ca, timeout)
     except OSError as error:
-        return Answer(place, None, (error.strerror or str(error)).lower())
+        return Answer(endpoint, None, (error.strerror or str(error)).lower())
     try:
-        return Answer(place, _converse(channel, places.secret, deadline))
+        return Answer(endpoint, _converse(channel, endpoints.secret, deadline))
     except ProtocolError as error:
-        return Answer(place, None, error.message)
+        return Answer(endpoint, None, error.message)
     except TimeoutError:
-        return Answer(place, None, f"no answer within {timeout:g} s")
+        return Answer(endpoint, None, f"no answer within {timeout:g} s")
     except ConnectionClosed as error:
-        return Answer(place, None, f"connection lost: {error}")
+        return Answer(endpoint, None, f"connection lost: {error}")
     finally:
         channel.close()
 
 
-def _connect(place: Place, tls_ca: str, timeout: float) -> Channel:
-    if place.address.startswith("unix:"):
-        return connect_unix(place.address).channel
-    host, port = split_address(place.address)
+def _connect(endpoint: Endpoint, tls_ca: str, timeout: float) -> Channel:
+    if endpoint.address.startswith("unix:"):
+        return connect_unix(endpoint.address).channel
+    host, port = split_address(endpoint.address)
     tls = client_tls(tls_ca, host) if tls_ca else None
     connection = socket.create_connection((host, port), timeout)
     configure_tcp(connection)
@@ -91,4 +91,4 @@ def _converse(channel: Channel, secret: bytes, deadline: float) -> messages.Stat
             handshake.step(frame.message, channel.send, channel.binding)
             if handshake.welcome is not None:
                 channel.trust()
-                channel.send(messages.StatusAsk())
+                channel.send(messages.StatusRequest())

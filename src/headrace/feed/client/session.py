@@ -17,7 +17,7 @@ from headrace.feed.client.assembly import Assembly, Delivery
 from headrace.feed.client.exchange import Exchange
 from headrace.feed.client.policy import BatchSkipped, Policy, SessionStats, Skipped
 from headrace.feed.client.work_units import Bundle
-from headrace.feed.client.worker_pool import PATIENCE, Supply
+from headrace.feed.client.worker_pool import PATIENCE, WorkerPool
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 
@@ -30,7 +30,7 @@ class Session:
     """See the module.
 
     Args:
-        supply: makes and keeps the workers.
+        worker_pool: makes and keeps the workers.
         opening: the pipeline, as it is opened on every worker.
         memory: limit of the slabs, bytes.
         prefetch: batches on their way per executor; None to choose.
@@ -44,7 +44,7 @@ class Session:
 
     def __init__(
         self,
-        supply: Supply,
+        worker_pool: WorkerPool,
         opening: messages.Open,
         *,
         memory: int,
@@ -56,9 +56,9 @@ class Session:
         now: Callable[[], float] = time.monotonic,
         pinning: Pinning | None = None,
     ) -> None:
-        self._supply = supply
+        self._worker_pool = worker_pool
         self._assembly = Assembly(memory, pinning)
-        self._exchange = Exchange(supply, opening, self._assembly, policy, stats, warn, now)
+        self._exchange = Exchange(worker_pool, opening, self._assembly, policy, stats, warn, now)
         self._exchange.opened = self._fill
         self._schedule = self._exchange.schedule
         self._prefetch = prefetch
@@ -99,7 +99,7 @@ class Session:
     @property
     def receiver_cpu_seconds(self) -> float:
         """CPU time of the receiver, while the session is open; afterwards `stats` has it."""
-        return 0.0 if self.closed else self._supply.receiver_cpu()
+        return 0.0 if self.closed else self._worker_pool.receiver_cpu()
 
     def wait_for_length(self, timeout: float | None) -> int:
         """Returns the dataset's length as the workers tell it. Raises as `wait_for`."""
@@ -182,11 +182,11 @@ class Session:
     def close(self) -> None:
         """Ends the session's links and processes and gives up its slabs."""
         if not self.closed:
-            self.stats.receiver_cpu_seconds += self._supply.receiver_cpu()
+            self.stats.receiver_cpu_seconds += self._worker_pool.receiver_cpu()
             self.closed = True
             self._open = None
-            self._supply.close()
-            self._assembly.shelf.close()
+            self._worker_pool.close()
+            self._assembly.ledger.close()
 
     # The window
 
@@ -237,9 +237,9 @@ class Session:
                     f"{what} did not come within {self._stall_timeout:.0f} s: {awaited}",
                     hint="a sample may take that long: raise stall_timeout; or a worker hangs: see its log",
                 )
-            if now - begun > TELL_SECONDS and not self._told and not self._schedule.sources:
+            if now - begun > TELL_SECONDS and not self._told and not self._schedule.workers:
                 self._told = True
-                self._warn(f"still waiting for workers: {self._supply.describe()}", UserWarning)
+                self._warn(f"still waiting for workers: {self._worker_pool.describe()}", UserWarning)
             pause = min(PATIENCE, deadline - now) if deadline is not None else PATIENCE
             self._step_or_close(max(0.0, pause))
 
@@ -253,11 +253,11 @@ class Session:
 
     def _awaited(self) -> str:
         head = self._schedule.head
-        names = {worker.number: worker.name for worker in self._supply.workers()}
+        names = {worker.number: worker.name for worker in self._worker_pool.workers()}
         if head is not None:
-            for part in head.parts:
-                if part.requests:
-                    keys = [key for plan in head.plans for key in plan.keys][part.first : part.last][:8]
-                    who = ", ".join(names.get(number, "a worker") for number in part.requests.values())
+            for slice_ in head.slices:
+                if slice_.requests:
+                    keys = [key for plan in head.plans for key in plan.keys][slice_.first : slice_.last][:8]
+                    who = ", ".join(names.get(number, "a worker") for number in slice_.requests.values())
                     return f"waited for {who}, indices {keys}"
-        return self._supply.describe()
+        return self._worker_pool.describe()

@@ -1,12 +1,12 @@
-"""The client's side of sharded data: it gathers what the workers hold, and places parts where their samples are.
+"""The client's side of sharded data: it gathers what the workers hold, and places slices where their samples are.
 
 Every worker must have told what it holds before the first plan is made: without one of them, nobody knows what would
-be missing. Then a batch is cut into the longest runs of rows that the same sources hold, and each is asked of one of
-them. When a source is gone or comes back, what is not under way is cut anew. Rows that nobody holds any more are waited
+be missing. Then a batch is cut into the longest runs of rows that the same workers hold, and each is asked of one of
+them. When a worker is gone or comes back, what is not under way is cut anew. Rows that nobody holds any more are waited
 for as long as a lost host is, then the run ends with an error that names them.
 
-A batch that cannot be written row by row (a collate function, samples that do not stack) must be made by a source that
-holds all of it. How rows are laid out must be known before they can be asked of several sources: see `probing`.
+A batch that cannot be written row by row (a collate function, samples that do not stack) must be made by a worker that
+holds all of it. How rows are laid out must be known before they can be asked of several workers: see `probing`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgspec
 
 from headrace.errors import PipelineError, WorkersLost
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.work_units import Bundle, Part
-from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Supply, Worker
+from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
 
 
-class Sharding:
+class ShardPlacement:
     """See the module.
 
     Args:
-        supply: tells whom is waited for.
+        worker_pool: tells whom is waited for.
         schedule: what is placed.
         opening: the pipeline, as it is opened on every worker.
         warn: called with what the user should know.
@@ -40,11 +40,13 @@ class Sharding:
         whole: whether batches are always made whole.
     """
 
-    def __init__(self, supply: Supply, schedule: Schedule, opening: messages.Open, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, worker_pool: WorkerPool, schedule: Schedule, opening: messages.Open, warn: Callable[[str], None]
+    ) -> None:
         self.map = ShardMap()
         self.begun = False
         self.length: int | None = None
-        self._supply = supply
+        self._worker_pool = worker_pool
         self._schedule = schedule
         self._opening = opening
         self._warn = warn
@@ -95,7 +97,7 @@ class Sharding:
         if self._uniform and not self.map.uniform:
             self.map.remove(worker.number)
             reason = f"{worker.name} does not hold the shards any more that it held before"
-            self._supply.refuse(worker, reason)
+            self._worker_pool.refuse(worker, reason)
             self._warn(f"{reason}; it is not used")
             return False
         return True
@@ -108,12 +110,12 @@ class Sharding:
         """
         if not self.begun or self.map.fixed:
             return False
-        absent = self._supply.absent()
+        absent = self._worker_pool.absent()
         if absent:
             if now - self._since > START_SECONDS:
                 raise WorkersLost(
                     f"{', '.join(absent)} did not open the pipeline within {START_SECONDS:.0f} s, so nobody knows "
-                    f"what it holds: {self._supply.describe()}",
+                    f"what it holds: {self._worker_pool.describe()}",
                     hint="start that host again, or leave it out of the list of workers",
                 )
             return False
@@ -129,14 +131,14 @@ class Sharding:
         return self.begun and not self.map.fixed
 
     @property
-    def places(self) -> bool:
-        """Whether workers hold different data, so that parts must be placed."""
+    def active(self) -> bool:
+        """Whether workers hold different data, so that slices must be placed."""
         return self.map.fixed and not self._uniform
 
     @property
     def translation(self) -> ShardMap | None:
         """What translates the keys for a worker; None when they are the same for all."""
-        return self.map if self.places else None
+        return self.map if self.active else None
 
     @property
     def pipeline(self) -> int:
@@ -153,10 +155,10 @@ class Sharding:
     # Placing
 
     def cut(self, bundle: Bundle, *, most: int, stackable: bool) -> None:
-        """Cuts a bundle into parts of at most `most` rows; leaves it when the layout must be learned first."""
+        """Cuts a bundle into slices of at most `most` rows; leaves it when the layout must be learned first."""
         try:
             if self.whole:
-                bundle.parts = [Part(bundle, 0, bundle.rows, whole=True, deaths=bundle.deaths)]
+                bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True, deaths=bundle.deaths)]
                 self.place_whole(bundle)
                 return
             runs = self.map.runs(bundle.plan.keys)
@@ -165,23 +167,23 @@ class Sharding:
             return
         if len(runs) == 1 or stackable:
             step = most if stackable else bundle.rows
-            bundle.parts = self._parts(bundle, 0, bundle.rows, step, bundle.deaths)
+            bundle.slices = self._slices(bundle, 0, bundle.rows, step, bundle.deaths)
 
-    def _parts(self, bundle: Bundle, first: int, last: int, most: int, deaths: int) -> list[Part]:
-        parts = []
+    def _slices(self, bundle: Bundle, first: int, last: int, most: int, deaths: int) -> list[Slice]:
+        slices = []
         for run in self.map.runs(bundle.plan.keys[first:last]):
             begin, end = first + run.first, first + run.last
             for row in range(begin, end, most) if end > begin else (begin,):
                 stop = min(row + most, end)
-                parts.append(Part(bundle, row, stop, whole=False, deaths=deaths, holders=run.holders))
-        return parts
+                slices.append(Slice(bundle, row, stop, whole=False, deaths=deaths, holders=run.holders))
+        return slices
 
     def place_whole(self, bundle: Bundle) -> None:
         """Finds who holds all of a batch that is made whole. If nobody ever can, the batch fails."""
         keys = [key for row, key in enumerate(bundle.plan.keys) if row not in bundle.left_out]
-        [part] = bundle.parts
-        part.holders = self.map.holders(keys)
-        if not part.holders and all(run.holders for run in self.map.runs(keys)):
+        [slice_] = bundle.slices
+        slice_.holders = self.map.holders(keys)
+        if not slice_.holders and all(run.holders for run in self.map.runs(keys)):
             bundle.failures[0] = PipelineError(
                 f"no host holds all samples of batch {bundle.plan.step} (indices {keys[:8]}...), and it cannot be put "
                 "together of rows: it has a collate function, samples that do not stack, or samples that are skipped",
@@ -190,32 +192,32 @@ class Sharding:
             )
 
     def gone(self, worker: int) -> None:
-        """A worker is gone, and no source any more."""
+        """A worker is gone, and no worker any more."""
         self.map.remove(worker)
         self.changed()
 
     def changed(self) -> None:
-        """Cuts anew what is not under way: a source has come or gone."""
-        if not self.places:
+        """Cuts anew what is not under way: a worker has come or gone."""
+        if not self.active:
             return
         for bundle in self._schedule.bundles.values():
-            waiting = [part for part in bundle.parts if not part.done and not part.requests]
+            waiting = [slice_ for slice_ in bundle.slices if not slice_.done and not slice_.requests]
             if not waiting:
                 continue
             if waiting[0].whole:
                 self.place_whole(bundle)
                 continue
-            parts = [part for part in bundle.parts if part.done or part.requests]
-            for part in waiting:
-                parts += self._parts(bundle, part.first, part.last, max(1, part.rows), part.deaths)
-            bundle.parts = sorted(parts, key=lambda part: part.first)
+            slices = [slice_ for slice_ in bundle.slices if slice_.done or slice_.requests]
+            for slice_ in waiting:
+                slices += self._slices(bundle, slice_.first, slice_.last, max(1, slice_.rows), slice_.deaths)
+            bundle.slices = sorted(slices, key=lambda slice_: slice_.first)
 
     def judge(self, now: float) -> None:
         """Raises WorkersLost when rows have had no holder for longer than a lost host is waited for."""
-        bundles = self._schedule.bundles.values() if self.places else ()
+        bundles = self._schedule.bundles.values() if self.active else ()
         orphaned = any(
-            part.holders is not None and not part.holders and not part.done
-            for bundle in bundles if not bundle.failed for part in bundle.parts
+            slice_.holders is not None and not slice_.holders and not slice_.done
+            for bundle in bundles if not bundle.failed for slice_ in bundle.slices
         )  # fmt: skip
         if not orphaned:
             self._orphaned = None
@@ -223,12 +225,12 @@ class Sharding:
         self._orphaned = now if self._orphaned is None else self._orphaned
         if now - self._orphaned > RECOVER_SECONDS:
             raise WorkersLost(
-                f"data are lost: {self.map.describe_lost()}; {self._supply.describe()}",
+                f"data are lost: {self.map.describe_lost()}; {self._worker_pool.describe()}",
                 hint="start that host again and resume, or give the channel to more than one host",
             )
 
 
-def detached(plan: BatchPlan, rows: int, *, whole: bool = False) -> Part:
-    """Returns a part that stands in no line: its answer is taken elsewhere."""
+def detached(plan: BatchPlan, rows: int, *, whole: bool = False) -> Slice:
+    """Returns a slice that stands in no line: its answer is taken elsewhere."""
     empty: Sequence[object] = []
-    return Part(Bundle((BatchPlan(plan.epoch, plan.step, 0, empty, 0),)), 0, rows, whole)
+    return Slice(Bundle((BatchPlan(plan.epoch, plan.step, 0, empty, 0),)), 0, rows, whole)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.feed.batch import pytree
 from headrace.feed.batch.row_layout import decode_layout
-from headrace.feed.client.work_units import Source
+from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.wire import messages
 from headrace.feed.worker.slices import keys_of
 
@@ -26,15 +26,15 @@ class Check:
     """A slice that was made once.
 
     Attributes:
-        ask: as it was asked.
+        request: as it was asked.
         done: as it was answered.
-        source: who made it; `at`: how many requests there had been.
+        load: who made it; `at`: how many requests there had been.
         kind: numerics of the maker; only equal ones are compared.
     """
 
-    ask: messages.Ask
+    request: messages.SliceRequest
     done: messages.Done
-    source: int
+    load: int
     at: int
     kind: str
 
@@ -87,25 +87,25 @@ class Verifier:
         self._waiting.append(check)
 
     def next(
-        self, sources: Mapping[int, Source], kinds: Mapping[int, str], requests: int, *, same: bool = False
+        self, workers: Mapping[int, WorkerLoad], kinds: Mapping[int, str], requests: int, *, same: bool = False
     ) -> tuple[int, Check] | None:
         """Returns the next check and whom to ask for it, None when there is none or nobody can be asked now.
 
         Args:
-            sources: those that can be asked.
+            workers: those that can be asked.
             kinds: numerics of each.
             requests: how many there have been.
-            same: whether only another executor of the source itself can make it: others hold other data.
+            same: whether only another executor of the worker itself can make it: others hold other data.
         """
         for check in self._waiting:
             others = [
-                number for number, source in sources.items()
-                if (source.executors > 1 if number == check.source else not same)
+                number for number, load in workers.items()
+                if (load.executors > 1 if number == check.load else not same)
                 and kinds.get(number) == check.kind
-                and (source.has_room or requests - check.at > PATIENCE)
+                and (load.has_room or requests - check.at > PATIENCE)
             ]  # fmt: skip
             if others:
-                best = min(others, key=lambda number: (number == check.source, len(sources[number].outstanding)))
+                best = min(others, key=lambda number: (number == check.load, len(workers[number].outstanding)))
                 self._waiting.remove(check)
                 return best, check
         return None
@@ -127,7 +127,7 @@ class Verifier:
     def answered(self, request: int, done: messages.Done) -> Difference | None:
         """Compares. Returns the first difference."""
         check = self._running.pop(request)
-        if done.executor == check.done.executor and check.ask.avoid >= 0:
+        if done.executor == check.done.executor and check.request.avoid >= 0:
             return None  # the host had no other executor to give it to
         self.compared += 1
         if done.digests == check.done.digests and len(done.failures) == len(check.done.failures):
@@ -147,18 +147,18 @@ def _locate(check: Check, done: messages.Done) -> Difference:
     """Finds the first place where two answers differ."""
     first, second = check.done.digests, done.digests
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
-    pieces = [(piece.step, tuple(keys_of(piece))) for piece in check.ask.pieces]
+    batches = [(batch.step, tuple(keys_of(batch))) for batch in check.request.batches]
     if check.done.layout:
         names = pytree.leaf_names(decode_layout(check.done.layout).describe(1))
         row, table = divmod(at, max(1, len(names)))
-        for step, keys in pieces:
+        for step, keys in batches:
             if row < len(keys):
-                return Difference(check.ask.epoch, step, (keys[row],), names[table])
+                return Difference(check.request.epoch, step, (keys[row],), names[table])
             row -= len(keys)
     else:
-        for (step, keys), node in zip(pieces, check.done.nodes, strict=False):
+        for (step, keys), node in zip(batches, check.done.nodes, strict=False):
             names = [*pytree.leaf_names(node), ""] if node is not None else []
             if at < len(names):
-                return Difference(check.ask.epoch, step, keys, names[at])
+                return Difference(check.request.epoch, step, keys, names[at])
             at -= len(names)
-    return Difference(check.ask.epoch, *pieces[-1], "")
+    return Difference(check.request.epoch, *batches[-1], "")

@@ -1,6 +1,6 @@
-"""What is under way: bundles of batches, the parts that they are made in, and the sources that make them.
+"""What is under way: bundles of batches, the slices that they are made in, and the workers that make them.
 
-Plain records, which `schedule` keeps and the others read. Sources and requests are numbers.
+Plain records, which `schedule` keeps and the others read. Workers and requests are numbers.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 from headrace.feed.plan.epoch import BatchPlan
 
-DEPTH = 2  # parts outstanding an executor
+DEPTH = 2  # slices outstanding an executor
 
 
 @dataclass(eq=False)
-class Part:
+class Slice:
     """Rows first..last-1 of a bundle's only batch, or all of its batches.
 
     Attributes:
         whole: batches are made with the collate function, not row by row.
-        requests: request number to source, of those who were asked and have not answered.
+        requests: request number to worker, of those who were asked and have not answered.
         slab: where its rows lie, once it is done.
         deaths: executors that ended over it; `twice`: whether two had it at the same time.
         asked: when it was first asked for, seconds; `expected`: how long it was expected to take from then.
-        holders: the sources that hold its samples, when they hold different data; None for all.
+        holders: the workers that hold its samples, when they hold different data; None for all.
     """
 
     bundle: Bundle
@@ -50,15 +50,16 @@ class Bundle:
 
     Attributes:
         plans: the batches.
-        parts: what is asked for; empty until it is first asked for.
-        slab: where the parts are to be written, 0 for not known yet; `spare`: slabs of parts that were asked for twice.
+        slices: what is asked for; empty until it is first asked for.
+        slab: where the slices are to be written, 0 for not known yet.
+        spare: slabs of slices that were requested twice.
         failures: why batches cannot be had, by their place in `plans`.
         deaths: executors that died over it before it was cut.
         left_out: rows that are skipped, of a single batch, and why.
     """
 
     plans: tuple[BatchPlan, ...]
-    parts: list[Part] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
     slab: int = 0
     spare: list[int] = field(default_factory=list)
     failures: dict[int, Exception] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class Bundle:
     @property
     def complete(self) -> bool:
         """Whether every row is there."""
-        return bool(self.parts) and all(part.done for part in self.parts)
+        return bool(self.slices) and all(slice_.done for slice_ in self.slices)
 
     @property
     def failed(self) -> bool:
@@ -87,15 +88,15 @@ class Bundle:
 
 
 @dataclass(eq=False)
-class Source:
-    """One place that makes parts: a local executor, or a host's feed server.
+class WorkerLoad:
+    """What the schedule knows of one worker: a local executor, or a host's feed server.
 
     Attributes:
         name: for messages.
-        executors: how many parts it makes at a time.
+        executors: how many slices it makes at a time.
         shared: whether it works on the trainer's own host and takes CPU time from it.
         seconds_per_row: measured, of one executor; 0 until it has answered.
-        outstanding: request number to part.
+        outstanding: request number to slice.
         since: when it was last idle, or answered: what it works on has taken that long at most.
         made: rows that it has made.
     """
@@ -104,14 +105,14 @@ class Source:
     executors: int
     shared: bool = False
     seconds_per_row: float = 0.0
-    outstanding: dict[int, Part] = field(default_factory=dict)
+    outstanding: dict[int, Slice] = field(default_factory=dict)
     since: float = 0.0
     made: int = 0
 
     @property
     def outstanding_rows(self) -> int:
         """Rows that it has been asked for."""
-        return sum(part.rows for part in self.outstanding.values())
+        return sum(slice_.rows for slice_ in self.outstanding.values())
 
     @property
     def has_room(self) -> bool:

@@ -1,6 +1,6 @@
-"""The supply of workers: what a session needs of them, wherever they are.
+"""A pool of workers: what a session needs of them, wherever they are.
 
-`localsupply` keeps processes of its own; `remotesupply` keeps connections to feed servers. Both give up only after a
+`local_pool` keeps processes of its own; `remote_pool` keeps connections to feed servers. Both give up only after a
 bounded time, and say whom they waited for and what was wrong with each.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from headrace.errors import ProtocolError
-from headrace.feed.client.keepalive import Pulse
+from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.client.links import Link
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import ConnectionClosed
-from headrace.feed.wire.endpoints import Place
+from headrace.feed.wire.endpoints import Endpoint
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import ClientHandshake
 
@@ -38,14 +38,14 @@ class Arrival(NamedTuple):
 
 @dataclass(eq=False)
 class Worker:
-    """One source of batches, as the session sees it.
+    """One worker, as the session sees it.
 
     Attributes:
         number: its number in the schedule, and its route on a shared link.
         name: for messages.
         kind: ``executor`` (a child of this process), ``server`` (own host) or ``remote``.
         link: the connection that carries it.
-        executors: how many parts it makes at a time.
+        executors: how many slices it makes at a time.
         ready: whether the pipeline is open there.
         reason: why it was lost.
         unused: whether it computes differently and is left out.
@@ -59,8 +59,8 @@ class Worker:
     ready: bool = False
     reason: str = ""
     handshake: ClientHandshake | None = None
-    place: Place | None = None
-    pulse: Pulse | None = None
+    endpoint: Endpoint | None = None
+    keepalive: Keepalive | None = None
     deadline: float = 0.0
     unused: bool = False
 
@@ -70,7 +70,7 @@ class Worker:
         return self.number if self.link.shared else 0
 
 
-class Supply(abc.ABC):
+class WorkerPool(abc.ABC):
     """What a session needs of its workers."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Supply(abc.ABC):
         return next((worker for worker in self._workers.values() if worker.link is link), None)
 
     def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
-        """A worker is gone; its link stays. `refused`: it will not have this client."""
+        """A worker is gone; its link stays. `refused`: its server refuses this client."""
         worker.reason = reason
         self._workers.pop(worker.number, None)
 
@@ -128,9 +128,9 @@ class Supply(abc.ABC):
             arrivals.append(Arrival(link, frames, broken))
         return arrivals
 
-    def ask(self, worker: Worker, ask: messages.Ask) -> None:
+    def request(self, worker: Worker, request: messages.SliceRequest) -> None:
         """Asks a worker for a slice."""
-        worker.link.post(ask, worker.route)
+        worker.link.post(request, worker.route)
 
     def held(self, *, short: bool) -> None:  # noqa: B027 - of interest only where workers are measured
         """Whether there are slices that nobody is asked for because there is no memory for them."""

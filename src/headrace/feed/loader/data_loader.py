@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from headrace.errors import PipelineError
-from headrace.feed.client.local_pool import LocalSupply
+from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import SessionStats, Skipped
-from headrace.feed.client.remote_pool import RemoteSupply
+from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.session import Session
-from headrace.feed.client.worker_pool import Supply
+from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.loader.loader_arguments import (
@@ -153,13 +153,13 @@ class DataLoader(TorchHabits):
         device: str | torch.device | None = None,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
-        self._places = find(workers, secret_file, tls_ca)
-        check_own(dataset, seed, memory, stall_timeout, remote=self._places is not None)
+        self._endpoints = find(workers, secret_file, tls_ca)
+        check_own(dataset, seed, memory, stall_timeout, remote=self._endpoints is not None)
         self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
             prefetch_factor, persistent_workers, generator, seed, multiprocessing_context,
-            remote=self._places is not None,
+            remote=self._endpoints is not None,
         )  # fmt: skip
         self._sampled = sampler is not None or batch_sampler is not None
         self._asked = (batch_size, global_batch_size, rank, world_size)
@@ -191,7 +191,7 @@ class DataLoader(TorchHabits):
         weakref.finalize(self, close_all, self._sessions)
         self._stats = SessionStats()
         self._meter = StepMeter(name)
-        if self._places is not None and not isinstance(dataset, Pipeline):
+        if self._endpoints is not None and not isinstance(dataset, Pipeline):
             raise PipelineError(
                 f"the workers are on other hosts and cannot be given a {type(dataset).__name__} object",
                 hint="write a function in a module of source_dir that makes the dataset, mark it with "
@@ -229,7 +229,7 @@ class DataLoader(TorchHabits):
         progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
         batches: Batches
         fetched = progress if self.device is None else dataclasses.replace(progress)
-        if self._places is None and self.num_workers == 0:
+        if self._endpoints is None and self.num_workers == 0:
             skipped = self._stats.skipped if self._policy.on_error == "skip" else None
             batches = InlineBatches(self._local(), plans, fetched, skipped)
         else:
@@ -327,7 +327,7 @@ class DataLoader(TorchHabits):
         if not isinstance(self.dataset, Pipeline):
             return len(self.dataset)  # it may change between epochs
         if self._length is None:
-            if self._places is None and self.num_workers == 0:
+            if self._endpoints is None and self.num_workers == 0:
                 self._length = len(self._local().dataset)
             else:
                 self._length = self._started().wait_for_length(self.timeout or None)
@@ -344,7 +344,7 @@ class DataLoader(TorchHabits):
             self._shard, vars(self)["batch_size"] = shard, batch_size
             self._planner.settle(shard, batch_size)
             self._opening = msgspec.structs.replace(
-                self._opening, plan=self._planner.fingerprint() if self._places is not None else ""
+                self._opening, plan=self._planner.fingerprint() if self._endpoints is not None else ""
             )
 
     def _plan(self) -> EpochPlan:
@@ -364,7 +364,7 @@ class DataLoader(TorchHabits):
         return self._built
 
     def _make_opening(self) -> messages.Open:
-        if self._places is None:
+        if self._endpoints is None:
             return messages.Open(1, "", {}, "", "", self._batched, self.name)
         standard = self._standard and self.collate_fn is not stack_arrays
         collate = "" if standard else factory.function_name(self.collate_fn, "collate_fn")
@@ -372,13 +372,13 @@ class DataLoader(TorchHabits):
         named, plan = self.dataset, self._planner.fingerprint()
         return messages.Open(1, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
 
-    def _supply(self) -> Supply:
-        if self._places is not None:
+    def _worker_pool(self) -> WorkerPool:
+        if self._endpoints is not None:
             shard = self._shard or Shard(0, 1)
-            return RemoteSupply(self._places, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
+            return RemotePool(self._endpoints, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
         given = {1: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
         context, metrics = self.multiprocessing_context, self._meter.file
-        return LocalSupply(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
+        return LocalPool(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
 
     def _started(self) -> Session:
         """Returns the session that waits for the next pass; makes one if there is none."""
@@ -390,7 +390,7 @@ class DataLoader(TorchHabits):
 
     def _make_session(self) -> Session:
         return Session(
-            self._supply(), self._opening, memory=self._memory, prefetch=self.prefetch_factor,
+            self._worker_pool(), self._opening, memory=self._memory, prefetch=self.prefetch_factor,
             stall_timeout=self._stall_timeout, policy=self._policy, stats=self._stats, warn=warn_user,
             pinning=find_pinning(self.device, pin=self.pin_memory),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from headrace.feed.batch.pytree import bytes_of
 from headrace.feed.client.policy import Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import StepMeter
-from headrace.feed.pipelines.fetch import Built, RowFailed, Slice, make_whole
+from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.pass_progress import Progress
@@ -77,9 +77,9 @@ class InlineBatches:
         made: tuple[Any, int] | Exception | None = None
         while made is None and len(left_out) < max(1, plan.rows):
             self._built.seeds.clean()
-            part = Slice(plan.epoch, plan.seed, plan.position, rows, [plan.keys[row] for row in rows])
+            addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, [plan.keys[row] for row in rows])
             try:
-                made = make_whole(self._built, part), len(rows)
+                made = make_whole(self._built, addresses), len(rows)
             except RowFailed as failed:
                 error, row = failed.__cause__, failed.row
                 assert isinstance(error, Exception)

@@ -50,38 +50,38 @@ class WorkMeter:
         self._clock = clock
         self._time = WorkTime(executors, clock())
         self._due = clock() + WINDOW_SECONDS
-        self._asks: dict[int, collections.deque[messages.Ask]] = {}
+        self._requests: dict[int, collections.deque[messages.SliceRequest]] = {}
         self._slices = self._samples = self._bytes = 0
         self._processes: dict[int, tuple[psutil.Process, float]] = {}
 
-    def asked(self, executor: int, ask: messages.Ask) -> None:
+    def asked(self, executor: int, request: messages.SliceRequest) -> None:
         """An executor was given a slice, behind those that it has."""
         if self._file:
-            self._asks.setdefault(executor, collections.deque()).append(ask)
+            self._requests.setdefault(executor, collections.deque()).append(request)
             self._time.asked(executor, self._clock())
 
     def answered(self, executor: int, answer: messages.Message) -> None:
         """An executor has answered the first of its slices; other messages than answers do not count."""
         if not isinstance(answer, (messages.Done, messages.Failed, messages.Unstackable, messages.Cancelled)):
             return
-        owed = self._asks.get(executor)
+        owed = self._requests.get(executor)
         if not owed:
             return
-        ask, seconds = owed.popleft(), None
+        request, seconds = owed.popleft(), None
         if isinstance(answer, messages.Done):
             seconds = answer.seconds
-            failed = {failure.piece for failure in answer.failures}
-            pieces = [piece for number, piece in enumerate(ask.pieces) if number not in failed]
+            failed = {failure.batch for failure in answer.failures}
+            batches = [batch for number, batch in enumerate(request.batches) if number not in failed]
             self._slices += 1
-            self._samples += sum(piece.last - piece.first - len(piece.left_out) for piece in pieces)
-            self._bytes += _payload(ask, answer, pieces)
+            self._samples += sum(batch.last - batch.first - len(batch.left_out) for batch in batches)
+            self._bytes += _payload(request, answer, batches)
         elif isinstance(answer, messages.Cancelled):
             seconds = 0.0
         self._time.answered(executor, self._clock(), seconds)
 
     def lost(self, executor: int) -> None:
         """An executor has ended."""
-        if self._asks.pop(executor, None) is not None:
+        if self._requests.pop(executor, None) is not None:
             self._time.lost(executor, self._clock())
 
     def hold(self, count: int) -> None:
@@ -134,9 +134,9 @@ class WorkMeter:
         return used
 
 
-def _payload(ask: messages.Ask, answer: messages.Done, pieces: list[messages.Piece]) -> int:
+def _payload(request: messages.SliceRequest, answer: messages.Done, batches: list[messages.BatchRows]) -> int:
     """Returns the payload bytes of an answer; `size` is that of a whole slab, or ends behind the slice's batch."""
-    if answer.layout and (answer.fresh or len(ask.pieces) == 1) and answer.size:
+    if answer.layout and (answer.fresh or len(request.batches) == 1) and answer.size:
         layout = decode_layout(answer.layout)
-        return sum(layout.size(piece.last - piece.first) for piece in pieces)
+        return sum(layout.size(batch.last - batch.first) for batch in batches)
     return answer.size

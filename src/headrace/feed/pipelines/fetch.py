@@ -62,7 +62,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Slice:
+class SampleAddresses:
     """Rows of one batch.
 
     Attributes:
@@ -106,33 +106,35 @@ class Stopwatch:
         return Cost(time.perf_counter() - self._wall, time.thread_time() - self._cpu)
 
 
-def make_whole(built: Built, part: Slice) -> Any:
+def make_whole(built: Built, addresses: SampleAddresses) -> Any:
     """Makes a whole batch with the pipeline's collate function. Raises RowFailed."""
     if not built.batched:
-        samples: Any = next(iter(samples_of(built, part)))
+        samples: Any = next(iter(samples_of(built, addresses)))
     elif built.fetches:
-        key = seeds.stream_key(part.seed, part.epoch, part.position)
+        key = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position)
         try:
-            samples = _seeded(built, key, built.dataset.__getitems__, list(part.keys))
+            samples = _seeded(built, key, built.dataset.__getitems__, list(addresses.keys))
         except Exception as error:
             raise RowFailed(-1) from error
     else:
-        samples = list(samples_of(built, part))
+        samples = list(samples_of(built, addresses))
     try:
         if built.default_collate:
             return built.collate(samples)
-        key = seeds.collate_key(part.seed, part.epoch, part.position)
+        key = seeds.collate_key(addresses.seed, addresses.epoch, addresses.position)
         return _seeded(built, key, built.collate, samples)
     except Exception as error:
         raise RowFailed(-1) from error
 
 
-def make_rows(built: Built, part: Slice, expected: Layout | None, block_of: Callable[[Layout], RowBlock]) -> Layout:
+def make_rows(
+    built: Built, addresses: SampleAddresses, expected: Layout | None, block_of: Callable[[Layout], RowBlock]
+) -> Layout:
     """Makes rows of a stacked batch, written as they are loaded.
 
     Args:
         built: the pipeline.
-        part: the rows.
+        addresses: the rows.
         expected: layout of the batch, None when it is not known yet.
         block_of: given the layout, says where the rows go.
 
@@ -145,7 +147,7 @@ def make_rows(built: Built, part: Slice, expected: Layout | None, block_of: Call
     """
     writer: RowWriter | None = None
     layout = expected
-    for sample in samples_of(built, part):
+    for sample in samples_of(built, addresses):
         if writer is None:
             own = built.layouts.of(sample, built.collate)
             if expected is not None and own is not expected and own != expected:
@@ -169,12 +171,12 @@ class RowBlock:
     first: int
 
 
-def samples_of(built: Built, part: Slice) -> Iterator[Any]:
+def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:
     """Loads the samples of a slice, one after the other. Raises RowFailed."""
     load = functools.partial(operator.getitem, built.dataset)
-    for row, key in zip(part.rows, part.keys, strict=True):
+    for row, key in zip(addresses.rows, addresses.keys, strict=True):
         try:
-            yield _seeded(built, seeds.stream_key(part.seed, part.epoch, part.position + row), load, key)
+            yield _seeded(built, seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + row), load, key)
         except Exception as error:
             raise RowFailed(row) from error
 

@@ -16,7 +16,7 @@ from typing import Any
 from headrace.errors import PipelineError
 from headrace.feed.batch import pytree
 from headrace.feed.pipelines import generators
-from headrace.feed.pipelines.fetch import Built, RowFailed, Slice, make_whole
+from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
 from headrace.feed.wire.remote_errors import in_short, remote_error
 
@@ -139,7 +139,7 @@ class _Checker:
         seeds_of = self._built.seeds
         seeds_of.clean()
         try:
-            return _fields(make_whole(self._built, Slice(0, self._seed, 0, rows, self._keys[: len(rows)])))
+            return _fields(make_whole(self._built, SampleAddresses(0, self._seed, 0, rows, self._keys[: len(rows)])))
         except RowFailed as failed:
             return in_short(remote_error(failed.__cause__ or failed))
 

@@ -16,7 +16,7 @@ from headrace.errors import PositionError
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position
-from headrace.feed.plan.torch_samplers import SampledPass, Source, waiting_state
+from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource, waiting_state
 
 
 class Bookmark:
@@ -104,7 +104,7 @@ class Bookmark:
             return msgspec.structs.replace(loader, epoch=progress.epoch + 1)
         return msgspec.structs.replace(loader, epoch=progress.epoch, step=step, samples=order.consumed(step))
 
-    def position(self, loader: Position, source: Source | None) -> Position:
+    def position(self, loader: Position, source: SamplerSource | None) -> Position:
         """Returns where the loader is.
 
         Args:

@@ -20,7 +20,7 @@ from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
-from headrace.feed.plan.torch_samplers import SampledPass, Source
+from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource
 
 if TYPE_CHECKING:
     import torch
@@ -156,7 +156,7 @@ class Planner:
         """Takes the part of this rank, which was not known before."""
         self._shard, self._batch_size = shard or Shard(0, 1), batch_size
 
-    def begin(self, source: Source | None) -> tuple[Progress, Iterator[BatchPlan], int | None]:
+    def begin(self, source: SamplerSource | None) -> tuple[Progress, Iterator[BatchPlan], int | None]:
         """A pass begins.
 
         Args:
@@ -194,7 +194,7 @@ class Planner:
             first.end_step,
         )
 
-    def state(self, source: Source | None, batches: int | None = None) -> dict[str, Any]:
+    def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """Returns where the trainer is, or was after so many batches of the latest pass."""
         seed = self._seeds.of_next_epoch() if source is not None else self.seed
         beginning = self._beginning(seed, own=source is None)
@@ -202,7 +202,7 @@ class Planner:
             return self.bookmark.position_after(beginning, batches).to_state()
         return self.bookmark.position(beginning, source).to_state()
 
-    def load(self, state: Mapping[str, Any], source: Source | None) -> None:
+    def load(self, state: Mapping[str, Any], source: SamplerSource | None) -> None:
         """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
         self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
         loaded = self.bookmark.loaded

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TENSOR = "__uint8_tensor__"
 
 
-class Source(NamedTuple):
+class SamplerSource(NamedTuple):
     """What a pass draws from.
 
     Attributes:
@@ -79,18 +79,18 @@ def batched(
     return sampler, BatchSampler(sampler, batch_size, drop_last)
 
 
-def source_of(sampler: Iterable[Any] | None, batch_sampler: Iterable[list[Any]] | None) -> Source | None:
+def source_of(sampler: Iterable[Any] | None, batch_sampler: Iterable[list[Any]] | None) -> SamplerSource | None:
     """Returns the source of a loader's samplers; None when it has none.
 
     It looks into torch's own BatchSampler, so that the sampler in it can be asked for its state.
     """
     if batch_sampler is None:
-        return Source(sampler, 0, False, False) if sampler is not None else None
+        return SamplerSource(sampler, 0, False, False) if sampler is not None else None
     from torch.utils.data import BatchSampler
 
     if type(batch_sampler) is BatchSampler:
-        return Source(batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last, True)
-    return Source(batch_sampler, 0, False, True)
+        return SamplerSource(batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last, True)
+    return SamplerSource(batch_sampler, 0, False, True)
 
 
 class _Mark(NamedTuple):
@@ -122,7 +122,7 @@ class SampledPass:
 
     def __init__(
         self,
-        source: Source,
+        source: SamplerSource,
         seed: Callable[[], int],
         progress: Progress,
         every: int | None,
@@ -274,7 +274,7 @@ class SampledPass:
         return None if sampler is None and iterator is None else (sampler, iterator)
 
 
-def waiting_state(source: Source) -> SamplerState | None:
+def waiting_state(source: SamplerSource) -> SamplerState | None:
     """Returns what a sampler that waits for its next pass needs: the state of a generator of its own."""
     import torch
 

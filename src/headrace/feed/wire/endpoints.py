@@ -25,7 +25,7 @@ State = Literal["starting", "ready", "lost"]
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """One feed server.
 
     Attributes:
@@ -54,7 +54,7 @@ class _File(msgspec.Struct):
     version: int = 1
 
 
-class Places:
+class Endpoints:
     """The feed servers of a loader.
 
     Args:
@@ -76,9 +76,9 @@ class Places:
             client_tls(self.tls_ca, "")  # here its trouble is told to the user, not in the receiver
         self._path: Path | None = None
         self._seen: tuple[int, int] | None = None
-        self._places: tuple[Place, ...] = ()
+        self._endpoints: tuple[Endpoint, ...] = ()
         if source.startswith(("tcp://", "unix:")):
-            self._places = tuple(_place(part) for part in source.split(",") if part.strip())
+            self._endpoints = tuple(_endpoint(part) for part in source.split(",") if part.strip())
             secret_file = secret_file or os.environ.get(SECRET_VARIABLE)
             if not secret_file:
                 raise FeedError(
@@ -96,31 +96,31 @@ class Places:
         self.current()
         self.secret = read_secret(self._secret_file)
 
-    def current(self) -> tuple[Place, ...]:
+    def current(self) -> tuple[Endpoint, ...]:
         """Returns the feed servers as they are known now."""
         if self._path is None:
-            return self._places
+            return self._endpoints
         try:
             status = self._path.stat()
             seen = (status.st_ino, status.st_mtime_ns)
             if seen != self._seen:
                 file = msgspec.json.decode(self._path.read_bytes(), type=_File)
                 self._secret_file = file.secret_file
-                self._places = tuple(Place(host.host, host.address, host.state) for host in file.hosts)
+                self._endpoints = tuple(Endpoint(host.host, host.address, host.state) for host in file.hosts)
                 self._seen = seen
         except (OSError, msgspec.DecodeError) as error:
             raise FeedError(
                 f"cannot read {self._path}: {error}", hint=f"unset {FEED_VARIABLE} to work locally"
             ) from error
-        return self._places
+        return self._endpoints
 
 
-def _place(address: str) -> Place:
+def _endpoint(address: str) -> Endpoint:
     address = address.strip()
     if not address.startswith("unix:"):
         address = address if address.startswith("tcp://") else f"tcp://{address}"
         split_address(address)
-    return Place(address.removeprefix("tcp://"), address)
+    return Endpoint(address.removeprefix("tcp://"), address)
 
 
 def read_secret(path: str | Path) -> bytes:
@@ -152,15 +152,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None = None) -> Places | None:
+def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None = None) -> Endpoints | None:
     """Finds the remote workers of a loader; None when it shall use local processes.
 
     Args:
         workers: ``"local"``, a list of addresses, the path of a feed.json, or None for what HEADRACE_FEED says.
-        secret_file, tls_ca: see `Places`.
+        secret_file, tls_ca: see `Endpoints`.
     """
     source = workers if workers is not None else os.environ.get(FEED_VARIABLE, "")
     if source in ("", "local"):
         return None
-    places = Places(source, secret_file, tls_ca)
-    return places if places.current() else None
+    endpoints = Endpoints(source, secret_file, tls_ca)
+    return endpoints if endpoints.current() else None

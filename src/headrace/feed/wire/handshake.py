@@ -29,7 +29,7 @@ HANDSHAKE_SECONDS = 5.0
 
 
 class RefusedByServer(ProtocolError):
-    """The server will not have this client; asking again will not help."""
+    """The server refuses this client; asking again will not help."""
 
 
 def _mac(secret: bytes, *fields: object) -> bytes:
@@ -61,7 +61,7 @@ def check_answer(secret: bytes, offered: Challenge, hello: Hello) -> str:
         return f"this feed server speaks protocol {VERSION}, the client {hello.version}"
     expected = _mac(secret, "client", VERSION, offered.nonce, hello.nonce, hello.client, hello.rank, hello.world_size)
     if len(hello.nonce) != NONCE_BYTES or not hmac.compare_digest(expected, hello.mac):
-        return "wrong token"
+        return "wrong secret"
     return ""
 
 
@@ -105,7 +105,7 @@ class ClientHandshake:
                 self._secret, "server", self._challenge.nonce, self._hello.nonce, message.host, message.executors
             )
             if not hmac.compare_digest(expected, message.mac):
-                raise ProtocolError("the feed server could not prove that it holds the token")
+                raise ProtocolError("the feed server could not prove that it holds the secret")
             self.welcome = message
             return
         raise ProtocolError(f"an unexpected {type(message).__name__} in the handshake")

@@ -4,14 +4,14 @@ The same messages are spoken on every leg: client to local executor, client to t
 to receiver process, receiver to remote feed server, feed server to executor. Bulk bytes are never in a message: they
 are in a slab, whose descriptor is passed along (Unix socket), or follow the message as the frame's payload (TCP).
 
-    Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `auth`)
+    Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `handshake`)
     Dial, Down                                          client and receiver: connect to a host; it is gone
     Open -> Opened | OpenFailed                         a pipeline, by name
     SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
-    Ask -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel     a slice; one answer to every Ask
+    SliceRequest -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel   a slice; one answer to every request
     Ping -> Pong                                        client to feed server: are you there?
-    StatusAsk -> Status                                 client to feed server: how are you?
-    Fork -> Forked, Exited                              feed server and its zygote
+    StatusRequest -> Status                                 client to feed server: how are you?
+    Fork -> Forked, Exited                              feed server and its fork server
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 
-VERSION = 1
+VERSION = 2
 MAX_SHARDS = 65_536  # of a worker
 MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
@@ -77,7 +77,7 @@ class Dial(_Message, frozen=True):
 
 
 class Down(_Message, frozen=True):
-    """Receiver to client: the frame's route has no connection (any more). `refused`: the server will not have us."""
+    """Receiver to client: the frame's route has no connection (any more). `refused`: the server refuses this client."""
 
     reason: str
     refused: bool = False
@@ -155,8 +155,8 @@ class SlabDrop(_Message, frozen=True):
     slab: int
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """One batch of an `Ask`, or a run of its rows.
+class BatchRows(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of a `SliceRequest`, or a run of its rows.
 
     Attributes:
         step: number of the batch in the epoch.
@@ -166,7 +166,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
         keys: one a row: plain values, or with `described` the description of the list of them, as in `tree`.
         described: see `keys`.
         key_bytes: block that belongs to a description.
-        left_out: rows of the batch that were skipped; `keys` has none for them. Only in asks for whole batches.
+        left_out: rows of the batch that were skipped; `keys` has none for them. Only in requests for whole batches.
     """
 
     step: int
@@ -180,14 +180,14 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     left_out: tuple[int, ...] = ()
 
 
-class Ask(_Message, frozen=True):
+class SliceRequest(_Message, frozen=True):
     """Make a slice: rows of one batch, or several small batches whole.
 
     Attributes:
-        request: number that the answer repeats.
+        number: of the request, which the answer repeats.
         pipeline: number given in `Open`.
         epoch, seed: address of the batches, and the seed of their random numbers.
-        pieces: one batch or a run of its rows, or several whole batches.
+        batches: one batch or a run of its rows, or several whole batches.
         whole: make batches with the collate function, do not write rows.
         slab: slab to write to, 0 for none.
         layout: encoded layout of the batches, empty when it is not known yet.
@@ -196,11 +196,11 @@ class Ask(_Message, frozen=True):
         deadline: seconds after which the executor is taken for hung, 0 for none.
     """
 
-    request: int
+    number: int
     pipeline: int
     epoch: int
     seed: int
-    pieces: tuple[Piece, ...]
+    batches: tuple[BatchRows, ...]
     whole: bool
     slab: int = 0
     layout: bytes = b""
@@ -213,9 +213,9 @@ MAKE, MAKE_AND_SUM, SUM = 0, 1, 2
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """The user's code raised over a piece. `row` of the batch, -1 when it was not over one row (in `collate_fn`)."""
+    """The user's code raised over a batch. `row` of the batch, -1 when it was not over one row (in `collate_fn`)."""
 
-    piece: int
+    batch: int
     row: int
     error: RemoteError
 
@@ -224,7 +224,7 @@ class Done(_Message, frozen=True):
     """The slice is made.
 
     Attributes:
-        request: number of the `Ask`.
+        request: number of the `SliceRequest`.
         slab: the slab that holds it; 0 when it is in the payload, or in the descriptor that comes along.
         size: bytes used in the slab, or size of the new slab or of the payload.
         nodes: description of every batch, when they were made whole; offsets count from the start of the slab. None
@@ -292,7 +292,7 @@ class Pong(_Message, frozen=True):
     """A sign of life."""
 
 
-class StatusAsk(_Message, frozen=True):
+class StatusRequest(_Message, frozen=True):
     """Asks a feed server what it is doing."""
 
 
@@ -328,7 +328,7 @@ class Status(_Message, frozen=True):
 
 
 class Fork(_Message, frozen=True):
-    """Feed server to zygote: become executor number `number` on the socket that comes along.
+    """Feed server to fork server: become executor number `number` on the socket that comes along.
 
     `capability`: the instruction set that torch's kernels shall use, empty for the host's own.
     """
@@ -339,14 +339,14 @@ class Fork(_Message, frozen=True):
 
 
 class Forked(_Message, frozen=True):
-    """Zygote to feed server."""
+    """Fork server to feed server."""
 
     number: int
     pid: int
 
 
 class Exited(_Message, frozen=True):
-    """Zygote to feed server: an executor has ended; `status` as `os.waitstatus_to_exitcode` gives it."""
+    """Fork server to feed server: an executor has ended; `status` as `os.waitstatus_to_exitcode` gives it."""
 
     pid: int
     status: int
@@ -364,7 +364,7 @@ Message = (
     | OpenFailed
     | SlabOffer
     | SlabDrop
-    | Ask
+    | SliceRequest
     | Done
     | Unstackable
     | Failed
@@ -373,7 +373,7 @@ Message = (
     | Cancelled
     | Ping
     | Pong
-    | StatusAsk
+    | StatusRequest
     | Status
     | Fork
     | Forked

@@ -82,17 +82,19 @@ class Executor:
         frames = self._channel.wait() if block else self._channel.receive()
         for frame in frames:
             if isinstance(frame.message, messages.Cancel):
-                queued = {item.message.request for item in self._queue if isinstance(item.message, messages.Ask)}
+                queued = {
+                    item.message.number for item in self._queue if isinstance(item.message, messages.SliceRequest)
+                }
                 self._cancelled.update(queued.intersection(frame.message.requests))
             else:
                 self._queue.append(frame)
 
     def _handle(self, frame: Frame) -> None:
         message = frame.message
-        if isinstance(message, messages.Ask):
-            if message.request in self._cancelled:
-                self._cancelled.discard(message.request)
-                self._send(messages.Cancelled(message.request))
+        if isinstance(message, messages.SliceRequest):
+            if message.number in self._cancelled:
+                self._cancelled.discard(message.number)
+                self._send(messages.Cancelled(message.number))
                 return
             self._answer(message)
         elif isinstance(message, messages.Open):
@@ -167,18 +169,18 @@ class Executor:
 
     # Slices
 
-    def _answer(self, ask: messages.Ask) -> None:
-        if ask.pipeline in self._broken:
-            self._send(messages.Failed(ask.request, self._broken[ask.pipeline]))
+    def _answer(self, request: messages.SliceRequest) -> None:
+        if request.pipeline in self._broken:
+            self._send(messages.Failed(request.number, self._broken[request.pipeline]))
             return
-        slab = self._slabs.get(ask.slab)
+        slab = self._slabs.get(request.slab)
         try:
-            done, fresh = make_slice(self._pipelines[ask.pipeline], ask, slab, self._number)
+            done, fresh = make_slice(self._pipelines[request.pipeline], request, slab, self._number)
         except Uneven:
-            self._send(messages.Unstackable(ask.request))
+            self._send(messages.Unstackable(request.number))
             return
         except Exception as error:  # noqa: BLE001 - a result that cannot travel: told to the trainer with its place
-            self._send(messages.Failed(ask.request, remote_error(error)))
+            self._send(messages.Failed(request.number, remote_error(error)))
             return
         self._send(done, [fresh.descriptor] if fresh is not None else [])
         if fresh is not None:

@@ -1,6 +1,6 @@
-"""The executors of one feed server: started through the zygote, fed, replaced when they die.
+"""The executors of one feed server: started through the fork server, fed, replaced when they die.
 
-What the crew knows of an executor: which pipelines it has opened, which slabs it has mapped, and what it was given to
+What the pool knows of an executor: which pipelines it has opened, which slabs it has mapped, and what it was given to
 do, in order (the first is what it works on). When it dies, that first task is the one it may have died of; the others
 go back to the queue.
 """
@@ -27,7 +27,7 @@ DEPTH = 2  # one slice at work, one waiting behind it
 
 
 @dataclass
-class Member:
+class ExecutorProcess:
     """One executor.
 
     Attributes:
@@ -42,7 +42,7 @@ class Member:
     pid: int = 0
     opened: set[int] = field(default_factory=set)
     slabs: set[int] = field(default_factory=set)
-    tasks: collections.deque[Any] = field(default_factory=collections.deque)
+    requests: collections.deque[Any] = field(default_factory=collections.deque)
     dead: bool = False
     capability: str = ""
     hung: str = ""
@@ -50,7 +50,7 @@ class Member:
     restarts: int = 0
 
 
-class Crew:
+class ExecutorPool:
     """Starts and replaces executors.
 
     Args:
@@ -63,12 +63,12 @@ class Crew:
         self.size = executors
         self._roots = list(roots)
         self._nice = nice
-        self.members: dict[int, Member] = {}
-        self.zygote, self._process = self._start_zygote()
+        self.executors: dict[int, ExecutorProcess] = {}
+        self.forkserver, self._process = self._start_forkserver()
         for number in range(executors):
             self.start(number)
 
-    def _start_zygote(self) -> tuple[Channel, subprocess.Popen[bytes]]:
+    def _start_forkserver(self) -> tuple[Channel, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "headrace.feed.worker.forkserver", "--socket", str(theirs.fileno())]
@@ -88,50 +88,50 @@ class Crew:
 
     def ensure(self, capability: str) -> None:
         """Starts executors that use another instruction set than the host's own, if there are none yet."""
-        if not any(member.capability == capability for member in self.members.values()):
-            first = len(self.members)
+        if not any(executor.capability == capability for executor in self.executors.values()):
+            first = len(self.executors)
             for number in range(first, first + self.size):
                 self.start(number, capability)
 
-    def signal(self, member: Member, number: int) -> None:
+    def signal(self, executor: ExecutorProcess, number: int) -> None:
         """Sends an executor a signal."""
-        if member.pid:
-            os.kill(member.pid, number)  # the zygote has not reaped it: its Exited would have come first
+        if executor.pid:
+            os.kill(executor.pid, number)  # the fork server has not reaped it: its Exited would have come first
 
-    def start(self, number: int, capability: str = "") -> Member:
+    def start(self, number: int, capability: str = "") -> ExecutorProcess:
         """Starts executor `number`; it can be given tasks at once."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self.zygote.send(messages.Fork(number, self.size, capability), descriptors=[theirs.fileno()])
-        before = self.members.get(number)
+            self.forkserver.send(messages.Fork(number, self.size, capability), descriptors=[theirs.fileno()])
+        before = self.executors.get(number)
         restarts = before.restarts + 1 if before is not None else 0
-        member = Member(number, Channel(ours), capability=capability, restarts=restarts)
-        self.members[number] = member
-        return member
+        executor = ExecutorProcess(number, Channel(ours), capability=capability, restarts=restarts)
+        self.executors[number] = executor
+        return executor
 
     def pids(self) -> list[int]:
         """Returns the process ids of the executors that run."""
-        return [member.pid for member in self.members.values() if member.pid and not member.dead]
+        return [executor.pid for executor in self.executors.values() if executor.pid and not executor.dead]
 
-    def by_pid(self, pid: int) -> Member | None:
+    def by_pid(self, pid: int) -> ExecutorProcess | None:
         """Returns the executor of a process id."""
-        return next((member for member in self.members.values() if member.pid == pid), None)
+        return next((executor for executor in self.executors.values() if executor.pid == pid), None)
 
-    def discard(self, member: Member) -> None:
+    def discard(self, executor: ExecutorProcess) -> None:
         """Takes an executor that has ended, or closed its socket, out of service."""
-        member.dead = True
-        member.channel.close()
-        if member.pid:
+        executor.dead = True
+        executor.channel.close()
+        if executor.pid:
             try:
-                os.kill(member.pid, signal.SIGKILL)
+                os.kill(executor.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
 
     def close(self) -> None:
-        """Ends zygote and executors."""
-        for member in self.members.values():
-            member.channel.close()
-        self.zygote.close()
+        """Ends fork server and executors."""
+        for executor in self.executors.values():
+            executor.channel.close()
+        self.forkserver.close()
         self._process.kill()  # the kernel kills the executors with it
         self._process.wait()
 

@@ -2,7 +2,7 @@
 
 A client is a training rank (over the Unix socket, on this host) or its receiver process (over TCP). Every connection
 is authenticated before anything else is read from it: until then a message may hold 4 KiB and must come within five
-seconds, and of too many silent connections the oldest is closed. What clients ask goes to the `desk`.
+seconds, and of too many silent connections the oldest is closed. What clients ask goes to the `work_queue`.
 
 The server keeps no state that matters: everything can be asked again, here or elsewhere.
 """
@@ -32,9 +32,9 @@ from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
 from headrace.feed.worker.client_connection import Client
-from headrace.feed.worker.executor_pool import Crew, Member
+from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 from headrace.feed.worker.server_log import ServerLog
-from headrace.feed.worker.work_queue import Desk
+from headrace.feed.worker.work_queue import WorkQueue
 
 MAX_PENDING = 64
 WATCH_SECONDS = 1.0
@@ -48,7 +48,7 @@ class FeedServer:
     Args:
         listeners: listening sockets, TCP and Unix.
         secret: the job's secret.
-        crew: the executors.
+        pool: the executors.
         host: this host's name, for messages.
         status: file descriptor for status lines (JSON), or None.
         memory: limit of the staging slabs, bytes.
@@ -61,7 +61,7 @@ class FeedServer:
         self,
         listeners: Sequence[socket.socket],
         secret: bytes,
-        crew: Crew,
+        pool: ExecutorPool,
         host: str,
         status: int | None = None,
         memory: int = 1 << 30,
@@ -71,7 +71,7 @@ class FeedServer:
     ) -> None:
         self._selector = selectors.DefaultSelector()
         self._secret = secret
-        self._crew = crew
+        self._pool = pool
         self._host = host
         self._log = ServerLog(host)
         self._status = status
@@ -79,8 +79,8 @@ class FeedServer:
         self._watch, self._watch_due = watch, 0.0
         self._tls = tls
         self._ready: Callable[[], None] | None = None
-        self._work = WorkMeter(metrics or MetricFile(""), "", crew.size, crew.pids)
-        self._desk = Desk(crew, self._tell, memory, self._work)
+        self._work = WorkMeter(metrics or MetricFile(""), "", pool.size, pool.pids)
+        self._work_queue = WorkQueue(pool, self._tell, memory, self._work)
         self._registered: dict[int, Channel] = {}
         self._clients: list[Client] = []
         for listener in listeners:
@@ -103,13 +103,13 @@ class FeedServer:
 
     def _loop(self) -> None:
         while True:
-            self._desk.dispatch()
+            self._work_queue.dispatch()
             self._sync()
             for key, events in self._selector.select(timeout=1.0):
                 self._serve(key.data, events)
             self._expire()
-            self._desk.end_stuck()
-            self._work.tick(len(self._crew.members))
+            self._work_queue.end_stuck()
+            self._work.tick(len(self._pool.executors))
             if self._watch is not None and time.monotonic() >= self._watch_due:
                 self._watch_due = time.monotonic() + WATCH_SECONDS
                 self._watch(self.status())
@@ -119,10 +119,10 @@ class FeedServer:
         for client in [client for client in self._clients if client.closed]:
             self._clients.remove(client)
             self._work.links.end(client.channel)
-            self._desk.client_gone(client)
+            self._work_queue.client_gone(client)
         owners: dict[Channel, object] = {client.channel: client for client in self._clients}
-        owners |= {member.channel: member for member in self._crew.members.values() if not member.dead}
-        owners[self._crew.zygote] = self._crew
+        owners |= {executor.channel: executor for executor in self._pool.executors.values() if not executor.dead}
+        owners[self._pool.forkserver] = self._pool
         for descriptor, channel in list(self._registered.items()):
             if channel not in owners:
                 self._selector.unregister(descriptor)
@@ -139,14 +139,14 @@ class FeedServer:
     def _serve(self, owner: object, events: int) -> None:
         if isinstance(owner, socket.socket):
             self._accept(owner)
-        elif isinstance(owner, Crew):
-            self._desk.hear_zygote(self._read(owner.zygote, events))
-        elif isinstance(owner, Member) and not owner.dead:
+        elif isinstance(owner, ExecutorPool):
+            self._work_queue.hear_forkserver(self._read(owner.forkserver, events))
+        elif isinstance(owner, ExecutorProcess) and not owner.dead:
             try:
                 for frame in self._read(owner.channel, events):
-                    self._desk.hear(owner, frame)
+                    self._work_queue.hear(owner, frame)
             except (ConnectionClosed, ProtocolError):
-                self._desk.member_closed(owner)
+                self._work_queue.executor_closed(owner)
         elif isinstance(owner, Client) and not owner.closed:
             self._hear_client(owner, events)
 
@@ -166,30 +166,32 @@ class FeedServer:
 
     def status(self, asker: Client | None = None) -> messages.Status:
         """Returns what the server is doing, to `asker`, who is left out."""
-        now, tally = time.monotonic(), self._desk.tally
+        now, tally = time.monotonic(), self._work_queue.tally
         slices_per_second, bytes_per_second = tally.rates(now)
         return messages.Status(
             host=self._host,
             version=__version__,
             uptime=now - tally.begun,
             executors=[
-                ExecutorStatus(member.number, member.pid, bool(member.tasks), member.slices, member.restarts)
-                for member in self._crew.members.values()
+                ExecutorStatus(
+                    executor.number, executor.pid, bool(executor.requests), executor.slices, executor.restarts
+                )
+                for executor in self._pool.executors.values()
             ],
             clients=[
                 ClientStatus(client.name, client.hello.rank, client.hello.world_size, client.local)
                 for client in self._clients
                 if client.hello is not None and not client.closed and client is not asker
             ],
-            queue=self._desk.queued,
-            staging_bytes=self._desk.staging_bytes,
+            queue=self._work_queue.queued,
+            staging_bytes=self._work_queue.staging_bytes,
             staging_limit=self._memory,
             slices=tally.slices,
             bytes=tally.bytes,
             cpu_seconds=tally.cpu_seconds,
             slices_per_second=slices_per_second,
             bytes_per_second=bytes_per_second,
-            numerics=self._desk.numerics or numerics(),
+            numerics=self._work_queue.numerics or numerics(),
         )
 
     # Connections
@@ -251,26 +253,26 @@ class FeedServer:
         message = frame.message
         if client.hello is None:
             self._greet(client, message)
-        elif isinstance(message, messages.Ask):
-            self._desk.ask(client, message)
+        elif isinstance(message, messages.SliceRequest):
+            self._work_queue.request(client, message)
         elif isinstance(message, messages.Cancel):
-            self._desk.cancel(client, message)
+            self._work_queue.cancel(client, message)
         elif isinstance(message, messages.Open):
-            self._desk.open(client, message)
+            self._work_queue.open(client, message)
         elif isinstance(message, messages.Ping):
             client.send(messages.Pong())
-        elif isinstance(message, messages.StatusAsk):
+        elif isinstance(message, messages.StatusRequest):
             client.send(self.status(client))
         elif isinstance(message, messages.SlabOffer) and client.local:
-            self._desk.offer(client, message.slab, Slab(frame.take_descriptor(), message.size))
+            self._work_queue.offer(client, message.slab, Slab(frame.take_descriptor(), message.size))
         elif isinstance(message, messages.SlabDrop):
-            self._desk.drop(client, message.slab)
+            self._work_queue.drop(client, message.slab)
         else:
             raise ProtocolError(f"an unexpected {type(message).__name__}")
 
     def _greet(self, client: Client, message: messages.Message) -> None:
         if not isinstance(message, messages.Hello):
-            raise ProtocolError("it spoke before it proved that it holds the token")
+            raise ProtocolError("it spoke before it proved that it holds the secret")
         secret = handshake.bind(self._secret, client.channel.binding)
         why = handshake.check_answer(secret, client.challenge, message)
         if why:
@@ -282,4 +284,4 @@ class FeedServer:
         client.channel.trust()
         if not client.local:
             self._work.links.begin(client.channel)
-        client.send(handshake.welcome(secret, client.challenge, message, self._host, self._crew.size))
+        client.send(handshake.welcome(secret, client.challenge, message, self._host, self._pool.size))

@@ -1,4 +1,4 @@
-"""The zygote: imports torch once and forks executors, so that a killed one is replaced in milliseconds.
+"""The fork server: imports torch once and forks executors, so that a killed one is replaced in milliseconds.
 
     python -m headrace.feed.worker.forkserver --socket FD --parent PID --nice N [--code DIR ...]
 
@@ -25,7 +25,7 @@ from headrace.feed.worker.parent_death import die_with_parent
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class Zygote:
+class ForkServer:
     """Forks executors on request of the feed server."""
 
     def __init__(self, channel: Channel, roots: list[Path]) -> None:
@@ -52,12 +52,12 @@ class Zygote:
                         poll.register(self._fork(frame.message, frame.descriptors[0]), select.POLLIN)
 
     def _fork(self, message: messages.Fork, descriptor: int) -> int:
-        zygote = os.getpid()
+        forkserver = os.getpid()
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                die_with_parent(zygote)
+                die_with_parent(forkserver)
                 connection = socket.socket(fileno=descriptor)
                 self._forget()
                 if message.capability:  # torch reads it when it first needs a kernel, which is after this fork
@@ -96,7 +96,7 @@ def lower_priority(nice: int) -> None:
     """Makes this process, and what it forks, yield to others.
 
     Where the kernel groups processes by session (sched_autogroup), niceness counts only inside a session, so the
-    session's own niceness is set too; the zygote has a session of its own.
+    session's own niceness is set too; the fork server has a session of its own.
     """
     os.nice(nice)
     autogroup = Path("/proc/self/autogroup")
@@ -126,7 +126,7 @@ def main() -> None:
         torch.set_num_threads(1)
     # A fork of a process with threads warns; nothing here has started any.
     warnings.filterwarnings("error", message=".*multi-threaded.*fork", category=DeprecationWarning)
-    Zygote(Channel(socket.socket(fileno=options.socket)), options.code).run()
+    ForkServer(Channel(socket.socket(fileno=options.socket)), options.code).run()
 
 
 if __name__ == "__main__":

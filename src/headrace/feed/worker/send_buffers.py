@@ -16,31 +16,31 @@ from headrace.feed.batch.slab import Slab, SlabPool
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import MAX_PAYLOAD
 
-MAX_PIECES = 4096
+MAX_BATCHES = 4096
 
 
-def check_ask(ask: messages.Ask) -> None:
+def check_request(request: messages.SliceRequest) -> None:
     """Raises ProtocolError if what a client asks for is not sound."""
-    if not 0 < len(ask.pieces) <= MAX_PIECES:
-        raise ProtocolError(f"an ask for {len(ask.pieces)} pieces")
-    for piece in ask.pieces:
-        part = piece.last - piece.first < piece.rows
-        if not (0 <= piece.first <= piece.last <= piece.rows) or (part and len(ask.pieces) > 1):
-            raise ProtocolError(f"an ask for rows {piece.first}..{piece.last} of {piece.rows}")
-    layout = decode_layout(ask.layout) if ask.layout else None
-    if layout is not None and sum(layout.size(piece.rows) for piece in ask.pieces) > MAX_PAYLOAD:
-        raise ProtocolError(f"an ask for batches of more than {MAX_PAYLOAD} bytes")
+    if not 0 < len(request.batches) <= MAX_BATCHES:
+        raise ProtocolError(f"a request for {len(request.batches)} batches")
+    for batch in request.batches:
+        part = batch.last - batch.first < batch.rows
+        if not (0 <= batch.first <= batch.last <= batch.rows) or (part and len(request.batches) > 1):
+            raise ProtocolError(f"a request for rows {batch.first}..{batch.last} of {batch.rows}")
+    layout = decode_layout(request.layout) if request.layout else None
+    if layout is not None and sum(layout.size(batch.rows) for batch in request.batches) > MAX_PAYLOAD:
+        raise ProtocolError(f"a request for batches of more than {MAX_PAYLOAD} bytes")
 
 
-def staged(ask: messages.Ask) -> messages.Ask:
-    """Returns an ask whose rows are a block of their own, not a part of their batch's."""
-    if not ask.layout:
-        return ask
-    pieces = []
-    for piece in ask.pieces:
-        rows, position = piece.last - piece.first, piece.position + piece.first
-        pieces.append(msgspec.structs.replace(piece, rows=rows, first=0, last=rows, position=position))
-    return msgspec.structs.replace(ask, pieces=tuple(pieces))
+def staged(request: messages.SliceRequest) -> messages.SliceRequest:
+    """Returns a request whose rows are a block of their own, not a part of their batch's."""
+    if not request.layout:
+        return request
+    batches = []
+    for batch in request.batches:
+        rows, position = batch.last - batch.first, batch.position + batch.first
+        batches.append(msgspec.structs.replace(batch, rows=rows, first=0, last=rows, position=position))
+    return msgspec.structs.replace(request, batches=tuple(batches))
 
 
 class Staging:
@@ -64,17 +64,17 @@ class Staging:
         """Bytes of the slabs that hold results."""
         return self._pool.total_bytes - self._pool.free_bytes
 
-    def reserve(self, ask: messages.Ask, pipeline: int) -> int | None:
+    def reserve(self, request: messages.SliceRequest, pipeline: int) -> int | None:
         """Sets a slab aside for a result.
 
         Returns:
             Its number; 0 when its size is not known yet, or nothing will come; None when there is no memory now.
         """
-        size = self._batch_bytes.get(pipeline, 0) * len(ask.pieces)
-        if ask.layout:
-            layout = decode_layout(ask.layout)
-            size = max(1, sum(layout.size(piece.last - piece.first) for piece in ask.pieces))
-        if not size or ask.check == messages.SUM:
+        size = self._batch_bytes.get(pipeline, 0) * len(request.batches)
+        if request.layout:
+            layout = decode_layout(request.layout)
+            size = max(1, sum(layout.size(batch.last - batch.first) for batch in request.batches))
+        if not size or request.check == messages.SUM:
             return 0
         return self._pool.acquire(size, force=self.bytes_in_use <= 0)
 
@@ -82,17 +82,19 @@ class Staging:
         """Takes over a slab that an executor made. Returns its number."""
         return self._pool.adopt(slab)
 
-    def payload(self, number: int, ask: messages.Ask, pipeline: int, done: messages.Done) -> list[memoryview]:
+    def payload(
+        self, number: int, request: messages.SliceRequest, pipeline: int, done: messages.Done
+    ) -> list[memoryview]:
         """Returns what is sent of a result, and learns how large batches that are made whole are."""
         slab = self._pool[number]
-        if done.layout and len(ask.pieces) == 1:
-            rows = ask.pieces[0].last - ask.pieces[0].first
+        if done.layout and len(request.batches) == 1:
+            rows = request.batches[0].last - request.batches[0].first
             regions = decode_layout(done.layout).regions(rows, 0, rows)
         elif done.layout:
-            regions = [(0, sum(decode_layout(done.layout).size(piece.rows) for piece in ask.pieces))]
+            regions = [(0, sum(decode_layout(done.layout).size(batch.rows) for batch in request.batches))]
         else:
             size = min(done.size, slab.size)
-            each = -(-size // len(ask.pieces))
+            each = -(-size // len(request.batches))
             self._batch_bytes[pipeline] = max(self._batch_bytes.get(pipeline, 0), each)
             regions = [(0, size)]
         return [slab.memory(offset, length) for offset, length in regions]

@@ -1,4 +1,4 @@
-"""Making what an `Ask` asks for: its pieces, into the slab that it names or into a fresh one.
+"""Making what a `SliceRequest` asks for: its batches, into the slab that it names or into a fresh one.
 
 Rows of stacked batches are written where they belong; several batches stand in the slab one after the other. Batches
 that are made whole are written one after the other too, and the slab grows when they need more than was expected. A
@@ -19,36 +19,36 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
-from headrace.feed.pipelines.fetch import Built, RowBlock, RowFailed, Slice, Stopwatch, make_rows, make_whole
-from headrace.feed.wire.messages import SUM, Ask, Done, Failure, Piece
+from headrace.feed.pipelines.fetch import Built, RowBlock, RowFailed, SampleAddresses, Stopwatch, make_rows, make_whole
+from headrace.feed.wire.messages import SUM, BatchRows, Done, Failure, SliceRequest
 from headrace.feed.wire.remote_errors import remote_error
 
 DIGEST_BYTES = 8
 
 
-def keys_of(piece: Piece) -> list[Any]:
-    """Returns the keys of a piece, one a row that is made. Raises ProtocolError if they are not sound."""
-    if not piece.described:
-        return piece.keys
-    keys: list[Any] = pytree.rebuild(piece.keys, np.frombuffer(bytearray(piece.key_bytes), np.uint8))
+def keys_of(batch: BatchRows) -> list[Any]:
+    """Returns the keys of a batch's rows, one a row that is made. Raises ProtocolError if they are not sound."""
+    if not batch.described:
+        return batch.keys
+    keys: list[Any] = pytree.rebuild(batch.keys, np.frombuffer(bytearray(batch.key_bytes), np.uint8))
     return keys
 
 
-def slice_of(ask: Ask, piece: Piece) -> Slice:
-    """Returns the rows that a piece asks for."""
-    rows: Sequence[int] = range(piece.first, piece.last)
-    if piece.left_out:
-        out = set(piece.left_out)
+def addresses_of(request: SliceRequest, batch: BatchRows) -> SampleAddresses:
+    """Returns the addresses of the rows that are asked for."""
+    rows: Sequence[int] = range(batch.first, batch.last)
+    if batch.left_out:
+        out = set(batch.left_out)
         rows = [row for row in rows if row not in out]
-    return Slice(ask.epoch, ask.seed, piece.position, rows, keys_of(piece))
+    return SampleAddresses(request.epoch, request.seed, batch.position, rows, keys_of(batch))
 
 
-def make_slice(built: Built, ask: Ask, slab: Slab | None, executor: int) -> tuple[Done, Slab | None]:
+def make_slice(built: Built, request: SliceRequest, slab: Slab | None, executor: int) -> tuple[Done, Slab | None]:
     """Makes a slice.
 
     Args:
         built: the pipeline.
-        ask: what is asked for.
+        request: what is asked for.
         slab: the slab that it names, if this process has it.
         executor: number of this one.
 
@@ -61,20 +61,20 @@ def make_slice(built: Built, ask: Ask, slab: Slab | None, executor: int) -> tupl
     """
     watch = Stopwatch()
     built.seeds.clean()
-    target = _Target(None if ask.check == SUM else slab, scratch=ask.check == SUM)
+    target = _Target(None if request.check == SUM else slab, scratch=request.check == SUM)
     try:
-        answer = (_make_whole if ask.whole or built.whole else _make_rows)(built, ask, target)
+        answer = (_make_whole if request.whole or built.whole else _make_rows)(built, request, target)
     except BaseException:
         target.abandon()
         raise
     cost = watch.read()
-    if len(answer.failures) == len(ask.pieces):
+    if len(answer.failures) == len(request.batches):
         target.abandon()
     fresh = target.fresh
     answer = msgspec.structs.replace(
         answer,
-        slab=0 if fresh is not None or ask.check == SUM else ask.slab,
-        size=0 if ask.check == SUM else fresh.size if fresh is not None else answer.size,
+        slab=0 if fresh is not None or request.check == SUM else request.slab,
+        size=0 if request.check == SUM else fresh.size if fresh is not None else answer.size,
         seconds=cost.seconds, cpu=cost.cpu, fresh=fresh is not None, executor=executor,
     )  # fmt: skip
     return answer, fresh
@@ -111,14 +111,14 @@ class _Target:
             self.fresh = None
 
 
-def _make_whole(built: Built, ask: Ask, target: _Target) -> Done:
+def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
     nodes: list[list[Any] | None] = []
     failures: list[Failure] = []
     digests: list[bytes] = []
     end = 0
-    for number, piece in enumerate(ask.pieces):
+    for number, wanted in enumerate(request.batches):
         try:
-            batch = make_whole(built, slice_of(ask, piece))
+            batch = make_whole(built, addresses_of(request, wanted))
         except RowFailed as failed:
             failures.append(_failure(number, failed))
             nodes.append(None)
@@ -126,44 +126,44 @@ def _make_whole(built: Built, ask: Ask, target: _Target) -> Done:
         node, leaves, size = pytree.describe(batch)
         block = target.block(max(1, end + size), keep=end)
         pytree.write_leaves(leaves, block[end : end + size])
-        if ask.check:
+        if request.check:
             digests += [_digest(raw.data) for _, raw in leaves]
             digests.append(_digest(msgspec.msgpack.encode(node)))
         nodes.append(pytree.shifted(node, end) if end else node)
         end += pytree.align(size)
-    return Done(ask.request, 0, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
+    return Done(request.number, 0, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
-def _make_rows(built: Built, ask: Ask, target: _Target) -> Done:
-    expected = decode_layout(ask.layout) if ask.layout else None
+def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
+    expected = decode_layout(request.layout) if request.layout else None
     failures: list[Failure] = []
     digests: list[bytes] = []
     layout = expected
     start = end = 0
-    for number, piece in enumerate(ask.pieces):
-        part = slice_of(ask, piece)
-        whole = expected is None or ask.check == SUM  # the block is this piece's alone, not that of the batch
-        rows = len(part.keys) if whole else piece.rows
-        place = RowBlock(np.empty(0, np.uint8), rows, 0 if whole else piece.first)
+    for number, batch in enumerate(request.batches):
+        addresses = addresses_of(request, batch)
+        whole = expected is None or request.check == SUM  # the block holds these rows alone, not the batch
+        rows = len(addresses.keys) if whole else batch.rows
+        place = RowBlock(np.empty(0, np.uint8), rows, 0 if whole else batch.first)
 
         def block_of(own: Layout, place: RowBlock = place, start: int = start) -> RowBlock:
             size = max(1, own.size(place.rows))
             return RowBlock(target.block(start + size, keep=start)[start : start + size], place.rows, place.first)
 
         try:
-            layout = make_rows(built, part, layout, block_of)
+            layout = make_rows(built, addresses, layout, block_of)
         except RowFailed as failed:
             failures.append(_failure(number, failed))
             if layout is None:
                 continue
         else:
-            if ask.check:
-                digests += _row_digests(layout, target.block(0)[start:], rows, place.first, len(part.keys))
+            if request.check:
+                digests += _row_digests(layout, target.block(0)[start:], rows, place.first, len(addresses.keys))
         end = start + layout.size(rows)
         start = end
-    encoded = b"" if layout is None else ask.layout if layout == expected else msgspec.msgpack.encode(layout)
+    encoded = b"" if layout is None else request.layout if layout == expected else msgspec.msgpack.encode(layout)
     nodes: list[list[Any] | None] = []
-    return Done(ask.request, 0, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
+    return Done(request.number, 0, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
 def _failure(number: int, failed: RowFailed) -> Failure:

@@ -1,8 +1,8 @@
-"""The desk between a feed server's clients and its executors.
+"""The work queue between a feed server's clients and its executors.
 
-Asks of all clients wait in one queue, smallest (epoch, step) first, so that no rank lags. A local client's slabs are
-passed on to the executors, which write into them. For a client behind TCP the desk has staging slabs of its own,
-bounded in bytes, from which the result is sent as it lies. When an executor dies, the slice that it worked on is
+Requests of all clients wait in one queue, smallest (epoch, step) first, so that no rank lags. A local client's slabs
+are passed on to the executors, which write into them. For a client behind TCP the work queue has staging slabs of its
+own, bounded in bytes, from which the result is sent as it lies. When an executor dies, the slice that it worked on is
 reported lost to its client, who decides; what waited behind it goes back into the queue; the executor is replaced
 within a budget.
 """
@@ -25,27 +25,30 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.worker.client_connection import Client
-from headrace.feed.worker.executor_pool import DEPTH, Crew, Member, exit_reason
+from headrace.feed.worker.executor_pool import DEPTH, ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
-from headrace.feed.worker.send_buffers import Staging, check_ask, staged
+from headrace.feed.worker.send_buffers import Staging, check_request, staged
 
 MAX_OPEN_DEATHS = 2
 MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
 STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 
-class CrewLost(HeadraceError):
+class ExecutorsLost(HeadraceError):
     """The executors die faster than they may be replaced."""
 
 
 @dataclass(eq=False)
-class Task:
-    """An Ask on its way. `request` is the desk's number for it; the Ask holds the client's."""
+class ServerRequest:
+    """A client's request on its way through the server.
+
+    `number` is this server's own for it; the message holds the client's.
+    """
 
     client: Client
-    ask: messages.Ask
-    request: int
+    message: messages.SliceRequest
+    number: int
     pipeline: int
     staging: int = 0
     cancelled: bool = False
@@ -61,24 +64,24 @@ class _Known:
     deaths: int = 0
 
 
-class Desk:
+class WorkQueue:
     """See the module.
 
     Args:
-        crew: the executors.
+        pool: the executors.
         tell: called with status events: ready, executor_lost.
         memory: limit of the staging slabs, bytes.
         work: measures the executors.
     """
 
-    def __init__(self, crew: Crew, tell: Callable[..., None], memory: int, work: WorkMeter) -> None:
-        self._crew = crew
+    def __init__(self, pool: ExecutorPool, tell: Callable[..., None], memory: int, work: WorkMeter) -> None:
+        self._pool = pool
         self._tell = tell
         self._work = work
         self._unsent = 0  # results on their way out, which the network has not taken yet
         self._staging = Staging(memory, lambda number: self._forget_slab(-number))
         self._numbers = 0
-        self._queue: list[tuple[int, int, int, Task]] = []
+        self._queue: list[tuple[int, int, int, ServerRequest]] = []
         self._numbered: dict[bytes, int] = {}
         self._known: dict[int, _Known] = {}
         self._waiting: dict[int, list[tuple[Client, int]]] = {}
@@ -127,21 +130,21 @@ class Desk:
             return
         waiting = self._waiting.setdefault(number, [])
         waiting.append((client, message.pipeline))
-        self._crew.ensure(message.capability)
+        self._pool.ensure(message.capability)
         alive = self._alive(message.capability)
         if len(waiting) == 1 and alive:  # otherwise it is introduced to the executor that is on its way
-            self._introduce(min(alive, key=lambda member: len(member.tasks)), number)
+            self._introduce(min(alive, key=lambda executor: len(executor.requests)), number)
 
-    def ask(self, client: Client, ask: messages.Ask) -> None:
+    def request(self, client: Client, message: messages.SliceRequest) -> None:
         """Queues a slice."""
-        number = self._pipelines.get((client, ask.pipeline))
+        number = self._pipelines.get((client, message.pipeline))
         if number is None:
-            raise ProtocolError(f"an ask for pipeline {ask.pipeline}, which is not open")
-        check_ask(ask)
-        self._enqueue(Task(client, ask, self._number(), number))
+            raise ProtocolError(f"a request for pipeline {message.pipeline}, which is not open")
+        check_request(message)
+        self._enqueue(ServerRequest(client, message, self._number(), number))
 
-    def _enqueue(self, task: Task) -> None:
-        heapq.heappush(self._queue, (task.ask.epoch, task.ask.pieces[0].step, task.request, task))
+    def _enqueue(self, request: ServerRequest) -> None:
+        heapq.heappush(self._queue, (request.message.epoch, request.message.batches[0].step, request.number, request))
 
     def cancel(self, client: Client, message: messages.Cancel) -> None:
         """Forgets slices that are still queued and stops those on their way.
@@ -149,21 +152,21 @@ class Desk:
         A slice at work is finished and its result dropped.
         """
         wanted = set(message.requests)
-        for request in wanted:
-            client.abort(request)
+        for number in wanted:
+            client.abort(number)
         kept = []
         for item in self._queue:
-            task = item[3]
-            if task.client is client and task.ask.request in wanted:
-                client.send(messages.Cancelled(task.ask.request))
+            request = item[3]
+            if request.client is client and request.message.number in wanted:
+                client.send(messages.Cancelled(request.message.number))
             else:
                 kept.append(item)
         self._queue = kept
         heapq.heapify(self._queue)
-        for member in self._crew.members.values():
-            for task in member.tasks:
-                if task.client is client and task.ask.request in wanted:
-                    task.cancelled = True
+        for executor in self._pool.executors.values():
+            for request in executor.requests:
+                if request.client is client and request.message.number in wanted:
+                    request.cancelled = True
 
     def offer(self, client: Client, number: int, slab: Slab) -> None:
         """Takes a slab of a local client. Raises ProtocolError if it has offered that number already."""
@@ -182,10 +185,10 @@ class Desk:
             self._forget_slab(own)
 
     def _forget_slab(self, own: int) -> None:
-        for member in self._alive():
-            if own in member.slabs:
-                member.slabs.discard(own)
-                self._give(member, messages.SlabDrop(own))
+        for executor in self._alive():
+            if own in executor.slabs:
+                executor.slabs.discard(own)
+                self._give(executor, messages.SlabDrop(own))
 
     def client_gone(self, client: Client) -> None:
         """Forgets a client."""
@@ -199,7 +202,7 @@ class Desk:
 
     # What executors say
 
-    def hear(self, member: Member, frame: Frame) -> None:
+    def hear(self, executor: ExecutorProcess, frame: Frame) -> None:
         """Takes an executor's answer."""
         message = frame.message
         try:
@@ -208,7 +211,7 @@ class Desk:
             elif isinstance(message, messages.OpenFailed):
                 self._open_failed(message)
             elif isinstance(message, (messages.Done, messages.Failed, messages.Unstackable)):
-                self._answered(member, message, frame)
+                self._answered(executor, message, frame)
         finally:
             frame.discard()
 
@@ -223,67 +226,66 @@ class Desk:
     def _open_failed(self, message: messages.OpenFailed) -> None:
         for client, number in self._waiting.pop(message.pipeline, []):
             client.send(messages.OpenFailed(number, message.error))
-        for member in self._alive():  # the next Open tries again
-            member.opened.discard(message.pipeline)
+        for executor in self._alive():  # the next Open tries again
+            executor.opened.discard(message.pipeline)
 
     def _answered(
-        self, member: Member, message: messages.Done | messages.Failed | messages.Unstackable, frame: Frame
+        self, executor: ExecutorProcess, message: messages.Done | messages.Failed | messages.Unstackable, frame: Frame
     ) -> None:
-        if not member.tasks or member.tasks[0].request != message.request:
-            raise ProtocolError(f"executor {member.number} answered {message.request}, which is not its turn")
-        task = member.tasks[0]
-        if len(member.tasks) > 1:
-            member.tasks[1].begun = time.monotonic()
-        member.hung = ""
-        self._work.answered(member.number, message)
-        answer = msgspec.structs.replace(message, request=task.ask.request)
+        if not executor.requests or executor.requests[0].number != message.request:
+            raise ProtocolError(f"executor {executor.number} answered {message.request}, which is not its turn")
+        request = executor.requests[0]
+        if len(executor.requests) > 1:
+            executor.requests[1].begun = time.monotonic()
+        executor.hung = ""
+        self._work.answered(executor.number, message)
+        answer = msgspec.structs.replace(message, request=request.message.number)
         if isinstance(answer, messages.Done):
-            member.slices += 1
+            executor.slices += 1
             self.tally.add(time.monotonic(), answer.size, answer.cpu)
-        if isinstance(answer, messages.Done) and not task.cancelled and not task.client.local:
-            self._send_payload(task, answer, frame)
-            member.tasks.popleft()
+        if isinstance(answer, messages.Done) and not request.cancelled and not request.client.local:
+            self._send_payload(request, answer, frame)
+            executor.requests.popleft()
             return
-        member.tasks.popleft()
-        if task.cancelled:
-            task.client.send(messages.Cancelled(task.ask.request))
+        executor.requests.popleft()
+        if request.cancelled:
+            request.client.send(messages.Cancelled(request.message.number))
         elif isinstance(answer, messages.Done):
-            answer = msgspec.structs.replace(answer, slab=0 if answer.fresh else task.ask.slab)
-            task.client.send(answer, descriptors=frame.descriptors)
+            answer = msgspec.structs.replace(answer, slab=0 if answer.fresh else request.message.slab)
+            request.client.send(answer, descriptors=frame.descriptors)
         else:
-            task.client.send(answer)
-        self._unstage(task)
+            request.client.send(answer)
+        self._unstage(request)
 
-    def _send_payload(self, task: Task, answer: messages.Done, frame: Frame) -> None:
+    def _send_payload(self, request: ServerRequest, answer: messages.Done, frame: Frame) -> None:
         if answer.fresh:
-            self._unstage(task)
-            task.staging = self._staging.adopt(Slab(frame.take_descriptor(), answer.size))
-        if not task.staging:  # digests only, or nothing but failures
-            task.client.send(msgspec.structs.replace(answer, slab=0, size=0))
+            self._unstage(request)
+            request.staging = self._staging.adopt(Slab(frame.take_descriptor(), answer.size))
+        if not request.staging:  # digests only, or nothing but failures
+            request.client.send(msgspec.structs.replace(answer, slab=0, size=0))
             return
-        number = task.staging
-        payload = self._staging.payload(number, task.ask, task.pipeline, answer)
+        number = request.staging
+        payload = self._staging.payload(number, request.message, request.pipeline, answer)
         answer = msgspec.structs.replace(answer, slab=0, fresh=False, size=sum(part.nbytes for part in payload))
-        request = task.ask.request
 
         def sent() -> None:
             self._unsent -= 1
             self._staging.release(number)
 
         self._unsent += 1
-        task.client.send(answer, payload=payload, sent=sent, key=request)
+        request.client.send(answer, payload=payload, sent=sent, key=request.message.number)
 
-    def _unstage(self, task: Task) -> None:
-        if task.staging:
-            self._staging.release(task.staging)
-            task.staging = 0
+    def _unstage(self, request: ServerRequest) -> None:
+        if request.staging:
+            self._staging.release(request.staging)
+            request.staging = 0
 
     # Giving work
 
-    def _alive(self, capability: str | None = None) -> list[Member]:
+    def _alive(self, capability: str | None = None) -> list[ExecutorProcess]:
         return [
-            member for member in self._crew.members.values()
-            if not member.dead and (capability is None or member.capability == capability)
+            executor for executor in self._pool.executors.values()
+            if not executor.dead and (capability is None or executor.capability == capability)
         ]  # fmt: skip
 
     def dispatch(self) -> None:
@@ -294,15 +296,15 @@ class Desk:
     def _give_out(self) -> bool:
         """Does so. Returns whether it ended for want of memory."""
         while self._queue:
-            _, _, _, task = self._queue[0]
-            capability = self._known[task.pipeline].message.capability
-            alive, avoid = self._alive(capability), task.ask.avoid
-            others = [member for member in alive if member.number != avoid and len(member.tasks) < 2 * DEPTH]
-            free = [member for member in alive if len(member.tasks) < DEPTH]
+            _, _, _, request = self._queue[0]
+            capability = self._known[request.pipeline].message.capability
+            alive, avoid = self._alive(capability), request.message.avoid
+            others = [executor for executor in alive if executor.number != avoid and len(executor.requests) < 2 * DEPTH]
+            free = [executor for executor in alive if len(executor.requests) < DEPTH]
             fit = others if avoid >= 0 and others else free  # a check by the one who made it would tell nothing
             if not fit:
                 return False
-            if not self._prepare(min(fit, key=lambda candidate: len(candidate.tasks)), task):
+            if not self._prepare(min(fit, key=lambda candidate: len(candidate.requests)), request):
                 return True  # the staging memory is used up; it comes back when the clients have read
             heapq.heappop(self._queue)
         return False
@@ -310,107 +312,108 @@ class Desk:
     def end_stuck(self) -> None:
         """Ends executors that have worked on a slice for longer than its deadline: their stacks go to the log first."""
         now = time.monotonic()
-        for member in self._alive():
-            task = member.tasks[0] if member.tasks else None
-            if task is None or not task.ask.deadline:
+        for executor in self._alive():
+            request = executor.requests[0] if executor.requests else None
+            if request is None or not request.message.deadline:
                 continue
-            deadline = max(MIN_DEADLINE, task.ask.deadline)
-            if now - task.begun < deadline:
+            deadline = max(MIN_DEADLINE, request.message.deadline)
+            if now - request.begun < deadline:
                 continue
-            if not member.hung:
-                member.hung = f"it hung for {deadline:.0f} s; its stack is in the log"
-                self._crew.signal(member, signal.SIGUSR1)
-            elif now - task.begun > deadline + STACK_SECONDS:
-                self._crew.signal(member, signal.SIGKILL)
+            if not executor.hung:
+                executor.hung = f"it hung for {deadline:.0f} s; its stack is in the log"
+                self._pool.signal(executor, signal.SIGUSR1)
+            elif now - request.begun > deadline + STACK_SECONDS:
+                self._pool.signal(executor, signal.SIGKILL)
 
-    def _prepare(self, member: Member, task: Task) -> bool:
-        ask = task.ask
+    def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
+        message = request.message
         slab = 0
-        if task.client.local:
-            slab = self._client_slabs.get((task.client, ask.slab), 0)
+        if request.client.local:
+            slab = self._client_slabs.get((request.client, message.slab), 0)
             if slab:
-                self._offer(member, slab, self._slabs[slab])
+                self._offer(executor, slab, self._slabs[slab])
         else:
-            staging = self._staging.reserve(ask, task.pipeline)
+            staging = self._staging.reserve(message, request.pipeline)
             if staging is None:
                 return False
             if staging:
-                task.staging, slab = staging, -staging
-                self._offer(member, slab, self._staging[staging])
-            ask = staged(ask)
-        self._introduce(member, task.pipeline)
-        if not member.tasks:
-            task.begun = time.monotonic()
-        member.tasks.append(task)
-        self._work.asked(member.number, ask)
-        self._give(member, msgspec.structs.replace(ask, request=task.request, pipeline=task.pipeline, slab=slab))
+                request.staging, slab = staging, -staging
+                self._offer(executor, slab, self._staging[staging])
+            message = staged(message)
+        self._introduce(executor, request.pipeline)
+        if not executor.requests:
+            request.begun = time.monotonic()
+        executor.requests.append(request)
+        self._work.asked(executor.number, message)
+        given = msgspec.structs.replace(message, number=request.number, pipeline=request.pipeline, slab=slab)
+        self._give(executor, given)
         return True
 
-    def _offer(self, member: Member, number: int, slab: Slab) -> None:
-        if number not in member.slabs:
-            member.slabs.add(number)
-            self._give(member, messages.SlabOffer(number, slab.size), [slab.descriptor])
+    def _offer(self, executor: ExecutorProcess, number: int, slab: Slab) -> None:
+        if number not in executor.slabs:
+            executor.slabs.add(number)
+            self._give(executor, messages.SlabOffer(number, slab.size), [slab.descriptor])
 
-    def _introduce(self, member: Member, pipeline: int) -> None:
-        if pipeline not in member.opened:
-            member.opened.add(pipeline)
-            self._give(member, self._known[pipeline].message)
+    def _introduce(self, executor: ExecutorProcess, pipeline: int) -> None:
+        if pipeline not in executor.opened:
+            executor.opened.add(pipeline)
+            self._give(executor, self._known[pipeline].message)
 
-    def _give(self, member: Member, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
+    def _give(self, executor: ExecutorProcess, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
         try:
-            member.channel.send(message, descriptors=descriptors)
+            executor.channel.send(message, descriptors=descriptors)
         except ConnectionClosed:
-            self._crew.discard(member)  # its end is told by the zygote
+            self._pool.discard(executor)  # its end is told by the fork server
 
     # Executors that end
 
-    def member_closed(self, member: Member) -> None:
-        """Takes an executor out of service whose socket has closed; the zygote tells how it ended."""
-        self._crew.discard(member)
+    def executor_closed(self, executor: ExecutorProcess) -> None:
+        """Takes an executor out of service whose socket has closed; the fork server tells how it ended."""
+        self._pool.discard(executor)
 
-    def hear_zygote(self, frames: Sequence[Frame]) -> None:
-        """Takes what the zygote tells. ConnectionClosed passes through: without a zygote the server ends."""
+    def hear_forkserver(self, frames: Sequence[Frame]) -> None:
+        """Takes what the fork server tells. ConnectionClosed passes through: without a fork server the server ends."""
         for frame in frames:
             message = frame.message
             if isinstance(message, messages.Forked):
-                self._crew.members[message.number].pid = message.pid
-                if not self._ready and all(member.pid for member in self._crew.members.values()):
+                self._pool.executors[message.number].pid = message.pid
+                if not self._ready and all(executor.pid for executor in self._pool.executors.values()):
                     self._ready = True
-                    self._tell(event="ready", executors=self._crew.size)
+                    self._tell(event="ready", executors=self._pool.size)
             elif isinstance(message, messages.Exited):
-                member = self._crew.by_pid(message.pid)
-                if member is not None:
-                    self._replace(member, member.hung or exit_reason(message.status))
+                executor = self._pool.by_pid(message.pid)
+                if executor is not None:
+                    self._replace(executor, executor.hung or exit_reason(message.status))
 
-    def _replace(self, member: Member, reason: str) -> None:
-        self._crew.discard(member)
-        self._work.lost(member.number)
+    def _replace(self, executor: ExecutorProcess, reason: str) -> None:
+        self._pool.discard(executor)
+        self._work.lost(executor.number)
         allowed = self._restarts.spend(time.monotonic())
-        self._tell(event="executor_lost", pid=member.pid, reason=reason, replaced=allowed)
-        for place, task in enumerate(member.tasks):
-            self._unstage(task)
-            if task.cancelled:
-                task.client.send(messages.Cancelled(task.ask.request))
+        self._tell(event="executor_lost", pid=executor.pid, reason=reason, replaced=allowed)
+        for place, request in enumerate(executor.requests):
+            self._unstage(request)
+            if request.cancelled:
+                request.client.send(messages.Cancelled(request.message.number))
             elif place == 0:
-                text = f"executor {member.number}: {reason}"
-                task.client.send(messages.Lost(task.ask.request, text, bool(member.hung)))
-            elif not task.client.closed:
-                self._enqueue(task)
+                text = f"executor {executor.number}: {reason}"
+                request.client.send(messages.Lost(request.message.number, text, bool(executor.hung)))
+            elif not request.client.closed:
+                self._enqueue(request)
         if not allowed:
-            raise CrewLost(f"{self._restarts.describe('executors')}; the last one {reason}")
-        fresh = self._crew.start(member.number, member.capability)
+            raise ExecutorsLost(f"{self._restarts.describe('executors')}; the last one {reason}")
+        fresh = self._pool.start(executor.number, executor.capability)
         for number in list(self._waiting):
             capability = self._known[number].message.capability
-            if number in member.opened:
+            if number in executor.opened:
                 self._retry_open(fresh, number, reason)
-            elif capability == member.capability and not any(number in other.opened for other in self._alive()):
+            elif capability == executor.capability and not any(number in other.opened for other in self._alive()):
                 self._introduce(fresh, number)
 
-    def _retry_open(self, member: Member, number: int, reason: str) -> None:
+    def _retry_open(self, executor: ExecutorProcess, number: int, reason: str) -> None:
         known = self._known[number]
         known.deaths += 1
         if known.deaths < MAX_OPEN_DEATHS:
-            self._introduce(member, number)
+            self._introduce(executor, number)
             return
         known.deaths = 0
         text = f"making {known.message.factory} ended {MAX_OPEN_DEATHS} executors; the last one {reason}"

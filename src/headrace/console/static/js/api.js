@@ -1,6 +1,6 @@
 // Asking the server: JSON documents, each of which a command prints, too.
 
-// The address that `headrace ui` prints holds the token; a cookie has it from here on.
+// The address that `headrace ui` prints holds the secret; a cookie has it from here on.
 const address = new URL(location.href);
 if (address.searchParams.has("token")) {
   address.searchParams.delete("token");
