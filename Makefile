@@ -22,11 +22,10 @@ BENCH_FEED ?=
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
-# 0: one test after the other. `make test WORKERS=3` (root) runs files beside each other, each worker in a network of its own
-# (tests/apart.py), in half the time; on a machine with few cores tests that judge times may then fail.
-WORKERS ?= 0
-PYTEST := -m pytest -n $(WORKERS) --dist loadfile
-NO_TESTS := 5 # pytest's exit code when a choice holds none
+# auto: tests run side by side, each worker in a box of its own (tests/apart.py), where this machine allows that;
+# `make test WORKERS=0`: one after the other.
+WORKERS ?= auto
+PYTEST := -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 SOAK_MINUTES ?= 20
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/engines/test_local_fault_table.py
 # Rooms that work without torch are also tested on the oldest and the newest Python.
@@ -70,8 +69,7 @@ demo: $(DEMO)/ready
 	$(DEMO)/bin/python examples/digits/demo.py
 
 test: $(VENV)/ready $(ORACLE)/ready
-	$(BIN)/python $(PYTEST) -m 'not alone' $(TESTS) || [ $$? = $(NO_TESTS) ]
-	$(BIN)/python -m pytest -m alone $(TESTS) || [ $$? = $(NO_TESTS) ]
+	$(BIN)/python $(PYTEST) $(TESTS)
 	@if [ "$(TESTS)" = tests ]; then for version in $(OTHER_PYTHONS); do scripts/test-on-python $$version $(PYTEST) $(PURE_TESTS) || exit 1; done; fi
 
 soak: $(VENV)/ready

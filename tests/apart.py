@@ -1,29 +1,101 @@
-"""Workers of pytest-xdist (`pytest -n 2`) run tests beside each other that use the same ports and the same places for
-temporary files: each worker gets a network of its own, with nothing but the loopback device, and a temporary directory
-of its own. Networks need root: without it tests run one after the other.
+"""Every worker of pytest-xdist runs in a box: namespaces of its own for processes, network, mounts and shared memory.
+
+So tests run beside each other that use the same ports and the same places for temporary files, what a test leaves
+behind is told from what any other program of the machine does, and nothing outlives a worker. Boxes need root and
+util-linux and iproute2; where there are none, tests run one after the other (`why_not` says why).
+
+A box has a default route, to nowhere: what tests of the way out of isolated instances need.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import shlex
 import shutil
-import socket
+import signal
+import subprocess
+import sys
 import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from headrace.engines.local.isolation.netlink import Netlink
-from headrace.engines.local.isolation.syscalls import CLONE_NEWNET, unshare
+from headrace.engines.local.isolation import syscalls
+
+BOX = "HEADRACE_TESTS_BOX"  # tells the first program of a box its folder for temporary files
+UNSHARE = ("unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
+# The first process waits for the worker, and reaps whoever loses his parent. $0 is the folder that the box hides.
+SCRIPT = """
+set -e
+mount -t tmpfs tmpfs /dev/shm
+mount --bind "$0" "$HEADRACE_TESTS_BOX"
+ip link set lo up
+ip link add out type veth peer name far
+ip addr add 192.0.2.2/24 dev out
+ip link set far up
+ip link set out up
+ip route add default via 192.0.2.1
+exec 3<&0
+"$@" <&3 3<&- &
+wait $!
+"""
 
 
-def stand_apart() -> str:
-    """Moves this process into a network of its own; returns its new directory for temporary files."""
-    unshare(CLONE_NEWNET)  # of this thread and those that it starts; execnet's own only reads a pipe
-    with Netlink() as network:
-        network.turn(socket.if_nametoindex("lo"), on=True)
-    # Short: paths of Unix sockets have 107 bytes.
-    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hr-tests-")
+@functools.cache
+def why_not() -> str:
+    """Returns why there can be no boxes here; nothing if there can."""
+    missing = [tool for tool in ("unshare", "ip", "mount") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)} (apt-get install util-linux iproute2)"
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run(
+            box_command(Path(folder), ["true"]), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+    return f"needs root: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def box_command(folder: Path, command: Iterable[str]) -> list[str]:
+    """Returns what runs a command in a box.
+
+    Args:
+        folder: what the box sees as its folder for temporary files.
+        command: program and arguments.
+    """
+    return ["env", f"{BOX}={_place(folder)}", *UNSHARE, "sh", "-c", SCRIPT, str(folder), *command]
+
+
+def _place(folder: Path) -> Path:
+    """Where a box has its temporary files: /tmp, unless this very code or its Python lies there."""
+    used = [Path(__file__).parent, Path(sys.prefix), Path(sys.base_prefix), *(Path(each) for each in sys.path if each)]
+    return folder if any(each.resolve().is_relative_to("/tmp") for each in used) else Path("/tmp")
+
+
+def boxed_python(folder: Path) -> str:
+    """Returns the interpreter of a worker in a box, as execnet wants it named."""
+    return shlex.join(box_command(folder, [sys.executable]))
+
+
+def stand_apart() -> Callable[[], None]:
+    """Gives this process a folder for temporary files and, as root, a /dev/shm of its own.
+
+    Returns what removes the folder.
+    """
+    folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hr-")
+    if syscalls.may_separate():
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+        syscalls.mount("tmpfs", "/dev/shm", "tmpfs")
+    return functools.partial(shutil.rmtree, folder, ignore_errors=True)
+
+
+def settle() -> str:
+    """Makes this process, the first Python of a box, at home there. Returns its folder for temporary files."""
+    for number in (signal.SIGINT, signal.SIGQUIT):  # a shell starts its background ignoring them
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    tempfile.tempdir = os.environ["TMPDIR"] = os.environ.pop(BOX)
     return tempfile.tempdir
 
 
-def come_back(directory: str) -> None:
-    """Removes what tests have left there."""
-    shutil.rmtree(directory, ignore_errors=True)
+def workers() -> int:
+    """Returns how many workers pay: tests wait much of their time."""
+    return 0 if why_not() else min(8, 2 * len(os.sched_getaffinity(0)))

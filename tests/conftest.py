@@ -5,8 +5,12 @@ from __future__ import annotations
 import collections
 import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
+import execnet
 import pytest
 
 import apart
@@ -19,11 +23,36 @@ __all__ = ["s3", "s3_endpoint"]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """A worker of pytest-xdist stands apart from the others."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        directory = apart.stand_apart()
-        config.option.basetemp = f"{directory}/p"  # xdist's own is so long that Unix sockets in it have no room
-        config.add_cleanup(functools.partial(apart.come_back, directory))
+    """Makes a worker of pytest-xdist at home in its box."""
+    if apart.BOX in os.environ:
+        folder = apart.settle()
+        # xdist's own is so long that Unix sockets in it have no room
+        config.option.basetemp = tempfile.mkdtemp(prefix="p", dir=folder)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Gives a process that runs all tests one after the other what workers have in their boxes, as far as it may."""
+    config = session.config
+    if not hasattr(config, "workerinput") and not config.getoption("numprocesses", None):
+        config._tmp_path_factory.getbasetemp()  # pytest's own folders stay where people look for them
+        config.add_cleanup(apart.stand_apart())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What `-n auto` means: as many workers as pay, none where there are no boxes."""
+    return apart.workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[execnet.XSpec]) -> None:
+    """Puts every worker into a box."""
+    if why := apart.why_not():
+        raise pytest.UsageError(f"tests cannot run side by side (use -n 0): there are no boxes here: {why}")
+    for place in range(len(specs)):
+        folder = Path(tempfile.mkdtemp(prefix="hr-"))
+        config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+        specs[place] = execnet.XSpec(f"popen//python={apart.boxed_python(folder)}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -61,10 +90,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that talk to the object store are marked as that."""
+    """Marks tests that talk to the object store; keeps tests that share what a module made on one worker."""
     for item in items:
         if {"s3", "s3_endpoint"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("s3")
+        fixtures = getattr(item, "_fixtureinfo", None)
+        scopes = {each[-1].scope for each in fixtures.name2fixturedefs.values()} if fixtures else set()
+        if "module" in scopes:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(autouse=True)

@@ -253,7 +253,6 @@ def test_bandwidth_holds_for_each_host_of_a_group_both_ways(stage):
     assert all(rate > 100 for rate in fast), fast
 
 
-@pytest.mark.alone
 def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, machine):
     if why := examine().outward:
         pytest.skip(f"no way out here: {why}")
@@ -280,7 +279,6 @@ def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, ma
     machine.assert_unchanged()
 
 
-@pytest.mark.alone
 def test_another_attempt_has_a_way_out_again(stage, machine):
     if why := examine().outward:
         pytest.skip(f"no way out here: {why}")

@@ -13,6 +13,16 @@ from feed_servers import Pair, Server
 
 from headrace.feed import DataLoader
 
+_shared: list[Server] = []  # the servers of `pair`
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Starts a shared server again that lost executors: one that loses too many within a minute ends, by design."""
+    for server in _shared:
+        if server.event("executor_lost"):
+            server.restart()
+
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
@@ -21,7 +31,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     servers = Pair(Server(directory, "host-a"), Server(directory, "host-b"))
     for server in servers:
         server.wait_ready()
+    _shared.extend(servers)
     yield servers
+    _shared.clear()
     for server in servers:
         server.stop()
 
