@@ -7,7 +7,7 @@ process) are honest on a busy machine. Rows, interleaved:
 
     idle      the agent's loop wakes once a second and does nothing
     walk      the process table alone, by the kernel's lists of children (`table.descendants`): how it was done first
-    sampling  all that `Measuring` does: process table, disk, network, GPUs if there are any, the records on disk
+    sampling  all that `HostSampler` does: process table, disk, network, GPUs if there are any, the records on disk
     values    sampling, and 100 lines a second searched for 10 metric definitions
 """
 
@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from headrace.agent.metrics.activity import Activity
-from headrace.agent.metrics.sampler import Measuring
+from headrace.agent.metrics.sampler import HostSampler
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, MetricDefinition
 from headrace.processes.process_table import descendants
 from headrace.runs import RunPaths
@@ -63,7 +63,7 @@ async def measured(row: str, folder: Path, seconds: float) -> float:
     measuring = None
     if row in ("sampling", "values"):
         definitions = DEFINITIONS if row == "values" else ()
-        measuring = Measuring(plan(folder, definitions), "algo-1", RunPaths(folder), Activity())
+        measuring = HostSampler(plan(folder, definitions), "algo-1", RunPaths(folder), Activity())
         await asyncio.sleep(1.5)  # NVML begins in a thread of its own
     began = time.process_time()
     work: list[Awaitable[None]] = []

@@ -36,7 +36,7 @@ class Programs:
             ended=asyncio.Event(),
             exit_code=None,
             signal=None,
-            told=False,
+            told_to_stop=False,
             reason="",
             tail=[],
             pid=1,

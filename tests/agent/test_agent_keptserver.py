@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from headrace.agent.host import restarted_server
-from headrace.agent.host.restarted_server import PAUSES, RESTARTS, KeptServer
+from headrace.agent.host.restarted_server import PAUSES, RESTARTS, RestartedServer
 
 
 class Process:
@@ -33,7 +33,7 @@ class Scene:
         self.lines = []
         self.downs = []
         options = {"ready_within": 5.0, **options}
-        self.kept = KeptServer("server", self.begin, self.take, self.down, **options)
+        self.kept = RestartedServer("server", self.begin, self.take, self.down, **options)
 
     def begin(self, status_fd, on_end):
         self.pipes.append(os.dup(status_fd))
@@ -118,7 +118,7 @@ def test_one_that_served_long_enough_has_its_budget_back(monkeypatch):
 
 def test_one_that_says_that_it_cannot_run_is_not_started_again():
     async def play(made):
-        made.kept.hopeless("has no library")
+        made.kept.refuse("has no library")
         made.die()
         await asyncio.sleep(0.1)
         assert made.downs == [("has no library", True)]
@@ -186,7 +186,7 @@ def test_one_that_cannot_be_started_uses_its_budget_up():
         def broken(status_fd, on_end):
             raise FileNotFoundError(2, "No such file or directory")
 
-        kept = KeptServer("server", broken, made.take, made.down, 5.0)
+        kept = RestartedServer("server", broken, made.take, made.down, 5.0)
         kept.start()
         await made.until(lambda: made.downs and made.downs[-1][1])
         assert made.downs[-1] == ("could not be started: No such file or directory", True)

@@ -227,7 +227,7 @@ def in_agent(tmp_path, code, scene=None):
 def test_all_output_is_in_the_log_when_the_end_is_known(tmp_path):
     code = "import os, sys; os.write(2, b'e' * 9 + b'\\n'); os.write(1, b'last words without newline'); os._exit(5)"
     running, lines = in_agent(tmp_path, code)
-    assert (running.exit_code, running.signal, running.told) == (5, None, False)
+    assert (running.exit_code, running.signal, running.told_to_stop) == (5, None, False)
     assert {(kind, text) for _, kind, text in lines} == {(b"e", b"e" * 9), (b"o", b"last words without newline")}
     assert b"last words without newline" in running.tail
 
@@ -248,7 +248,7 @@ def test_a_program_that_is_told_to_stop_is_marked(tmp_path):
         running.terminate()
 
     running, _ = in_agent(tmp_path, "import time; print('up', flush=True); time.sleep(60)", scene)
-    assert (running.signal, running.told) == (signal.SIGTERM, True)
+    assert (running.signal, running.told_to_stop) == (signal.SIGTERM, True)
 
 
 def test_leftovers_get_a_moment_and_are_then_killed():

@@ -19,7 +19,7 @@ from headrace.agent.metrics.usage import UsageSampler
 from headrace.instance.launch_plan import NAMESPACE, Isolation
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import Process, descendants, look
-from headrace.processes.process_tree import Family
+from headrace.processes.process_tree import ProcessTree
 from headrace.runs import HostSecond, MetricWriter
 
 TREE = r"""
@@ -92,7 +92,7 @@ def pids(found: list[Process]) -> set[int]:
 
 def test_a_look_finds_the_same_as_a_walk_when_processes_come_and_go(tree) -> None:
     first = tree(children=2)
-    family = Family(first.head.pid)
+    family = ProcessTree(first.head.pid)
     for _ in range(3):
         assert pids(family.look()) == {first.head.pid} | pids(descendants(first.head.pid))
         first.fork()
@@ -108,7 +108,7 @@ def test_a_look_finds_the_same_as_a_walk_when_processes_come_and_go(tree) -> Non
 
 def test_another_family_is_never_taken_for_this_one_and_is_looked_at_once(tree, monkeypatch) -> None:
     mine, other = tree(children=1), tree(children=1)
-    family = Family(mine.head.pid)
+    family = ProcessTree(mine.head.pid)
     family.look()
     looked: list[int] = []
     monkeypatch.setattr(family_module, "look", lambda pid: looked.append(pid) or look(pid))
@@ -142,7 +142,7 @@ class Machine:
 def test_a_pid_that_was_used_again_is_another_process(monkeypatch) -> None:
     machine = Machine(monkeypatch)
     machine.table = {1: (0, 1), 10: (1, 5), 11: (10, 6), 12: (1, 7)}
-    family = Family(10)
+    family = ProcessTree(10)
     assert pids(family.look()) == {10, 11}
     machine.table[11] = (1, 9)  # a member's pid, now of a stranger
     machine.table[13] = (12, 9)
@@ -157,7 +157,7 @@ def test_a_pid_that_was_used_again_is_another_process(monkeypatch) -> None:
 def test_an_orphan_that_is_between_two_parents_is_found_at_the_next_look(monkeypatch) -> None:
     machine = Machine(monkeypatch)
     machine.table = {1: (0, 1), 10: (1, 5)}
-    family = Family(10)
+    family = ProcessTree(10)
     family.look()
     machine.table |= {30: (20, 8), 31: (30, 9)}  # 20 was born and died between two looks
     assert pids(family.look()) == {10}

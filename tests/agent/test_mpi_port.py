@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from headrace.agent.host import launcher_proxy
-from headrace.agent.host.launcher_socket import Port, socket_name
+from headrace.agent.host.launcher_socket import LauncherSocket
+from headrace.agent.program_specs import abstract_socket
 
 SECRET = b"\x01" * 32
 
@@ -21,7 +22,7 @@ class Agent:
 
     def __init__(self, name):
         self.name, self.requests, self.callers = name, [], []
-        self.port = Port(name, SECRET, self.serve)
+        self.port = LauncherSocket(name, SECRET, self.serve)
 
     def serve(self, request, caller):
         if request.get("kind") not in ("rank", "daemon"):
@@ -34,7 +35,7 @@ def run(scenario, tmp_path):
     """Runs a scenario with an open port; it gets the agent and a function that starts a proxy."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET.hex() + "\n")
-    name = socket_name(f"test-{os.getpid()}-{os.urandom(4).hex()}", "algo-1")
+    name = abstract_socket(f"test-{os.getpid()}-{os.urandom(4).hex()}", "algo-1", "agent")
     started = []
 
     def start(*arguments, **variables):
@@ -182,7 +183,7 @@ def test_a_caller_that_says_nothing_is_sent_away(tmp_path, monkeypatch, logged):
 
     async def scenario(agent, start):
         assert await asyncio.to_thread(talk, agent.name, b'{"kind"') == b""
-        assert logged() == ["agent's socket: refused a caller: it said nothing"]
+        assert logged() == ["agent's socket: refused a caller: it sent nothing in time"]
 
     run(scenario, tmp_path)
 
@@ -207,7 +208,7 @@ def test_a_request_that_makes_no_sense_is_refused_in_words(tmp_path):
 
 
 def test_the_name_fits_into_an_address():
-    assert socket_name("job-1", "algo-1") == "@headrace/job-1/algo-1/agent"
-    long = socket_name("x" * 200, "algo-1")
+    assert abstract_socket("job-1", "algo-1", "agent") == "@headrace/job-1/algo-1/agent"
+    long = abstract_socket("x" * 200, "algo-1")
     assert len(long) <= 108
-    assert long != socket_name("x" * 200, "algo-2")
+    assert long != abstract_socket("x" * 200, "algo-2")

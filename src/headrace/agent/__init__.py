@@ -4,17 +4,18 @@
 under $SAGEMAKER_BASE_DIR (`resourceconfig.json`, `plan.json`, the secret). The agent of `plan.leader` is also the
 coordinator of the job.
 
-    coordinator   the job's state machine: events in, effects out (pure)
-    leader        runs the coordinator on the leader's host: clock, control port, event file
-    host          the agent of one host: programs, output, metrics, data services, stop
-    tfdata        one server of tf.data.service, a process of its own
-    programs      what runs on a host (pure)
-    messages      what agents and coordinator say, and the seal on every message (pure)
-    control       carries sealed messages over gRPC
-    running       one operating-system process: start, output, exit
-    output        bytes of a program to log lines (pure)
-    processes     the process table: descendants, CPU time, kill
-    bootstrap     the few lines that run in a new process before the program
+    host_agent       the agent of one host: starts, measures, reports and stops what the packages below make
+    program_specs    which programs run on a host, and their command lines (pure)
+    tf_data_server   one server of tf.data.service, a process of its own
+    agent_log        writes the agent's log records into its log of the run
+    control/         what agents and the coordinator say to each other, sealed, over gRPC
+    coordinator/     the job's state machine (pure), and `leader`, which runs it on the leader's host
+    launchers/       torchrun and mpirun: they ask the agents for the ranks
+    host/            one host's programs and data servers: start, environment, output, end
+    metrics/         what a host and its programs use, and the values that they print
+
+From bottom to top: `metrics`, `tf_data_server`, `program_specs`, `control`, `host`, `launchers`, `coordinator`,
+`host_agent`. Processes are started, found and ended by `headrace.processes`.
 
 This package imports nothing when it is imported.
 """

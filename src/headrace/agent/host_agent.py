@@ -2,8 +2,8 @@
 
 What ends a host: an order to stop; a SIGTERM to the agent; the loss of the coordinator; the loss of the engine's
 supervisor. In every case the programs get SIGTERM and time, then SIGKILL, then whatever they left running is ended,
-and the agent goes. If the agent itself is killed, the kernel kills its programs (see `bootstrap`) and the engine's
-supervisor ends what they leave.
+and the agent exits. If the agent itself is killed, the kernel kills its programs (see `processes.bootstrap`) and the
+engine's supervisor ends what they leave.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host.terminate import all_ended, end_programs
 from headrace.agent.launchers.elastic_torchrun import ElasticHost
 from headrace.agent.launchers.mpi_host import MpiHost
-from headrace.agent.metrics.sampler import Measuring
+from headrace.agent.metrics.sampler import HostSampler
 from headrace.agent.program_specs import (
     expected_streams,
     is_in_elastic_world,
-    is_in_mpi_world,
     is_launcher,
+    mpi_world,
     programs_of,
 )
 from headrace.instance.certificates import read_certificates
@@ -54,12 +54,12 @@ from headrace.runs import EventWriter, RunPaths, Status
 
 _log = logging.getLogger(__name__)
 
-ORPHAN_GRACE = 5.0  # at most this long for the programs when nobody directs this host any more
+ORPHAN_GRACE = 5.0  # at most this long for the programs, when the coordinator or the supervisor is lost
 FEED_GRACE = 5.0
 LAUNCHER_GRACE = (
     3.0  # for torchrun, mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
 )
-LEAVE_SECONDS = 8.0  # for the coordinator's last word, when this host has ended
+LEAVE_SECONDS = 8.0  # for the coordinator's verdict, when this host has ended
 
 
 class HostAgent:
@@ -83,7 +83,7 @@ class HostAgent:
         self._stop_at = 0.0  # when SIGKILL is due
         self._stop_changed = asyncio.Event()
         self._verdict: Status | None = None
-        self._deaf = False  # the coordinator is lost
+        self._coordinator_lost = False
         self._ended = asyncio.Event()
         self._released = asyncio.Event()
         self._told_to_leave = False
@@ -120,11 +120,12 @@ class HostAgent:
             report=self._client.report,
             memory=MemoryKills(self.me.memory),
         )
-        self._measuring = Measuring(plan, host, paths, self._context.activity)
-        self._programs = HostPrograms(self._context, self._reaper, self._measuring.take)
+        self._sampler = HostSampler(plan, host, paths, self._context.activity)
+        self._programs = HostPrograms(self._context, self._reaper, self._sampler.take)
         self._programs.on_end = self._program_ended
         self._services = HostServices(self._context, self._programs)
-        self._mpi = MpiHost(self._context, self._programs) if is_in_mpi_world(plan, host) else None
+        world = mpi_world(plan, host)
+        self._mpi = None if world is None else MpiHost(self._context, world, self._programs)
         self._elastic = ElasticHost(self._context, self._programs) if is_in_elastic_world(plan, host) else None
         self._launched = [each.ranks for each in (self._mpi, self._elastic) if each is not None]
 
@@ -140,7 +141,7 @@ class HostAgent:
             self._task(self._leader.run())
         self._task(self._talk())
         self._client.report(Hello(self.group.name))
-        self._task(self._measuring.run())
+        self._task(self._sampler.run())
         self._task(self._context.memory.watch())
         self._task(self._services.watch())
         self._context.variables.prepare()
@@ -148,8 +149,8 @@ class HostAgent:
             await ranks.open()
         await self._until_crash(self._ended.wait())
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._until_crash(self._last_word()), LEAVE_SECONDS)
-        self._measuring.close()
+            await asyncio.wait_for(self._until_crash(self._verdict_or_leave()), LEAVE_SECONDS)
+        self._sampler.close()
         if self._leader is not None:
             await self._close_leader(self._leader)
         for ranks in self._launched:
@@ -165,7 +166,7 @@ class HostAgent:
         released = self._stop is not None and self._stop.leave
         if released or self._verdict is Status.COMPLETED:
             return 0
-        return COORDINATOR_LOST if self._deaf else 1
+        return COORDINATOR_LOST if self._coordinator_lost else 1
 
     async def _until_crash(self, work: Coroutine[object, object, object]) -> None:
         """Waits for the work. Raises what any task of this agent raised."""
@@ -178,7 +179,8 @@ class HostAgent:
         finally:
             task.cancel()
 
-    async def _last_word(self) -> None:
+    async def _verdict_or_leave(self) -> None:
+        """Waits for the verdict, or until the coordinator has every report of a host that may leave before it."""
         while not (self._released.is_set() or (self._told_to_leave and self._client.delivered)):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._released.wait(), 0.05)
@@ -186,7 +188,7 @@ class HostAgent:
     # --- orders --------------------------------------------------------------------------------------------------
 
     def obey(self, orders: Orders) -> None:
-        """Does what the coordinator wants and is not done yet."""
+        """Carries out what is new in the coordinator's orders."""
         if orders.feed_generation > self._feed_generation and orders.feed and self.group.entry_point:
             self._feed_generation = orders.feed_generation
             _log.debug("feed hosts, list %d: %s", orders.feed_generation, [each.host for each in orders.feed])
@@ -223,8 +225,8 @@ class HostAgent:
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._leader is not None:
-            # An engine with a lifeline stops the job through that. A signal then is nobody's wish that the job stops:
-            # the job's own program may have sent it to process 1 of its host.
+            # An engine with a lifeline stops the job through the lifeline. A signal then comes from elsewhere, for
+            # example from the job's own program, which may have signalled process 1 of its host: the job has failed.
             status = Status.FAILED if self._lifeline else Status.STOPPED
             self._leader.stop(status, f"the agent of {self.me.name} was told to stop by {name}")
         else:
@@ -232,7 +234,7 @@ class HostAgent:
             self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
 
     def _abandoned(self, reason: str) -> None:
-        """Nobody directs this host any more."""
+        """Ends the host without orders: the coordinator or the engine's supervisor is lost."""
         if self._leader is not None and self._leader.verdict is None:
             self._leader.stop(Status.FAILED, reason, min(ORPHAN_GRACE, self.plan.stop_grace))
         self.stop(StopOrder(reason, min(ORPHAN_GRACE, self.plan.stop_grace), feed=True))
@@ -314,8 +316,8 @@ class HostAgent:
         try:
             await self._client.run()
         except CoordinatorLost as error:
-            self._deaf = True
-            self._released.set()  # there will be no last word
+            self._coordinator_lost = True
+            self._released.set()  # no verdict will come
             _log.error("%s", error)
             self._abandoned(str(error))
 
@@ -344,14 +346,14 @@ class HostAgent:
                     self._leader.command(command)
                 elif isinstance(command, StopJob):
                     grace = self.plan.stop_grace if command.grace is None else command.grace
-                    self._released.set()  # the engine speaks to this host itself because the coordinator is gone
+                    self._released.set()  # the engine gives this order itself, because the coordinator is gone
                     self.stop(StopOrder(command.reason, grace, feed=True))
 
         loop.add_reader(0, read)
         self._task(self._watch_parent())
 
     async def _watch_parent(self) -> None:
-        """Notices the supervisor's death when somebody else holds the lifeline's other end."""
+        """Notices the supervisor's death, also while another process still holds the other end of the lifeline."""
         while os.getppid() == self._supervisor:
             await asyncio.sleep(0.5)
         self._abandoned("the engine's supervisor died")

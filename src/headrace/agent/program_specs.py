@@ -5,7 +5,7 @@ A host whose group runs the entry point has one of these:
 * one plain script;
 * its ranks of torch.distributed, which the agent starts itself, with the variables that torchrun would set;
 * torchrun, when its world is elastic: the ranks are torchrun's;
-* mpirun, on the first host of an MPI world: it has the agents start the ranks of all hosts (see `mpi`);
+* mpirun, on the first host of an MPI world: it has the agents start the ranks of all hosts (see `launchers`);
 * one worker of MultiWorkerMirroredStrategy.
 
 A host with data workers has a feed server besides, or servers of tf.data.service. The name of a program (its stream)
@@ -30,7 +30,7 @@ FEED = "feed"
 TORCHRUN = "torchrun"
 MPIRUN = "mpirun"
 MPI_DAEMONS = ("orted", "prted")
-ABSTRACT_NAME_LIMIT = 107  # bytes of a Unix socket's name, less the leading zero byte
+ABSTRACT_NAME_LIMIT = 107  # bytes of an abstract Unix socket's name, less the leading zero byte
 FEED_NICE = 10  # beside ranks, data workers take what the ranks leave
 
 
@@ -91,7 +91,7 @@ def programs_of(plan: LaunchPlan, host: str) -> list[ProgramSpec]:
 
 def expected_streams(plan: LaunchPlan, host: str) -> tuple[str, ...]:
     """Returns the streams of the user's programs on a host: without the data service, and without mpirun."""
-    if is_in_mpi_world(plan, host):
+    if mpi_world(plan, host) is not None:
         return tuple(str(rank) for rank in global_ranks(plan, host))
     return tuple(spec.stream for spec in programs_of(plan, host) if not spec.is_service)
 
@@ -101,25 +101,17 @@ def is_service(stream: str) -> bool:
     return stream == FEED or is_tf_data(stream)
 
 
-def is_in_mpi_world(plan: LaunchPlan, host: str) -> bool:
-    """Tells whether mpirun places ranks on a host."""
+def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan | None:
+    """Returns the world in which mpirun places ranks on a host, None if there is none."""
     group = plan.group(plan.host(host).group)
     world = plan.distribution_of(group.name)
-    return world is not None and world.kind == MPI and group.entry_point
-
-
-def mpi_world(plan: LaunchPlan, host: str) -> DistributionPlan:
-    """Returns the MPI world of a host. Raises ValueError if it is in none."""
-    world = plan.distribution_of(plan.host(host).group)
-    if world is None or not is_in_mpi_world(plan, host):
-        raise ValueError(f"{host} is in no MPI world")
-    return world
+    return world if world is not None and world.kind == MPI and group.entry_point else None
 
 
 def mpi_peers(plan: LaunchPlan, host: str) -> tuple[str, ...]:
     """Returns the hosts of a host's MPI world: as long as one has ranks, all have a daemon. Empty outside of MPI."""
-    world = plan.distribution_of(plan.host(host).group)
-    return plan.hosts_of(world) if world is not None and is_in_mpi_world(plan, host) else ()
+    world = mpi_world(plan, host)
+    return () if world is None else plan.hosts_of(world)
 
 
 def is_of_mpirun(stream: str) -> bool:
@@ -173,12 +165,22 @@ def feed_hosts(plan: LaunchPlan) -> tuple[HostPlan, ...]:
     return tuple(host for host in plan.hosts if plan.group(host.group).feed_executors)
 
 
-def feed_socket(plan: LaunchPlan, host: str) -> str:
-    """Returns the name of a feed server's abstract Unix socket, ``@`` first."""
-    name = f"headrace/{plan.run_id}/{host}"
+def abstract_socket(*parts: str) -> str:
+    """Returns the name of an abstract Unix socket, ``@`` first: the parts, or their digest if they are too long."""
+    name = "/".join(("headrace", *parts))
     if len(name.encode()) > ABSTRACT_NAME_LIMIT:
         name = "headrace/" + hashlib.sha256(name.encode()).hexdigest()[:40]
     return f"@{name}"
+
+
+def feed_socket(plan: LaunchPlan, host: str) -> str:
+    """Returns the name of a feed server's socket, see `abstract_socket`."""
+    return abstract_socket(plan.run_id, host)
+
+
+def agent_socket(plan: LaunchPlan, host: str) -> str:
+    """Returns the name of the socket on which an agent serves launchers, see `abstract_socket`."""
+    return abstract_socket(plan.run_id, host, "agent")
 
 
 def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:

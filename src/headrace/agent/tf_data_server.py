@@ -8,10 +8,10 @@ On `--status-fd` it writes one JSON object a line:
 
     {"event": "ready", "version": "2.21.0"}
     {"event": "alive", "workers": 2}            every second; a worker says its "tasks" and the bytes that it "sent"
-    {"event": "failed", "reason": "..."}        it cannot run, and will not when it is started again
+    {"event": "failed", "reason": "..."}        it cannot run here, however often it is started
 
-SIGTERM ends it, once it serves with exit code 0: whoever reads from it has ended by then. TensorFlow is imported here
-and nowhere else in the agent.
+SIGTERM ends it, with exit code 0 once it serves: the trainers that read from it have ended by then. TensorFlow is
+imported here and nowhere else in the agent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CannotRun(Exception):
 
 
 def check_port(port: int) -> None:
-    """Raises CannotRun when somebody listens on the port.
+    """Raises CannotRun when another process listens on the port.
 
     TensorFlow's server shares its port with any other that allows it, so that two jobs would mix their data.
     """
@@ -134,7 +134,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Entry point of the module. Returns the exit code."""
     given = _arguments()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in a terminal is the agent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the agent handles Ctrl-C in a terminal
     if given.nice:
         os.nice(given.nice)
     if given.status_fd is not None:

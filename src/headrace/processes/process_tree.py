@@ -2,7 +2,7 @@
 
 A walk over the kernel's lists of children (`table.descendants`) reads one file for every *thread*: 5 ms of CPU time
 for 20 processes with 30 threads each. Here a look reads the names in /proc and then only what is known to belong to
-the family and what is new: 0.4 ms, whatever the threads. That another process is no descendant is remembered, since
+the tree and what is new: 0.4 ms, whatever the threads. That another process is no descendant is remembered, since
 it cannot become one. Only a pid that was used again may hide a member; every `REWALK` looks the whole is walked anew.
 """
 
@@ -13,7 +13,7 @@ from headrace.processes.process_table import Process, descendants, look, pids
 REWALK = 60
 
 
-class Family:
+class ProcessTree:
     """The descendants of a process.
 
     Args:

@@ -1,4 +1,4 @@
-"""Asks a program to end, wherever in its tree of processes the part is that can listen. Standard library only.
+"""Asks a program to end: SIGTERM to those of its processes that must get it. Standard library only.
 
 SIGTERM to the main process alone does not reach the script that a shell runs: a shell without a trap just dies, and
 one with a trap runs it only after the script has ended. SIGTERM to every process would reach too much: a trainer that

@@ -1,4 +1,4 @@
-"""How long a process has been stopped (SIGSTOP), for those who depend on it and look at it now and then."""
+"""How long a process has been stopped (SIGSTOP), as seen by a process that looks now and then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.processes.process_table import look
 STOPPED_STATE = "T"  # of the kernel; a process that a debugger holds has "t"
 LIMIT = 5.0
 LOOKS = 0.5  # seconds between two looks
-PAUSE = 2.0  # between two looks: whoever looks stood still too
+PAUSE = 2.0  # between two looks: the process that looks was stopped too
 
 
 def is_stopped(pid: int) -> bool:
@@ -34,7 +34,7 @@ class Stillness:
         self._looked = float("-inf")
 
     def seconds(self) -> float:
-        """Returns for how long it has been seen stopped, without a break; 0 if it is not. A pause of whoever looks does
+        """Returns for how long it has been seen stopped, without a break; 0 if it is not. A pause of this process does
         not count: everything may have been suspended together."""
         now = self._clock()
         gap = now - self._looked

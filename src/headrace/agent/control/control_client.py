@@ -1,7 +1,7 @@
 """The agent's end of the control connection: keeps it up, delivers every report once, hands on the orders.
 
 A report stays in a queue until the coordinator has said that it took it in; a new connection begins with the whole
-queue. A heartbeat goes out when there is no news. When the coordinator is silent for too long, it is lost.
+queue. A heartbeat is sent when there is nothing to report. When the coordinator is silent for too long, it is lost.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Client:
         host: name of this host.
         start_timeout: seconds within which the coordinator must have answered for the first time.
         obey: called with all orders that come.
-        heartbeat: makes what is sent when there is no news.
+        heartbeat: makes what is sent when there is nothing to report.
         tls: certificates, when connections are under TLS.
     """
 
@@ -103,7 +103,7 @@ class Client:
                         sender.cancel()
                         await asyncio.gather(sender, return_exceptions=True)
             except (ConnectionError, Refused) as error:
-                if not (self._leaving and self.delivered):  # else it has closed because all is said
+                if not (self._leaving and self.delivered):  # else the coordinator closed it in order
                     _log.info("control connection to %s: %s", self._address, error)
             if self._patience() <= 0:
                 raise CoordinatorLost(self._complaint())

@@ -1,4 +1,4 @@
-"""What the agents and the coordinator say to each other, and the seal on every message.
+"""The messages between agents and coordinator, and the seal on every message.
 
 An agent sends `Report`s: something that happened, numbered from 1. The coordinator sends `Orders`: the whole of what
 it wants from that host, and the number of the last report that it has taken in. Both may be sent again: a report
@@ -31,18 +31,18 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(_Message, frozen=True, tag="hello"):
-    """The agent is there."""
+    """The agent has started."""
 
     group: str
 
 
 class Heartbeat(_Message, frozen=True, tag="heartbeat"):
-    """The agent is still there. Its number is 0.
+    """The agent is alive. Its number is 0.
 
     Attributes:
-        quiet: seconds since each program that runs last wrote a line or a metric; empty when nobody asks.
-        idle: seconds since the host last worked, see `headrace.agent.metrics.activity`; None when nobody asks.
-        unsent: seconds since a worker of tf.data.service on it last sent anything; None when nobody asks.
+        quiet: seconds since each program that runs last wrote a line or a metric; empty when the job does not need it.
+        idle: seconds since the host last worked, see `metrics.activity`; None when the job does not need it.
+        unsent: seconds since a worker of tf.data.service on it last sent anything; None when the job does not need it.
     """
 
     quiet: dict[str, float] = {}
@@ -239,7 +239,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Direction(str, Enum):
-    """Who speaks. Part of the seal, so that a message cannot be sent back to its author."""
+    """Who sends. Part of the seal, so that a message cannot be reflected to its sender."""
 
     TO_COORDINATOR = "to-coordinator"
     TO_AGENT = "to-agent"
@@ -299,11 +299,11 @@ def open_frame(data: bytes, secret: bytes, direction: Direction) -> Frame:
 
 
 class Link:
-    """One agent's end, or the coordinator's end, of the talk between the two. Outlives connections.
+    """One end of the talk between an agent and the coordinator. Outlives connections.
 
     Args:
         secret: the job's secret.
-        outward: the direction in which this end speaks.
+        outward: the direction in which this end sends.
         host: the agent's host.
         incarnation: the agent's.
     """

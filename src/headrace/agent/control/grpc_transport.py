@@ -1,8 +1,8 @@
 """Carries sealed messages between agents and coordinator, over gRPC with plain bytes.
 
-One bidirectional stream an agent. The coordinator answers every report, and sends at once what changes; nobody polls.
-The server knows an agent by the incarnation of its first frame with a right seal and keeps to it, so a recorded
-stream cannot be played again. What has no right seal changes nothing: the stream is closed, and that is counted.
+One bidirectional stream an agent. The coordinator answers every report and sends changed orders at once; nothing polls.
+The server identifies an agent by the incarnation in its first valid frame and accepts no other, so a recorded stream
+cannot be replayed. A frame with a wrong seal changes nothing: the stream is closed, and that is counted.
 Sizes, streams a connection and the wait for the first frame are bounded.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # programs are started by exec
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a refused connection is no news while hosts start in any order
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hosts start in any order, so refused connections are normal
 
 import grpc
 import grpc.aio
@@ -55,8 +55,8 @@ _CLIENT_OPTIONS = [
 _SERVER_OPTIONS = [*_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 16)]
 
 
-class Desk(Protocol):
-    """What the server needs of the coordinator's shell."""
+class ControlHandler(Protocol):
+    """What the server calls: the shell of the coordinator."""
 
     def connected(self, host: str) -> None:
         """An agent opened a stream."""
@@ -77,7 +77,7 @@ class ControlServer:
     Args:
         secret: the job's secret.
         hosts: names of the job's hosts.
-        desk: takes the reports and gives the orders.
+        handler: takes the reports and gives the orders.
         tls: certificates, when connections are under TLS; then an agent must show one of this job too.
 
     Attributes:
@@ -88,14 +88,14 @@ class ControlServer:
         self,
         secret: bytes,
         hosts: frozenset[str],
-        desk: Desk,
+        handler: ControlHandler,
         tls: Certificates | None = None,
     ) -> None:
         self.refused = 0
         self._tls = tls
         self._secret = secret
         self._hosts = hosts
-        self._desk = desk
+        self._handler = handler
         self._links: dict[str, Link] = {}
         self._streams: dict[str, asyncio.Event] = {}
         self._server: grpc.aio.Server | None = None
@@ -141,9 +141,9 @@ class ControlServer:
         host = link.host
         wake = asyncio.Event()
         self._streams[host] = wake  # when the agent has an older stream, that one is not written to any more
-        self._desk.connected(host)
+        self._handler.connected(host)
         writer = asyncio.ensure_future(self._write(context, link, wake))
-        writer.add_done_callback(_take_note)  # also when this handler is cancelled before it can
+        writer.add_done_callback(_retrieve_exception)  # also when this handler is cancelled before it can
         try:
             await self._read(context, link, wake)
         except Refused as error:
@@ -151,7 +151,7 @@ class ControlServer:
         finally:
             if self._streams.get(host) is wake:
                 del self._streams[host]
-                self._desk.disconnected(host)
+                self._handler.disconnected(host)
             wake.set()  # gRPC does not take the end of a stream while a write is cancelled: let it finish
             await asyncio.wait({writer}, timeout=LAST_WRITE_SECONDS)
             writer.cancel()
@@ -166,7 +166,7 @@ class ControlServer:
         link = self._links.get(frame.host) or Link(self._secret, Direction.TO_AGENT, frame.host, frame.incarnation)
         body = link.accept(frame)
         self._links[frame.host] = link
-        self._desk.receive(frame.host, decode_report(body))
+        self._handler.receive(frame.host, decode_report(body))
         return link
 
     async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes], link: Link, wake: asyncio.Event) -> None:
@@ -175,7 +175,7 @@ class ControlServer:
             data = await context.read()
             if not isinstance(data, bytes):
                 return
-            self._desk.receive(link.host, decode_report(link.open(data)))
+            self._handler.receive(link.host, decode_report(link.open(data)))
 
     async def _write(self, context: grpc.aio.ServicerContext[bytes, bytes], link: Link, wake: asyncio.Event) -> None:
         while True:
@@ -183,7 +183,7 @@ class ControlServer:
             wake.clear()
             if self._streams.get(link.host) is not wake:
                 return
-            await context.write(link.seal(encode(self._desk.orders(link.host))))
+            await context.write(link.seal(encode(self._handler.orders(link.host))))
 
     def _refuse(self, context: grpc.aio.ServicerContext[bytes, bytes], error: Exception) -> None:
         self.refused += 1
@@ -191,8 +191,8 @@ class ControlServer:
             _log.warning("control port: refused a message from %s: %s", context.peer(), str(error) or "no first frame")
 
 
-def _take_note(writer: asyncio.Task[None]) -> None:
-    """A write that failed means that the stream has ended, and whoever reads it finds that out."""
+def _retrieve_exception(writer: asyncio.Task[None]) -> None:
+    """Ignores a failed write: the stream has ended, and the reading side reports that."""
     if not writer.cancelled():
         writer.exception()
 
@@ -228,7 +228,7 @@ async def connect(address: str, link: Link, tls: Certificates | None = None) -> 
 
     Args:
         address: of the coordinator.
-        link: this agent's end of the talk.
+        link: this agent's end of the connection.
         tls: certificates, when connections are under TLS.
     """
     if tls is None:

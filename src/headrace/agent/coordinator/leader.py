@@ -92,21 +92,21 @@ class Leader:
     # --- the server's desk ---------------------------------------------------------------------------------------
 
     def connected(self, host: str) -> None:
-        """See `control.Desk`."""
+        """See `control.ControlHandler`."""
         self._connected.add(host)
         self._do(self._coordinator.connected(host, self._now()))
 
     def disconnected(self, host: str) -> None:
-        """See `control.Desk`."""
+        """See `control.ControlHandler`."""
         self._connected.discard(host)
         self._do(self._coordinator.disconnected(host, self._now()))
 
     def receive(self, host: str, report: Report) -> None:
-        """See `control.Desk`."""
+        """See `control.ControlHandler`."""
         self._do(self._coordinator.report(host, report, self._now()))
 
     def orders(self, host: str) -> Orders:
-        """See `control.Desk`."""
+        """See `control.ControlHandler`."""
         return self._coordinator.orders(host)
 
     def _do(self, effects: Effects) -> None:

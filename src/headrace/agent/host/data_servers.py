@@ -12,7 +12,7 @@ from headrace.agent.control.control_messages import ExecutorLost, FeedDown, Feed
 from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
-from headrace.agent.host.restarted_server import KeptServer
+from headrace.agent.host.restarted_server import RestartedServer
 from headrace.agent.program_specs import FEED, programs_of, service_argv
 from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.process_table import TICKS, look
@@ -50,7 +50,7 @@ _tf_status = msgspec.json.Decoder(_TfStatus)
 
 
 class HostServices:
-    """Keeps the servers of a host.
+    """Starts the data servers of a host and keeps them running.
 
     Args:
         context: the host's.
@@ -61,13 +61,13 @@ class HostServices:
         self._context = context
         self._programs = programs
         self._folder = context.variables.scratch or context.me.base_dir  # where a dispatcher keeps its state
-        self._servers: dict[str, KeptServer] = {}
-        self._said: dict[str, _TfStatus] = {}
+        self._servers: dict[str, RestartedServer] = {}
+        self._last_status: dict[str, _TfStatus] = {}
         self._metrics: dict[str, MetricWriter] = {}
         for spec in programs_of(context.plan, context.host):
             if spec.is_feed:
                 start, take, down = self._starter(FEED), self._take_feed, self._feed_down
-                self._servers[FEED] = KeptServer("feed server", start, take, down, context.plan.start_timeout)
+                self._servers[FEED] = RestartedServer("feed server", start, take, down, context.plan.start_timeout)
             elif spec.is_service:
                 self._metrics[spec.stream] = MetricWriter(context.paths.metrics(context.stream(spec.stream)))
                 self._servers[spec.stream] = self._tf_server(spec.stream)
@@ -78,7 +78,7 @@ class HostServices:
             server.start()
 
     def stop(self) -> None:
-        """From now on their ends are wanted."""
+        """Marks them as stopping: their ends are expected, and they are not started again."""
         for server in self._servers.values():
             server.stop()
 
@@ -90,7 +90,7 @@ class HostServices:
     def sample(self) -> None:
         """Writes what each tf.data server uses."""
         for stream, writer in self._metrics.items():
-            server, said = self._servers[stream], self._said.get(stream)
+            server, status = self._servers[stream], self._last_status.get(stream)
             process = look(server.running.pid) if server.running and not server.running.ended.is_set() else None
             if process is not None:
                 writer.write(
@@ -101,9 +101,9 @@ class HostServices:
                         cpu=process.ticks / TICKS,
                         rss=process.resident,
                         restarts=server.starts - 1,
-                        tasks=said.tasks if said else None,
-                        workers=said.workers if said else None,
-                        sent=said.sent if said else None,
+                        tasks=status.tasks if status else None,
+                        workers=status.workers if status else None,
+                        sent=status.sent if status else None,
                     )
                 )
 
@@ -120,7 +120,7 @@ class HostServices:
 
     def _starter(self, stream: str) -> Callable[[int, Callable[[], None]], Running]:
         def start(status_fd: int, on_end: Callable[[], None]) -> Running:
-            self._said.pop(stream, None)
+            self._last_status.pop(stream, None)
             argv = service_argv(self._context.plan, self._context.host, stream, self._folder, status_fd)
             return self._programs.launch_service(stream, argv, status_fd, on_end)
 
@@ -138,20 +138,20 @@ class HostServices:
     def _feed_down(self, reason: str, gone: bool) -> None:
         self._context.report(FeedDown(reason, gone))
 
-    def _tf_server(self, stream: str) -> KeptServer:
+    def _tf_server(self, stream: str) -> RestartedServer:
         def take(line: bytes) -> None:
             status = _tf_status.decode(line)
             if status.event == "ready":
                 self._servers[stream].ready()
                 self._context.report(ServerUp(stream, status.version))
             elif status.event == "failed":
-                self._servers[stream].hopeless(status.reason)
+                self._servers[stream].refuse(status.reason)
             if status.sent is not None:
                 self._context.activity.sent(stream, status.sent)
-            self._said[stream] = status
+            self._last_status[stream] = status
 
         def down(reason: str, gone: bool) -> None:
             self._context.report(ServerDown(stream, reason, gone, self._servers[stream].refused))
 
         limit = max(IMPORT_SECONDS, self._context.plan.start_timeout)
-        return KeptServer(stream, self._starter(stream), take, down, limit, SILENCE)
+        return RestartedServer(stream, self._starter(stream), take, down, limit, SILENCE)

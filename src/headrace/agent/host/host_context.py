@@ -24,10 +24,10 @@ class HostContext:
         secret: the job's secret.
         paths: the run's directory, as this host sees it.
         events: the host's event file.
-        variables: what the host's programs get to know.
+        variables: the environment of the host's programs.
         report: takes reports for the coordinator.
         memory: knows which processes the kernel killed for memory.
-        activity: told what the host uses and what its servers send.
+        activity: when the host last worked.
     """
 
     plan: LaunchPlan

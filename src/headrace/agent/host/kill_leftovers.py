@@ -23,8 +23,8 @@ async def end_leftovers(find: Callable[[], Sequence[Process]], reap: Callable[[]
     """Waits for processes to end, then kills them.
 
     Args:
-        find: returns those that shall not be there.
-        reap: takes in children that ended.
+        find: returns those that are left.
+        reap: waits for children that ended.
 
     Returns:
         How many processes were sent SIGKILL.

@@ -1,13 +1,13 @@
-"""Stands for a program that the agent of this host runs, or has run on another host.
+"""A proxy of a program that the agent of this host runs, or has another host's agent run.
 
-    python -I -S proxy.py rank [RUNNER]           a rank, in the place that a launcher (mpirun) gives it
+    python -I -S proxy.py rank [RUNNER]           a rank, started by a launcher (mpirun, torchrun)
     python -I -S proxy.py daemon HOST COMMAND...  a daemon of mpirun on HOST; this is mpirun's ssh
 
-A launcher believes that this process is the program. It sends the agent what the launcher gave it (variables, CPUs,
-the command line) over a Unix socket, hands on the signals that it gets, and ends as the program ends: with its exit
+The launcher takes this process for the program. The proxy sends the agent what the launcher gave it (variables, CPUs,
+the command line) over a Unix socket, forwards the signals that it gets, and ends as the program ends: with its exit
 code, or by the same signal. RUNNER is a module by which Python scripts are run, e.g. ``mpi4py``.
 
-Both ends check that the other is of the same user, and the agent wants to see the job's secret besides.
+Both ends check that the other is of the same user; the agent also requires the job's secret.
 
 Run by its path, with the standard library only: this is part of the start time of every rank.
 """

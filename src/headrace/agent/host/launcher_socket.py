@@ -1,7 +1,7 @@
-"""The agent's end of `proxy`: a Unix socket on which launchers ask for the programs that they would start.
+"""The agent's end of `launcher_proxy`: a Unix socket on which launchers ask for the programs that they would start.
 
-The socket is abstract: nothing of it is left in the file system, whatever is killed. A caller must be of the agent's
-own user and know the job's secret; what is not so is refused before anything of it is looked at. Time and bytes of the
+The socket is abstract, so that nothing of it is left in the file system, whatever is killed. A caller must be of the
+agent's own user and know the job's secret; any other is refused before its request is looked at. Time and bytes of the
 first line are bounded.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import json
 import logging
@@ -23,15 +22,6 @@ _log = logging.getLogger(__name__)
 
 FIRST_LINE_SECONDS = 5.0
 LINE_LIMIT = 16 << 20  # Linux gives a process 2 MiB of arguments and variables; JSON may need six bytes for one
-NAME_LIMIT = 107  # bytes of an abstract name, less the leading zero byte
-
-
-def socket_name(run_id: str, host: str) -> str:
-    """Returns the name of the socket of a host, ``@`` first."""
-    name = f"headrace/{run_id}/{host}/agent"
-    if len(name.encode()) > NAME_LIMIT:
-        name = "headrace/" + hashlib.sha256(name.encode()).hexdigest()[:40]
-    return f"@{name}"
 
 
 class Caller:
@@ -65,11 +55,11 @@ class Caller:
         self.answer(NOT_REACHED, says=f"error: {reason}")
 
 
-class Port:
+class LauncherSocket:
     """The socket.
 
     Args:
-        name: see `socket_name`.
+        name: of the abstract socket, ``@`` first.
         secret: the job's secret.
         serve: called with each request and its caller; ValueError refuses it.
 
@@ -127,7 +117,7 @@ class Port:
         except (PermissionError, asyncio.TimeoutError) as error:
             self.refused += 1
             if self.refused <= 20:  # a stranger must not fill the disk
-                _log.warning("agent's socket: refused a caller: %s", str(error) or "it said nothing")
+                _log.warning("agent's socket: refused a caller: %s", str(error) or "it sent nothing in time")
             return
         try:
             self._serve(request, caller)

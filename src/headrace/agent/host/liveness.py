@@ -1,4 +1,4 @@
-"""Signs of life of a host's programs: a port that is listened on, a line, a metric."""
+"""Whether a host's programs are alive: a port that is listened on, a line or a metric that was written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One operating-system process of a host: its start, its output and its end.
 
 Output is read whenever there is some and goes into the program's log, so a program never waits for a full pipe,
-whatever it writes. `Reaper` takes in every child that ended, also those that were only adopted.
+whatever it writes. `Reaper` waits for every child that ended, adopted ones included.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Pump:
         self._splitter = LineSplitter()
         self._loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
-        with contextlib.suppress(OSError):  # a bigger pipe is a favour, not a need
+        with contextlib.suppress(OSError):  # the default size works too
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._loop.add_reader(descriptor, self._read)
 
@@ -108,7 +108,7 @@ class Running:
         pid: its process.
         exit_code, signal: one of them is set when it has ended.
         reason: how it ended, when more is known than code and signal.
-        told: it was told to stop.
+        told_to_stop: whether it was told to stop.
         ended: set when it has ended.
         tail: its last lines.
 
@@ -133,7 +133,7 @@ class Running:
         self.exit_code: int | None = None
         self.signal: int | None = None
         self.reason = ""
-        self.told = False
+        self.told_to_stop = False
         self.ended = asyncio.Event()
         self.tail: deque[bytes] = deque(maxlen=LAST_LINES)
         self._asked: list[Process] = []
@@ -159,38 +159,38 @@ class Running:
         return max(pump.heard for pump in self._pumps)
 
     def send(self, number: int) -> None:
-        """Sends a signal to its main process, if that has not ended. It counts as told to stop."""
-        self.told = self.told or not self.ended.is_set()
+        """Sends a signal to its main process, if that has not ended; counts as telling it to stop."""
+        self.told_to_stop = self.told_to_stop or not self.ended.is_set()
         self.forward(number)
 
     def forward(self, number: int) -> None:
-        """Sends a signal that does not mean to stop."""
+        """Sends a signal to its main process without counting it as told to stop."""
         if not self.ended.is_set():  # not reaped yet, so the pid is still its own
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Asks it to end: SIGTERM to its main process and to what that would not tell; see `ask_to_end`."""
+        """Sends SIGTERM to its main process, and to the descendants that this would not reach; see `ask_to_end`."""
         if not self.ended.is_set():  # not reaped yet, so the pid is still its own
-            self.told = True
+            self.told_to_stop = True
             self._asked = ask_to_end(self.pid)
 
     def kill(self) -> None:
         """Ends its main process, and whatever else of it was asked to end."""
         if not self.ended.is_set():
-            self.told = True
+            self.told_to_stop = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         for process in self._asked:
             send(process, signal.SIGKILL)
 
     @property
-    def answering(self) -> bool:
+    def still_running(self) -> bool:
         """Whether a process that was asked to end, or its main process, still runs."""
         return not self.ended.is_set() or any(is_running(each.pid, each.start) for each in self._asked)
 
-    def give_up(self) -> None:
-        """Ends its main process as a failure: it does not count as told to stop."""
+    def kill_as_failure(self) -> None:
+        """Kills its main process because it failed: not counted as told to stop."""
         self.forward(signal.SIGKILL)
 
     def say(self, line: str) -> None:
@@ -219,11 +219,11 @@ class Started(Protocol):
         """Its process."""
 
     def finish(self, status: int) -> None:
-        """It has ended."""
+        """Takes the wait status of a process that has ended."""
 
 
 class Reaper:
-    """Takes in children that ended."""
+    """Waits for the children of this process and hands each its wait status."""
 
     def __init__(self) -> None:
         self._children: dict[int, tuple[Started, Callable[[], None]]] = {}
@@ -239,7 +239,7 @@ class Reaper:
         self._children[child.pid] = (child, on_exit)
 
     def reap(self) -> None:
-        """Takes in those that have ended by now."""
+        """Waits for those that have ended by now."""
         for pid, status in reap():
             known = self._children.pop(pid, None)
             if known is not None:

@@ -50,7 +50,7 @@ _OURS = (
 
 
 class HostVariables:
-    """What the programs of a host get to know.
+    """The variables and command lines of a host's programs.
 
     With $HEADRACE_SCRATCH every program has a TMPDIR of its host, which is removed with all that is in it when the
     host ends: a program that was killed cannot remove its temporary files itself.
@@ -73,7 +73,7 @@ class HostVariables:
         inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
         user = self._plan.environment_of(self._me.group)
         environment = Environment(self._me.base_dir, environ=inherited | user)
-        variables = self._know(environment, inherited)
+        variables = self._gather(environment, inherited)
         if self._scratch is not None and "TMPDIR" not in self._plan.environment_of(self._me.group):
             self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
@@ -81,15 +81,15 @@ class HostVariables:
             with contextlib.suppress(OSError):  # then its start says what is wrong
                 make_executable(self._plan.entry_point_of(self._me.group), environment.paths().code)
 
-    def _know(self, environment: Environment, inherited: Mapping[str, str]) -> dict[str, str]:
-        """What every program of the host inherits and gets; returned to be added to."""
+    def _gather(self, environment: Environment, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Collects the variables that every program of the host has. Returns them, to be added to."""
         self._environment = environment
         self._variables = {**inherited, **program_variables(environment, self._plan, inherited=inherited)}
         self._variables[RUN_ID] = self._plan.run_id
         return self._variables
 
     @classmethod
-    def set_over(cls, plan: LaunchPlan, spec: ProgramSpec, environment: Environment) -> tuple[str, ...]:
+    def overridden(cls, plan: LaunchPlan, spec: ProgramSpec, environment: Environment) -> tuple[str, ...]:
         """Returns which of the user's variables a program does not get, as headrace gives them another value. Pure.
 
         What headrace adds to (PATH, PYTHONPATH) is not among them.
@@ -107,7 +107,7 @@ class HostVariables:
             groups=tuple(msgspec.structs.replace(each, environment={}) for each in plan.groups),
         )
         variables = cls(marked, environment.current_host)
-        variables._know(environment, {})
+        variables._gather(environment, {})
         seen = variables.of_program(spec, Path())
         return tuple(name for name, mark in marks.items() if mark not in seen.get(name, ""))
 

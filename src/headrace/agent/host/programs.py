@@ -158,7 +158,7 @@ class HostPrograms:
         return running
 
     def _record_exit(self, running: Running) -> None:
-        if not running.told:
+        if not running.told_to_stop:
             running.reason = self._context.memory.of_program(running.exit_code, running.signal)
         _log.debug("%s %s", running.stream, running.reason or name_of_exit(running.exit_code, running.signal))
         self._context.events.write(
@@ -169,7 +169,7 @@ class HostPrograms:
                 stream=running.stream,
                 exit_code=running.exit_code,
                 signal=running.signal,
-                stopped=running.told,
+                stopped=running.told_to_stop,
                 reason=running.reason,
             )
         )
@@ -177,7 +177,7 @@ class HostPrograms:
     def report_exit(self, running: Running) -> None:
         """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
         end = exit_of(running)
-        if running.exit_code != 0 and not running.told:
+        if running.exit_code != 0 and not running.told_to_stop:
             how = running.reason or name_of_exit(running.exit_code, running.signal)
             self.write_failure("\n".join([f"{self._context.stream(running.stream)}: {how}", *end.last_lines]))
         self._context.report(end)
@@ -196,7 +196,7 @@ def exit_of(running: Running) -> Exited:
         time.time(),
         exit_code=running.exit_code,
         signal=running.signal,
-        stopped=running.told,
+        stopped=running.told_to_stop,
         reason=running.reason,
         last_lines=clip_lines(list(running.tail)),
     )

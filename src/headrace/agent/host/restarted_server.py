@@ -2,7 +2,7 @@
 
 A server that dies is started again `RESTARTS` times, after a short pause that grows. One that was ready for
 `FORGIVEN_AFTER` seconds has its budget back. When the budget is used up the server is gone for good. A server that is
-not ready in time, or that has promised to speak every second and is silent, is killed: that counts as a death.
+not ready in time is killed, and so is one that reports every second and has fallen silent: both count as a death.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ FORGIVEN_AFTER = 60.0
 _LINE_LIMIT = 1 << 16
 
 
-class KeptServer:
-    """Keeps one server of a host running.
+class RestartedServer:
+    """One server of a host, which is started again when it dies.
 
     Args:
         name: what it is called in messages.
         start: starts it; gets the descriptor for its status lines and a function to call when it has ended.
-        take: takes a status line of it; ValueError says what is wrong with it.
-        down: told that it ended without being asked to: why, and whether it is gone for good.
+        take: takes a status line of the server; raises ValueError for one that it does not understand.
+        down: called when the server ended unasked, with the reason and whether it is gone for good.
         ready_within: seconds after which a server that is not ready is killed.
         silent_after: seconds without a status line after which a server that was ready is killed; 0 means never.
 
     Attributes:
         running: its process; None when none could be started.
         starts: how often it was started.
-        refused: it said itself that it cannot run.
+        refused: the server reported that it cannot run here.
     """
 
     def __init__(
@@ -93,19 +93,19 @@ class KeptServer:
         self._timer = self._loop.call_later(self._ready_within, self._kill, late)
 
     def ready(self) -> None:
-        """It says that it serves."""
+        """Takes in that the server serves."""
         self._cancel_timer()
         self._ready_since = time.monotonic()
         if self._silent_after:
             self._listen(0)
 
-    def hopeless(self, reason: str) -> None:
-        """It says why it cannot run: it is not started again."""
+    def refuse(self, reason: str) -> None:
+        """Takes in that the server cannot run here, and why: it is not started again."""
         self.refused = True
         self._reason = reason
 
     def stop(self) -> None:
-        """From now on its end is wanted."""
+        """Marks it as stopping: its end is expected, and it is not started again."""
         self._stopping = True
         self._cancel_timer()
 
@@ -125,7 +125,7 @@ class KeptServer:
                 _log.warning("%s: status line %r: %s", self._name, line[:200], error)
 
     def _listen(self, missed: int) -> None:
-        """Looks whether it still speaks. One look too late may be this process's own fault, so it takes two."""
+        """Kills a silent server. It takes two looks, because a late one may be this process's own fault."""
         missed = missed + 1 if time.monotonic() - self._heard > self._silent_after else 0
         if missed > 1:
             self._kill(f"was silent for {self._silent_after:g} s")

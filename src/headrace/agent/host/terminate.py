@@ -37,7 +37,7 @@ async def end_programs(programs: Sequence[Running], rest: Callable[[], float], c
         await asyncio.wait({ended, sooner}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         sooner.cancel()
     for program in programs:
-        if program.answering:
+        if program.still_running:
             _log.warning("%s did not end in time: SIGKILL", program.stream)
             program.kill()
     with contextlib.suppress(asyncio.TimeoutError):
@@ -48,5 +48,5 @@ async def all_ended(programs: Sequence[Running]) -> None:
     """Waits until the programs, and what was asked to end with them, have ended."""
     for program in programs:
         await program.ended.wait()
-        while program.answering:  # a process that is no child of ours sends no signal when it ends
+        while program.still_running:  # a process that is no child of ours sends no signal when it ends
             await asyncio.sleep(POLL)

@@ -1,11 +1,11 @@
 """The agent's part in an elastic world: torchrun on this host, and the ranks that it wants.
 
-torchrun starts proxies (see `proxy`); each rank is a program of the agent, as all ranks are: tied to it, with the
-variables of its host and those that torchrun gave it, with a log of its own under its global rank.
+torchrun starts proxies (see `launcher_proxy`); each rank is a program of the agent, as all ranks are: tied to it, with
+the variables of its host and those that torchrun gave it, with a log of its own under its global rank.
 
-A rank that ends is torchrun's affair: it starts all ranks again, perhaps under other numbers. Only when torchrun
-itself gives up are the ends of its last ranks reported, so that the first cause is the rank's and not torchrun's. When
-torchrun is killed its ranks are ended.
+When a rank ends, torchrun decides what follows: it starts all ranks again, perhaps under other numbers. Only when
+torchrun itself gives up are the ends of its last ranks reported, so that the first cause is the rank's and not
+torchrun's. When torchrun is killed its ranks are ended.
 
 A torchrun that has not come to the rendezvous within the plan's start_timeout, because it hangs or is stopped, is
 killed with a line that says so; the other hosts go on without it when they are enough.
@@ -13,7 +13,6 @@ killed with a line that says so; the other hosts go on without it when they are 
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from typing import cast
 
@@ -22,12 +21,11 @@ from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.launcher_socket import Caller
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms, exit_of
-from headrace.agent.launchers.launched_ranks import HostRanks
+from headrace.agent.launchers.launched_ranks import END_REQUESTS, HostRanks
 from headrace.agent.launchers.mpi_variables import rank_variables
 from headrace.agent.program_specs import TORCHRUN, ProgramSpec
 from headrace.processes.stopped_time import is_stopped
 
-END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # What torchrun changes when it starts the ranks again, after a failure or with other hosts.
 _GENERATION = ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "GROUP_RANK", "MASTER_PORT")
 
@@ -63,9 +61,9 @@ class ElasticHost:
 
     def _torchrun_ended(self, running: Running) -> None:
         for rank in self.ranks.running.values():
-            if not rank.ended.is_set():  # nobody watches it any more
+            if not rank.ended.is_set():  # torchrun would have ended it
                 rank.kill()
-        if not running.told and running.exit_code != 0:
+        if not running.told_to_stop and running.exit_code != 0:
             for end in self._failed:
                 self._report(end)
         self._programs.report_exit(running)
@@ -106,7 +104,7 @@ class ElasticHost:
             self.ranks.running = {name: rank for name, rank in running.items() if not rank.ended.is_set()}
 
     def _rank_ended(self, running: Running, caller: Caller) -> None:
-        if running.exit_code != 0 and not running.told:
+        if running.exit_code != 0 and not running.told_to_stop:
             self._failed.append(exit_of(running))
         caller.answer(running.exit_code, running.signal)
 
@@ -126,7 +124,7 @@ class ElasticHost:
             torchrun.say(
                 f"error: torchrun on {self.ranks.me.name} did not come to the rendezvous within {seconds}: {why}"
             )
-            torchrun.give_up()
+            torchrun.kill_as_failure()
 
     def _absence(self, pid: int) -> str:
         """Why a torchrun is not in the rendezvous; empty if it is, and waits for others."""

@@ -1,20 +1,24 @@
 """Ranks that a launcher asks for: what MPI and an elastic torchrun have in common on one host.
 
-The launcher starts proxies (see `proxy`) where it believes to start ranks. A proxy asks at the host's socket, and the
-rank is started as a program of the agent: tied to it, watched, with a log of its own.
+Where the launcher would start ranks it starts proxies (see `launcher_proxy`). A proxy asks at the host's socket, and
+the agent starts the rank as a program of its own: tied to it, watched, with its own log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.agent.host import launcher_proxy
 from headrace.agent.host.host_context import HostContext
-from headrace.agent.host.launcher_socket import Caller, Port, socket_name
+from headrace.agent.host.launcher_socket import Caller, LauncherSocket
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
+from headrace.agent.program_specs import agent_socket
 from headrace.instance.launch_plan import SECRET_NAME, channel_dir
+
+END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by which a launcher asks a rank to end
 
 
 class HostRanks:
@@ -42,22 +46,22 @@ class HostRanks:
         self.running: dict[str, Running] = {}
         self._programs = programs
         self._serve = serve
-        self._name = socket_name(context.plan.run_id, context.host)
-        self._port = Port(self._name, context.secret, self._served)
+        self._name = agent_socket(context.plan, context.host)
+        self._socket = LauncherSocket(self._name, context.secret, self._served)
         self._checks: list[asyncio.TimerHandle] = []
 
     async def open(self) -> None:
         """Opens the socket for proxies. Raises OSError."""
-        await self._port.open()
+        await self._socket.open()
 
     async def close(self) -> None:
-        """Closes it, and forgets the checks."""
+        """Closes it, and cancels the checks."""
         for check in self._checks:
             check.cancel()
-        await self._port.close()
+        await self._socket.close()
 
     def check_later(self, seconds: float, check: Callable[[Running], None], launcher: Running) -> None:
-        """Looks at a launcher that has not asked for a rank after some seconds, and still runs then."""
+        """Calls `check` after some seconds if the launcher still runs and has not asked for a rank."""
 
         def look() -> None:
             if not self.running and not self.stopping and not launcher.ended.is_set():

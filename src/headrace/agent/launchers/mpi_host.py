@@ -1,15 +1,15 @@
 """The agent's part in MPI: it runs mpirun, its daemons and the ranks of its host.
 
 Each is a program of the agent: tied to it, watched, with a log of its own (``mpirun``, ``orted``, the rank's number).
-mpirun and its daemons stand at a rank through a proxy only, so a rank is ended by its agent, as every program is:
+mpirun and its daemons reach a rank only through its proxy, so a rank is ended by its agent, as every program is:
 
-* When the job stops, ranks get SIGTERM and the job's grace. mpirun and its daemons are ended after the ranks, by
-  themselves as a rule.
-* A proxy that is gone without a word was killed by somebody else, and is named: mpirun itself would speak of a network
-  that does not work. For a rank that word is the SIGTERM with which mpirun begins; an mpirun that is at its end itself
-  owes its daemons none.
-* When mpirun wants a rank to end because another one failed, the rank is given a moment first: the one that called
-  MPI_Abort is among them, and tells its own exit code. After that it counts as told to stop, and is no first cause.
+* When the job stops, ranks get SIGTERM and the job's grace. mpirun and its daemons usually end by themselves after the
+  ranks, and are ended otherwise.
+* A proxy of a rank that is gone without a SIGTERM before was killed by something other than mpirun, and is reported as
+  the cause: mpirun would only complain of a network that does not work. The same holds for the proxy of a daemon,
+  unless mpirun itself is ending.
+* When mpirun ends a rank because another one failed, the rank gets a moment first: the one that called MPI_Abort is
+  among them and still ends with its own exit code. After that it counts as told to stop, and is not the first cause.
 
 An mpirun that has started no rank within the plan's start_timeout is killed with a line that says so. A daemon that is
 stopped (SIGSTOP) is found before, by its own host's agent.
@@ -40,9 +40,10 @@ from headrace.agent.host.launcher_socket import Caller
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
 from headrace.agent.launchers import mpi_variables as names
-from headrace.agent.launchers.launched_ranks import HostRanks
+from headrace.agent.launchers.launched_ranks import END_REQUESTS, HostRanks
 from headrace.agent.launchers.mpi_remote import check_daemon, daemon_name, expand, parse_daemon
-from headrace.agent.program_specs import MPIRUN, ProgramSpec, mpi_world
+from headrace.agent.program_specs import MPIRUN, ProgramSpec
+from headrace.instance.launch_plan import DistributionPlan
 from headrace.instance.ranks import world_size
 from headrace.processes.process_table import name_of_exit
 from headrace.processes.spawn import UTF8
@@ -53,25 +54,25 @@ _log = logging.getLogger(__name__)
 ABORT_PATIENCE = 0.3  # seconds for a rank that calls MPI_Abort to end with its own exit code
 ENDING_SECONDS = 0.2  # an mpirun that has killed the proxies of its daemons is gone after that
 CULPRIT_SECONDS = 2.0  # after start_timeout, for a daemon that is to blame to be found before mpirun is blamed
-END_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class MpiHost:
     """See the module.
 
     Args:
-        context: that of a host in an MPI world.
-        programs: starts them.
+        context: the host's.
+        world: its MPI world.
+        programs: starts programs.
 
     Attributes:
         ranks: the ranks of this host.
     """
 
-    def __init__(self, context: HostContext, programs: HostPrograms) -> None:
+    def __init__(self, context: HostContext, world: DistributionPlan, programs: HostPrograms) -> None:
         self.ranks = HostRanks(context, programs, self._serve)
         self._plan = context.plan
         self._me = context.me
-        self._world = mpi_world(context.plan, context.host)
+        self._world = world
         self._programs = programs
         self._report = context.report
         self._scratch = context.variables.scratch
@@ -145,12 +146,12 @@ class MpiHost:
             asyncio.get_running_loop().call_later(ABORT_PATIENCE, self._terminate, running)
 
     def _terminate(self, running: Running) -> None:
-        if not self.ranks.stopping and not running.told:
+        if not self.ranks.stopping and not running.told_to_stop:
             running.terminate()
 
     def _proxy_gone(self, running: Running, asked: bool) -> None:
         """The proxy has ended, so mpirun counts the rank as ended. `asked`: mpirun had wanted that."""
-        if not (asked or running.told or self.ranks.stopping):
+        if not (asked or running.told_to_stop or self.ranks.stopping):
             self._blame(running.stream, "the process that stands for it at mpirun", time.time())
         self._terminate(running)
         asyncio.get_running_loop().call_later(self._plan.stop_grace, running.kill)
@@ -220,7 +221,7 @@ class MpiHost:
             launcher.say(f"error: mpirun started no rank {limit}")
         else:
             return
-        launcher.give_up()
+        launcher.kill_as_failure()
 
     def _launcher_variables(self) -> dict[str, str]:
         beside = Path(self._plan.python_of(self._me.group) or sys.executable).parent

@@ -69,6 +69,8 @@ def has_mpi4py(python: str) -> bool:
 def command(plan: LaunchPlan, host: str) -> list[str]:
     """Returns mpirun's command line for the world of a host. Raises Refused."""
     world = mpi_world(plan, host)
+    if world is None:
+        raise ValueError(f"{host} is in no MPI world")
     here = [sys.executable, "-I", "-S", launcher_proxy.__file__]
     python = plan.python_of(plan.host(host).group) or sys.executable
     runner = [RUNNER] if has_mpi4py(python) else []

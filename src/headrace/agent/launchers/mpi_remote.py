@@ -13,7 +13,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-DAEMONS = ("orted", "prted")
+from headrace.agent.program_specs import MPI_DAEMONS
+
 VARIABLES = ("PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH")
 _REFERENCE = re.compile(r"\$(\w+)")
 
@@ -48,9 +49,9 @@ def parse_daemon(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def check_daemon(argv: Sequence[str]) -> None:
     """Raises ValueError if a command line is not that of a daemon."""
-    if not argv or PurePath(argv[0]).name not in DAEMONS:
+    if not argv or PurePath(argv[0]).name not in MPI_DAEMONS:
         shown = argv[0] if argv else "nothing"
-        raise ValueError(f"{shown!r} is no daemon of Open MPI; only {' and '.join(DAEMONS)} are started for it")
+        raise ValueError(f"{shown!r} is no daemon of Open MPI; only {' and '.join(MPI_DAEMONS)} are started for it")
 
 
 def expand(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

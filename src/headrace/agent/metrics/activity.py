@@ -1,7 +1,7 @@
-"""When a host last worked: used CPU or a GPU, or handed data to a trainer.
+"""When a host last worked: used CPU or a GPU, or sent data to a trainer.
 
-It tells a job that stands still from one that is only quiet: a trainer that waits for data that does not come, and data
-workers that nobody asks, use next to no CPU (measured with TensorFlow 2.21: 1 to 3 % of a core). A loop of small steps
+It distinguishes a stalled job from one that only prints nothing: a trainer that waits for data, and data workers
+without requests, use next to no CPU (measured with TensorFlow 2.21: 1 to 3 % of a core). A loop of small steps
 uses no more than that, but its data workers send; one that computes for a minute without asking for data uses its cores
 or its GPU. The agent's own CPU time is left out: that of a large job's coordinator has much to do.
 """

@@ -42,7 +42,7 @@ def network_bytes(table: str = _NETWORK) -> tuple[int, int]:
 
 
 class DiskBytes:
-    """Bytes that processes moved from and to disks (not from the page cache), theirs that were waited for included.
+    """Bytes that processes moved from and to disks (not from the page cache), with those of their ended children.
 
     Args:
         folder: /proc.
@@ -52,7 +52,7 @@ class DiskBytes:
         self._folder = folder
         self._read = 0
         self._written = 0
-        self._told = False
+        self._logged = False
         self._counted = os.path.exists(f"{folder}/self/io")  # noqa: PTH110  (a file of the kernel)
         if not self._counted:
             _log.warning("no disk figures: this kernel does not count the bytes of a process (/proc/PID/io)")
@@ -76,8 +76,8 @@ class DiskBytes:
         return self._read, self._written
 
     def _leave_out(self, pid: int) -> None:
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             _log.warning("disk figures are without process %d and others of another user: /proc/PID/io is closed", pid)
 
 

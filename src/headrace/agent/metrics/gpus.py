@@ -1,7 +1,7 @@
-"""What the GPUs of a host do, as NVML tells it (the library of nvidia-smi; here through nvidia-ml-py, `headrace[gpu]`).
+"""What the GPUs of a host do, read from NVML (the library of nvidia-smi; here through nvidia-ml-py, `headrace[gpu]`).
 
 A thread asks once a second, because a driver may take seconds to answer and the agent must go on meanwhile. A library
-or driver that is not there, a device that fails and a driver that falls silent are each told once in the agent's log;
+or driver that is missing, a device that fails and a driver that falls silent are each logged once;
 the figures are then absent, and come back when the device does.
 
 NVML numbers devices by PCI bus, as nvidia-smi does. CUDA does so with CUDA_DEVICE_ORDER=PCI_BUS_ID, and on a machine
@@ -45,7 +45,7 @@ def gpus_of(plan: LaunchPlan, host: str, environ: Mapping[str, str]) -> tuple[st
 
 
 class Gpus:
-    """The GPUs of a host. Without any (`names` is empty) NVML is not even looked for.
+    """The GPUs of a host. When `names` is empty NVML is not loaded.
 
     Args:
         names: numbers, or beginnings of UUIDs; None means all of the machine.
@@ -68,7 +68,7 @@ class Gpus:
         if not self._thread.is_alive():
             return ()
         if time.monotonic() - at > max(SILENT, 2 * self._interval):
-            self._tell("driver", f"the GPU driver has not answered for {SILENT:g} s; its figures are left out")
+            self._log_once("driver", f"the GPU driver has not answered for {SILENT:g} s; its figures are left out")
             return ()
         return reading
 
@@ -82,13 +82,13 @@ class Gpus:
         try:
             import pynvml  # type: ignore[import-untyped]
         except ImportError:
-            self._tell("nvml", "no GPU figures: nvidia-ml-py is not installed (pip install 'headrace[gpu]')")
+            self._log_once("nvml", "no GPU figures: nvidia-ml-py is not installed (pip install 'headrace[gpu]')")
             return
         try:
             pynvml.nvmlInit()
             devices = self._devices(pynvml)
         except pynvml.NVMLError as error:
-            self._tell("nvml", f"no GPU figures: NVML: {error}")
+            self._log_once("nvml", f"no GPU figures: NVML: {error}")
             return
         while True:
             found = [self._ask(pynvml, index, device) for index, device in devices.items()]
@@ -103,14 +103,14 @@ class Gpus:
         count = nvml.nvmlDeviceGetCount()
         names = list(map(str, range(count))) if self._names is None else self._names
         if not names:
-            self._tell("nvml", "no GPU figures: NVML finds no device")
+            self._log_once("nvml", "no GPU figures: NVML finds no device")
         found: dict[int, object] = {}
         for name in names:
             try:
                 index = int(name) if name.isdecimal() else _number_of(nvml, name, count)
                 found[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             except (nvml.NVMLError, LookupError) as error:
-                self._tell(name, f"no figures of GPU {name}: {error}")
+                self._log_once(name, f"no figures of GPU {name}: {error}")
         return found
 
     def _ask(self, nvml: ModuleType, index: int, device: object) -> GpuUse | None:
@@ -127,10 +127,10 @@ class Gpus:
                 power=None if milliwatts is None else milliwatts / 1000,
             )
         except nvml.NVMLError as error:
-            self._tell(str(index), f"no figures of GPU {index} while it fails: {error}")
+            self._log_once(str(index), f"no figures of GPU {index} while it fails: {error}")
             return None
 
-    def _tell(self, what: str, text: str) -> None:
+    def _log_once(self, what: str, text: str) -> None:
         if what not in self._told:
             self._told.add(what)
             _log.warning("%s", text)

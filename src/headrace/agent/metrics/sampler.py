@@ -18,14 +18,14 @@ from headrace.runs.run_paths import HOST, VALUES
 INTERVAL = 1.0
 
 
-class Measuring:
+class HostSampler:
     """Writes the host's metric files.
 
     Args:
         plan: the launch plan.
         host: name of the host.
         paths: the run's directory.
-        activity: told what the host uses.
+        activity: gets what the host uses.
     """
 
     def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, activity: Activity) -> None:

@@ -20,7 +20,7 @@ from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file,
 from headrace.agent.metrics.gpus import Gpus
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.processes.process_table import PAGE, TICKS
-from headrace.processes.process_tree import Family
+from headrace.processes.process_tree import ProcessTree
 from headrace.runs import MetricWriter
 from headrace.runs.metric_records import HostSecond
 
@@ -43,7 +43,7 @@ class UsageSampler:
         self._gpus = gpus
         self._cores = len(me.cpus) or len(os.sched_getaffinity(0))
         self._limit = me.memory or os.sysconf("SC_PHYS_PAGES") * PAGE
-        self._family = Family(os.getpid())
+        self._tree = ProcessTree(os.getpid())
         self._cpu = 0.0
         self._disk = DiskBytes()
         self._has_network = has_network(plan, host)
@@ -51,7 +51,7 @@ class UsageSampler:
 
     def sample(self) -> HostSecond:
         """Writes one record. Returns it."""
-        family = self._family.look()
+        family = self._tree.look()
         # A process that ends between two lines of the scan may be missing for once: the sum never goes back.
         self._cpu = max(self._cpu, sum(process.ticks for process in family) / TICKS)
         disk = self._disk.read(family)

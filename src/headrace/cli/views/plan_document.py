@@ -12,7 +12,7 @@ from headrace.agent.launchers.mpi_command import plain_command, slots_of
 from headrace.agent.program_specs import (
     ProgramSpec,
     expected_streams,
-    is_in_mpi_world,
+    mpi_world,
     program_argv,
     programs_of,
     service_argv,
@@ -174,7 +174,7 @@ def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
         )
         own = (spec for spec in programs_of(plan, group.hosts[0]) if not spec.is_service)
         spec = next(own, ProgramSpec("0"))  # of MPI, only the first host has a program of its own
-        for name in HostVariables.set_over(plan, spec, environment):
+        for name in HostVariables.overridden(plan, spec, environment):
             place = f"instance_groups[{index}].environment" if name in group.environment else "environment"
             yield UnusedView(f"{place}.{name}", "headrace sets it itself")
 
@@ -196,7 +196,7 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
         memory=host.memory,
         gpus=host.gpus,
         programs=tuple(programs),
-        launched=expected_streams(plan, host.name) if is_in_mpi_world(plan, host.name) else (),
+        launched=expected_streams(plan, host.name) if mpi_world(plan, host.name) is not None else (),
         channels={name: _channel(job, name) for name in job.channels_of(host.group)},
     )
 
