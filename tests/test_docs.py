@@ -1,0 +1,69 @@
+"""The documentation: every page is linked, every link leads somewhere, every path that a page names exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((ROOT / "examples").glob("*/README.md"))]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+NAMES_CODE = [DOCS / "architecture.md", DOCS / "glossary.md", ROOT / "CONTRIBUTING.md"]
+"""Pages whose `paths` in backticks are files and folders of the repository or, without a prefix, of src/headrace."""
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text())
+
+
+def links(page: Path) -> Iterator[str]:
+    return (target for target in LINK.findall(prose(page)) if not re.match(r"[a-z]+:", target))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that MkDocs and GitHub give to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower()) for text in plain}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_between_pages_leads_to_a_file_and_a_heading(page: Path) -> None:
+    wrong = []
+    for target in links(page):
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            wrong.append(target)
+    assert not wrong
+
+
+def test_the_first_page_leads_to_every_page() -> None:
+    linked = {target.partition("#")[0] for target in links(DOCS / "index.md")}
+    assert {page.name for page in PAGES} - {"index.md"} <= linked
+
+
+def test_the_menu_of_the_site_has_every_page() -> None:
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert sorted(file for entry in menu for file in entry.values()) == sorted(page.name for page in PAGES)
+
+
+@pytest.mark.parametrize("page", NAMES_CODE, ids=lambda page: page.name)
+def test_every_path_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.py)`", prose(page))
+    assert named
+    missing = [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src" / "headrace"))]
+    assert not missing
+
+
+def test_the_pictures_of_the_architecture_name_folders_that_exist() -> None:
+    for picture in (DOCS / "images").glob("way-of-*.svg"):
+        for name in re.findall(r">((?:\w+/)+(?:\w+\.py)?)<", picture.read_text()):
+            assert (ROOT / "src" / "headrace" / name).exists(), f"{picture.name}: {name}"
