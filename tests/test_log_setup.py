@@ -21,18 +21,38 @@ for name in ("headrace", "headrace.feed.client", "headrace.agent", "other"):
         getattr(logging.getLogger(name), level)("%s says %s", name, level)
 """
 
+LOAD = """
+import os, sys
+from headrace.feed import DataLoader
 
-def stderr_of(levels: str | None, before: str = "") -> list[str]:
-    """Lines on standard error of a program that imports headrace and logs at every level."""
+class Items:
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        if index == 9 and not os.path.exists(sys.argv[1]):
+            open(sys.argv[1], "w").close()
+            os.kill(os.getpid(), 9)
+        return index
+
+print(sum(int(batch.sum()) for batch in DataLoader(Items(), batch_size=4, num_workers=1)))
+"""
+
+
+def run(program: str, levels: str | None, *arguments: str) -> tuple[str, list[str]]:
+    """What a program writes to standard output, and its lines on standard error."""
     variables = {name: value for name, value in os.environ.items() if name != "HEADRACE_LOG"}
     if levels is not None:
         variables["HEADRACE_LOG"] = levels
-    program = SPEAK.format(before=before)
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == ""
-    return done.stderr.splitlines()
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout, done.stderr.splitlines()
+
+
+def stderr_of(levels: str | None, before: str = "") -> list[str]:
+    """Lines on standard error of a program that imports headrace and logs at every level."""
+    out, lines = run(SPEAK.format(before=before), levels)
+    assert out == ""
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -101,3 +121,12 @@ def test_a_variable_that_is_not_understood_is_told_and_ends_nothing() -> None:
         "headrace.feed.client says warning",
         "headrace.agent says warning",
     ]
+
+
+@pytest.mark.parametrize("levels", [None, "headrace.feed=info"])
+def test_a_loader_logs_that_a_worker_ended_only_when_it_is_asked_to(tmp_path, levels: str | None) -> None:
+    out, lines = run(LOAD, levels, str(tmp_path / "killed"))
+    assert out == f"{sum(range(16))}\n"
+    told = [line for line in lines if "INFO headrace.feed.client.local_pool[" in line]
+    assert [line.partition("]: ")[2] for line in told] == (["worker 0: ended: killed by SIGKILL"] if levels else [])
+    assert lines == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import os
 import signal
 import time
@@ -17,6 +18,8 @@ from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.messages import SliceRequest
 from headrace.feed.worker.restart_budget import RestartBudget
+
+_log = logging.getLogger(__name__)
 
 STACK_SECONDS = 0.5  # to write a stack
 # The first batch is made by the first worker. To fork a large process takes a while, and to pickle a large dataset
@@ -140,6 +143,7 @@ class LocalPool(WorkerPool):
         begun = time.perf_counter()
         link = start_executor(number, self._size, self._context, self._given, self._init, foreign)
         self._fork_seconds = time.perf_counter() - begun
+        _log.debug("worker %d: process %s", number, link.pid)
         return self._add(f"worker {number}", "executor", link)
 
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
@@ -148,6 +152,7 @@ class LocalPool(WorkerPool):
         worker = self.worker_of(link, 0)
         assert worker is not None
         self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
+        _log.info("%s: ended: %s", worker.name, self._last)
         link.close()
         del self._workers[worker.number]
         if self._work is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from headrace.errors import WorkersLost
@@ -12,6 +13,8 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+
+_log = logging.getLogger(__name__)
 
 ALL_LOST_SECONDS = 1.0
 RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
@@ -123,6 +126,7 @@ class RemotePool(WorkerPool):
                 worker.handshake = ClientHandshake(b"", client)
         except OSError as error:
             self._troubles[endpoint.name] = (error.strerror or str(error)).lower()
+            _log.debug("%s: cannot connect to %s: %s", endpoint.name, endpoint.address, error)
             return
         except ConnectionClosed as error:
             self._troubles[endpoint.name] = str(error)
@@ -153,6 +157,7 @@ class RemotePool(WorkerPool):
             worker.executors = worker.handshake.welcome.executors
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
+            _log.info("%s: connected; it has %d executors", worker.name, worker.executors)
 
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """A feed server's connection, or the receiver with all of its hosts, is gone."""

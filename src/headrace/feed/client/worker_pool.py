@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import logging
 import select
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.endpoints import Endpoint
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import ClientHandshake
+
+_log = logging.getLogger(__name__)
 
 Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
@@ -102,6 +105,7 @@ class WorkerPool(abc.ABC):
 
     def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
         """A worker is gone; its link stays. `refused`: its server refuses this client."""
+        _log.info("%s: lost: %s", worker.name, reason)
         worker.reason = reason
         self._workers.pop(worker.number, None)
 
