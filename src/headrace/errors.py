@@ -1,4 +1,4 @@
-"""The exception hierarchy. Imports nothing.
+"""The exception hierarchy, and how long the reason of a failure may be. Imports nothing.
 
     HeadraceError                 everything that headrace raises on purpose
     ├── UsageError                a user's mistake; the CLI prints error: and hint: and exits with 2
@@ -22,6 +22,9 @@ Every message says what was wrong, the value seen, what is allowed and where. `h
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+FAILURE_CHARACTERS = 1024
+"""Characters of SageMaker's FailureReason: output/failure and the reason of a failed run are cut there."""
 
 
 class HeadraceError(Exception):

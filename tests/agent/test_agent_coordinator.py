@@ -16,7 +16,12 @@ from headrace.agent.control.control_messages import (
 )
 from headrace.agent.coordinator.state_machine import Coordinator, Phase
 from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, Elastic
-from headrace.runs.events import Cause, DataWorkerLost, HostLost, JobFinished, JobStarted, JobStopping, Status
+from headrace.runs import Cause, CauseKind
+from headrace.runs.events import DataWorkerLost, HostLost, JobFinished, JobStarted, JobStopping, Status
+
+KILLED = Cause(CauseKind.PROGRAM_EXITED, signal=9)
+EXITED = Cause(CauseKind.PROGRAM_EXITED, exit_code=1)
+STOPPED = Cause(CauseKind.STOPPED, "stopped by the user")
 
 
 class Play:
@@ -127,7 +132,7 @@ def test_another_group_that_fails_fails_the_job():
     play.wait(1, alive=["algo-1", "algo-2"])
     play.end("algo-1", "algo-2")
     assert play.verdict.status is Status.FAILED
-    assert play.verdict.cause == Cause("exited with code 7", "side", "algo-2", "0", 7, None, ("boom",))
+    assert play.verdict.cause == Cause(CauseKind.PROGRAM_EXITED, "", "side", "algo-2", "0", 7, None, ("boom",))
 
 
 def test_the_killed_rank_is_the_cause_although_its_peer_is_heard_of_first():
@@ -286,8 +291,8 @@ def test_a_host_whose_programs_are_done_may_be_lost():
 
 def test_a_report_that_is_sent_again_is_taken_once():
     play = started(scripts("dnn", "algo-1"), scripts("side", "algo-2"))
-    play.say("algo-1", ExecutorLost("1 killed by SIGKILL", True))
-    again = Report(play.numbers["algo-1"], ExecutorLost("1 killed by SIGKILL", True))
+    play.say("algo-1", ExecutorLost(1, KILLED, True))
+    again = Report(play.numbers["algo-1"], ExecutorLost(1, KILLED, True))
     play.take(play.core.report("algo-1", again, play.now))
     assert len(play.of(DataWorkerLost)) == 1
     assert play.core.orders("algo-1").ack == 2
@@ -328,7 +333,7 @@ def test_the_loss_of_a_data_host_degrades_the_run_while_another_serves():
 
 def test_a_feed_server_that_is_started_again_is_recovered():
     play = feeding()
-    play.say("algo-2", FeedUp(2), FeedDown("killed by SIGKILL", gone=False))
+    play.say("algo-2", FeedUp(2), FeedDown(KILLED, gone=False))
     assert [host.state for host in play.core.orders("algo-1").feed] == ["starting", "starting"]
     assert play.of(DataWorkerLost)[0].recovered
     play.say("algo-2", FeedUp(2))
@@ -337,9 +342,9 @@ def test_a_feed_server_that_is_started_again_is_recovered():
 
 def test_when_the_last_feed_host_is_gone_the_job_fails_and_names_it():
     play = feeding()
-    play.say("algo-2", FeedDown("exited with code 1", gone=True))
+    play.say("algo-2", FeedDown(EXITED, gone=True))
     assert play.core.phase is Phase.RUNNING
-    play.say("algo-3", FeedUp(2), FeedDown("killed by SIGKILL", gone=True))
+    play.say("algo-3", FeedUp(2), FeedDown(KILLED, gone=True))
     play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
     play.end("algo-1", "algo-2", "algo-3")
     assert play.verdict.status is Status.FAILED
@@ -349,7 +354,7 @@ def test_when_the_last_feed_host_is_gone_the_job_fails_and_names_it():
 
 def test_a_trainer_that_gave_up_on_its_feed_is_not_blamed():
     play = started(scripts("dnn", "algo-1"), workers("data", "algo-2"))
-    play.say("algo-2", FeedUp(2), FeedDown("killed by SIGKILL", gone=False))
+    play.say("algo-2", FeedUp(2), FeedDown(KILLED, gone=False))
     play.exit("algo-1", "0", 1, lines=["headrace.errors.WorkersLost: no worker"])
     play.wait(1, alive=["algo-1", "algo-2"])
     play.end("algo-1", "algo-2")
@@ -361,7 +366,7 @@ def test_a_trainer_that_gave_up_on_its_feed_is_not_blamed():
 def test_a_trainer_that_fails_while_its_feed_serves_is_blamed():
     play = feeding()
     play.say("algo-2", FeedUp(2))
-    play.say("algo-3", FeedDown("killed by SIGKILL", gone=True))
+    play.say("algo-3", FeedDown(KILLED, gone=True))
     play.exit("algo-1", "0", 1, lines=["ValueError"])
     play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
     play.end("algo-1", "algo-2", "algo-3")
@@ -370,7 +375,7 @@ def test_a_trainer_that_fails_while_its_feed_serves_is_blamed():
 
 def test_the_feed_is_stopped_after_the_programs_so_that_they_can_save():
     play = feeding()
-    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    play.take(play.core.stop_requested(Status.STOPPED, STOPPED, None, play.now))
     assert not play.core.orders("algo-2").stop.feed
     play.say("algo-1", ProgramsEnded())
     assert play.core.orders("algo-2").stop.feed
@@ -378,7 +383,7 @@ def test_the_feed_is_stopped_after_the_programs_so_that_they_can_save():
 
 def test_a_stop_by_the_user_ends_as_stopped_whatever_the_programs_say():
     play = started(scripts("dnn", "algo-1"), stop_grace=7.0)
-    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    play.take(play.core.stop_requested(Status.STOPPED, STOPPED, None, play.now))
     assert play.core.orders("algo-1").stop.grace == 7.0
     play.exit("algo-1", "0", 0, stopped=True)
     play.end("algo-1")
@@ -388,7 +393,7 @@ def test_a_stop_by_the_user_ends_as_stopped_whatever_the_programs_say():
 def test_the_second_stop_takes_the_grace_away():
     play = started(scripts("dnn", "algo-1"))
     for grace in (None, 0.0):
-        play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), grace, play.now))
+        play.take(play.core.stop_requested(Status.STOPPED, STOPPED, grace, play.now))
     stop = play.core.orders("algo-1").stop
     assert (stop.grace, stop.feed) == (0.0, True)
 
@@ -396,7 +401,7 @@ def test_the_second_stop_takes_the_grace_away():
 def test_a_stop_does_not_hide_a_failure_that_came_first():
     play = started(scripts("dnn", "algo-1"))
     play.exit("algo-1", "0", 3)
-    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    play.take(play.core.stop_requested(Status.STOPPED, STOPPED, None, play.now))
     play.end("algo-1")
     assert play.verdict.status is Status.FAILED
 
@@ -404,7 +409,7 @@ def test_a_stop_does_not_hide_a_failure_that_came_first():
 def test_a_stop_before_all_hosts_have_come_starts_nothing():
     play = Play(make_plan(scripts("dnn", "algo-1", "algo-2")))
     play.come("algo-1")
-    play.take(play.core.stop_requested(Status.STOPPED, Cause("stopped by the user"), None, play.now))
+    play.take(play.core.stop_requested(Status.STOPPED, STOPPED, None, play.now))
     play.end("algo-1")
     assert play.verdict.status is Status.STOPPED
     assert not play.of(JobStarted)

@@ -11,6 +11,7 @@ import pytest
 from headrace.agent.control.control_messages import Exited
 from headrace.agent.launchers.elastic_torchrun import ElasticHost
 from headrace.instance.launch_plan import DistributionPlan, Elastic, GroupPlan, HostPlan, LaunchPlan
+from headrace.runs import Cause, CauseKind
 
 
 class Programs:
@@ -37,7 +38,7 @@ class Programs:
             exit_code=None,
             signal=None,
             told_to_stop=False,
-            reason="",
+            cause=None,
             tail=[],
             pid=1,
             on_end=on_end,
@@ -46,9 +47,9 @@ class Programs:
         self.running[stream] = made
         return made
 
-    def end(self, stream: str, code: int, reason: str = "") -> None:
+    def end(self, stream: str, code: int, cause: Cause | None = None) -> None:
         running = self.running[stream]
-        running.exit_code, running.reason = code, reason
+        running.exit_code, running.cause = code, cause
         running.ended.set()
         running.on_end(running)
 
@@ -113,6 +114,6 @@ def test_failures_of_ranks_that_were_started_again_are_forgotten(torchrun: Torch
 
 def test_a_rank_that_the_kernel_killed_for_memory_says_so(torchrun: Torchrun) -> None:
     torchrun.rank(0, restarts=0)
-    torchrun.programs.end("0", -9, "killed by the kernel: out of memory")
+    torchrun.programs.end("0", -9, Cause(CauseKind.OUT_OF_MEMORY, "the machine has none left"))
     torchrun.failures()
-    assert [each.reason for each in torchrun.reported] == ["killed by the kernel: out of memory"]
+    assert [each.cause.kind for each in torchrun.reported] == [CauseKind.OUT_OF_MEMORY]

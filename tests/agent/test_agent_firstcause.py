@@ -1,7 +1,7 @@
 """The first of several failures is named."""
 
 from headrace.agent.coordinator.first_cause import Kind, Suspect, exit_suspect, first_of, lost_peer
-from headrace.runs.events import Cause
+from headrace.runs import Cause, CauseKind
 
 
 def died(stream, at, exit_code=None, number=None, *lines):
@@ -34,7 +34,7 @@ def test_a_watchdog_that_aborts_after_it_lost_its_peer_is_a_follower():
 
 
 def test_a_lost_host_wins_over_the_ranks_that_missed_it():
-    host = Suspect(Kind.SILENT, 12.0, Cause("silent for 5 s", "dnn", "algo-2", "agent"))
+    host = Suspect(Kind.SILENT, 12.0, Cause(CauseKind.HOST_LOST, "silent for 5 s", "dnn", "algo-2", "agent"))
     assert first_of([died("0", 10.0, 1, None, "Connection reset by peer"), host]).cause.host == "algo-2"
 
 

@@ -8,14 +8,13 @@ import pytest
 
 from headrace.agent.host import restarted_server
 from headrace.agent.host.restarted_server import PAUSES, RESTARTS, RestartedServer
+from headrace.runs import Cause, CauseKind
 
 
 class Process:
     """What a kept server needs of a program that runs."""
 
-    exit_code = None
-    signal = signal.SIGKILL
-    reason = ""
+    cause = Cause(CauseKind.PROGRAM_EXITED, signal=signal.SIGKILL)
 
     def __init__(self, end):
         self.end = end
@@ -47,8 +46,8 @@ class Scene:
         if line == b"ready":
             self.kept.ready()
 
-    def down(self, reason, gone):
-        self.downs.append((reason, gone))
+    def down(self, cause, gone):
+        self.downs.append((str(cause), gone))
 
     def write(self, data):
         os.write(self.pipes[-1], data)
@@ -129,9 +128,9 @@ def test_one_that_says_that_it_cannot_run_is_not_started_again():
 
 def test_what_is_known_of_its_end_is_told_rather_than_the_signal():
     async def play(made):
-        made.processes[0].reason = "killed by the kernel for memory"
+        made.processes[0].cause = Cause(CauseKind.OUT_OF_MEMORY, "the machine has none left")
         made.die()
-        assert made.downs == [("killed by the kernel for memory", False)]
+        assert made.downs == [("killed by the kernel for memory (OOM): the machine has none left", False)]
 
     scene(play)
 

@@ -11,8 +11,9 @@ import pytest
 
 from headrace.agent.host.kill_leftovers import end_leftovers
 from headrace.agent.host.process import Reaper, Running
+from headrace.exit_status import exit_text
 from headrace.processes import process_table
-from headrace.processes.process_table import descendants, describe_exit, is_running, look, name_of_exit, reap, send
+from headrace.processes.process_table import descendants, describe_exit, is_running, look, reap, send
 from headrace.processes.sigterm_tree import ask_to_end
 from headrace.processes.spawn import spawn
 from headrace.runs import LogWriter
@@ -132,7 +133,7 @@ def test_descendants_are_never_missed_while_others_come_and_go(tree):
 )
 def test_how_a_program_ended_in_words(code, expected):
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], {})
-    assert name_of_exit(*describe_exit(os.waitpid(pid, 0)[1])) == expected
+    assert exit_text(*describe_exit(os.waitpid(pid, 0)[1])) == expected
 
 
 def test_a_tied_program_dies_with_its_parent_even_when_that_is_killed():

@@ -10,9 +10,13 @@ from headrace.agent.coordinator.data_services import MEMORY_WINDOW
 from headrace.agent.coordinator.stall import GONE_LIMIT, SPIN_LIMIT
 from headrace.agent.coordinator.state_machine import Phase
 from headrace.instance.launch_plan import Readiness, TfDataPlan
-from headrace.processes.oom import oom_words
+from headrace.processes.oom import whose_memory
+from headrace.runs import Cause, CauseKind
 from headrace.runs.event_text import sentence
 from headrace.runs.events import DataWorkerLost, HostReleased, ServerReady, Status
+
+KILLED = Cause(CauseKind.PROGRAM_EXITED, signal=9)
+EXITED = Cause(CauseKind.PROGRAM_EXITED, exit_code=1)
 
 
 def play(*, dnn=None, up=("algo-1", "algo-2"), **fields):
@@ -26,6 +30,10 @@ def play(*, dnn=None, up=("algo-1", "algo-2"), **fields):
     for host in up:
         made.say(host, ServerUp("tf-worker-0", "2.21.0"))
     return made
+
+
+def refused(why):
+    return Cause(CauseKind.DATA_SERVICE_REFUSED, why)
 
 
 ALIVE = ("algo-1", "algo-2")
@@ -56,7 +64,7 @@ def test_servers_must_have_one_minor_version(version, fits):
 def test_a_server_that_is_started_again_degrades_the_run_and_nothing_else():
     job = play()
     for stream in ("tf-worker-0", "tf-dispatcher"):
-        job.say("algo-1", ServerDown(stream, "killed by SIGKILL", False), ServerUp(stream, "2.21.0"))
+        job.say("algo-1", ServerDown(stream, KILLED, False), ServerUp(stream, "2.21.0"))
     job.wait(GONE_LIMIT + 30, ALIVE)
     assert job.core.phase is Phase.RUNNING
     lost = job.of(DataWorkerLost)
@@ -66,7 +74,7 @@ def test_a_server_that_is_started_again_degrades_the_run_and_nothing_else():
 
 def test_a_dispatcher_that_is_gone_for_good_ends_the_job():
     job = play()
-    job.say("algo-1", ServerDown("tf-dispatcher", "exited with code 1", True))
+    job.say("algo-1", ServerDown("tf-dispatcher", EXITED, True))
     job.wait(1, ALIVE)
     job.end(*ALIVE)
     assert str(job.verdict.cause) == (
@@ -76,10 +84,10 @@ def test_a_dispatcher_that_is_gone_for_good_ends_the_job():
 
 def test_the_job_ends_with_its_last_worker():
     job = play()
-    job.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    job.say("algo-1", ServerDown("tf-worker-0", KILLED, True))
     job.wait(1, ALIVE)
     assert job.core.phase is Phase.RUNNING
-    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGSEGV", True))
+    job.say("algo-2", ServerDown("tf-worker-0", Cause(CauseKind.PROGRAM_EXITED, signal=11), True))
     job.wait(1, ALIVE)
     job.end(*ALIVE)
     assert str(job.verdict.cause) == (
@@ -105,7 +113,7 @@ def test_a_lost_host_takes_its_servers_with_it_and_counts_as_infrastructure():
 def test_a_worker_that_is_gone_for_good_is_named_when_nothing_moves_any_more():
     job = play()
     job.wait(5, ALIVE)
-    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    job.say("algo-2", ServerDown("tf-worker-0", KILLED, True))
     job.wait(GONE_LIMIT - 2, ALIVE)
     assert job.core.phase is Phase.RUNNING
     job.wait(4, ALIVE)
@@ -122,7 +130,7 @@ def lost_one(**fields):
     """A job that has lost the worker of algo-2 for good."""
     job = play(**fields)
     job.wait(5, ALIVE)
-    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    job.say("algo-2", ServerDown("tf-worker-0", KILLED, True))
     return job
 
 
@@ -168,7 +176,7 @@ def test_ranks_that_only_spin_do_not_keep_a_job_without_data_for_ever_and_its_ow
     assert limited.core.phase is Phase.STOPPING
 
 
-OOM = oom_words(3 << 29)
+OOM = Cause(CauseKind.OUT_OF_MEMORY, whose_memory(3 << 29), signal=9)
 
 
 @pytest.mark.parametrize("hosts", [("algo-1", "algo-1"), ("algo-1", "algo-2")])
@@ -199,14 +207,14 @@ def test_kills_for_memory_that_are_more_than_an_hour_apart_do_not_end_the_job():
 
 def test_a_server_that_cannot_run_where_it_should_ends_the_job_though_others_serve():
     job = play(up=("algo-1",))
-    job.say("algo-2", ServerDown("tf-worker-0", "cannot import tensorflow; install it", True, refused=True))
+    job.say("algo-2", ServerDown("tf-worker-0", refused("cannot import tensorflow; install it"), True, refused=True))
     job.wait(1, ALIVE)
     job.end(*ALIVE)
     assert str(job.verdict.cause) == (
         "dnn/algo-2[tf-worker-0]: a server of tf.data.service cannot run: cannot import tensorflow; install it"
     )
     later = play()  # it has served: somebody took its port while it was down
-    later.say("algo-2", ServerDown("tf-worker-0", "port 7073 is in use", True, refused=True))
+    later.say("algo-2", ServerDown("tf-worker-0", refused("port 7073 is in use"), True, refused=True))
     later.wait(1, ALIVE)
     assert later.core.phase is Phase.RUNNING
 
@@ -221,7 +229,7 @@ def test_a_server_that_cannot_run_where_it_should_ends_the_job_though_others_ser
 )
 def test_a_dispatcher_that_forgot_is_named_when_a_rank_fails_for_it_later(tolerant, word, blamed):
     job = play(tf_data=TfDataPlan(("data", "dnn"), fault_tolerant=tolerant))
-    job.say("algo-1", ServerDown("tf-dispatcher", "killed by SIGKILL", False), ServerUp("tf-dispatcher", "2.21.0"))
+    job.say("algo-1", ServerDown("tf-dispatcher", KILLED, False), ServerUp("tf-dispatcher", "2.21.0"))
     job.wait(30, ALIVE)
     assert job.core.phase is Phase.RUNNING  # a trainer that has read all its data can go on
     job.exit("algo-2", "0", 1, lines=("Traceback", word))
@@ -239,7 +247,7 @@ def test_a_dispatcher_that_forgot_is_named_when_a_rank_fails_for_it_later(tolera
 def test_the_job_s_own_limit_holds_when_it_is_shorter_and_without_a_loss_nothing_stalls():
     job = play(stall_after=10.0)
     job.wait(5, ALIVE)
-    job.say("algo-2", ServerDown("tf-worker-0", "killed by SIGKILL", True))
+    job.say("algo-2", ServerDown("tf-worker-0", KILLED, True))
     job.wait(11, ALIVE)
     assert job.core.phase is Phase.STOPPING
     quiet = play()
@@ -249,7 +257,7 @@ def test_the_job_s_own_limit_holds_when_it_is_shorter_and_without_a_loss_nothing
 
 def test_a_worker_that_is_not_back_yet_is_named_by_the_job_s_own_limit_only():
     slow = play(stall_after=10.0)
-    slow.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", False))
+    slow.say("algo-1", ServerDown("tf-worker-0", KILLED, False))
     slow.wait(11, ALIVE)
     slow.end(*ALIVE)
     words = str(slow.verdict.cause)
@@ -258,14 +266,14 @@ def test_a_worker_that_is_not_back_yet_is_named_by_the_job_s_own_limit_only():
     )
     assert "stalled: no output or metrics for 10 s" in words
     free = play()
-    free.say("algo-1", ServerDown("tf-worker-0", "killed by SIGKILL", False))
+    free.say("algo-1", ServerDown("tf-worker-0", KILLED, False))
     free.wait(GONE_LIMIT + 30, ALIVE)
     assert free.core.phase is Phase.RUNNING
 
 
 def test_a_trainer_that_fails_while_nobody_serves_is_not_blamed():
     job = play()
-    job.say("algo-1", ServerDown("tf-dispatcher", "killed by SIGKILL", False))
+    job.say("algo-1", ServerDown("tf-dispatcher", KILLED, False))
     job.exit("algo-2", "0", 1)
     job.wait(1, ALIVE)
     job.end(*ALIVE)

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.runs import (
     Cause,
+    CauseKind,
     Event,
     GpuUse,
     HostSecond,
@@ -172,7 +173,7 @@ def _events(
         cause = None
         if failed:
             cause = Cause(
-                "exited with code 1: CUDA out of memory", DNN, dnn[0], "0", exit_code=1,
+                CauseKind.PROGRAM_EXITED, "CUDA out of memory", DNN, dnn[0], "0", exit_code=1,
                 last_lines=("torch.OutOfMemoryError: CUDA out of memory.",),
             )  # fmt: skip
         for group, host, stream in streams:

@@ -11,7 +11,7 @@ from stage import agent_pid, both_isolations, code, flag, groups, kill, program_
 
 from headrace.engines.local.supervision.attempts import is_tried_again
 from headrace.instance.launch_plan import Retry
-from headrace.runs import Cause, Status
+from headrace.runs import Cause, CauseKind, Status
 from headrace.runs.events import AttemptStarted, SecondaryStatus
 
 COUNTS = """
@@ -30,8 +30,8 @@ print("attempt", attempt, "found", left, flush=True)
 FAILS_TWICE = COUNTS + "if attempt < 3:\n    sys.exit(attempt)\n"
 WAITS_ONCE = COUNTS + "if attempt == 1:\n    time.sleep(600)\n"
 
-OWN = Cause("exited with code 1", "dnn", "algo-1", "0", 1)
-LOST = Cause("silent", "dnn", "algo-1", "agent", infrastructure=True)
+OWN = Cause(CauseKind.PROGRAM_EXITED, "", "dnn", "algo-1", "0", 1)
+LOST = Cause(CauseKind.HOST_LOST, "silent", "dnn", "algo-1", "agent", infrastructure=True)
 
 
 @pytest.mark.parametrize(

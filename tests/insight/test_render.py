@@ -28,7 +28,7 @@ from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, nice_ticks
 from headrace.insight.timeseries.chart_data import Line, Metrics
 from headrace.insight.timeseries.columns import Columns
 from headrace.insight.timeseries.summary import MOST_POINTS, read_charts, report_charts
-from headrace.runs import Cause, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
+from headrace.runs import Cause, CauseKind, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
 EVIL = '<script>alert("1")</script> | `x` & "y"'
@@ -246,7 +246,7 @@ def test_the_verdict_comes_first(pages: dict[str, str], fast: Report) -> None:
 
 
 def test_text_of_a_run_is_never_markup(tmp_path: Path) -> None:
-    cause = Cause(EVIL, "dnn_group", "algo-2", "0")
+    cause = Cause(CauseKind.HELPER_FAILED, EVIL, "dnn_group", "algo-2", "0")
     run = record(tmp_path, "job", {rank(0): loader(0.4)}, status=Status.FAILED, cause=cause)
     found = report(run)
     named = msgspec.structs.replace(found, job_name=EVIL, run_id=EVIL, notes=(EVIL,))

@@ -17,6 +17,7 @@ from headrace.insight.render.html import report_page
 from headrace.insight.timeseries.summary import read_charts
 from headrace.runs import (
     Cause,
+    CauseKind,
     EventWriter,
     HostSecond,
     LoaderSecond,
@@ -66,7 +67,7 @@ def make(
 ) -> Run:
     """A run from job_started at 100 to the rank's exit at 112.5; its feed server ends at 114."""
     paths = create_run(name, runs=runs, created=99.0)
-    cause = None if status is Status.COMPLETED else Cause(reason="exited with code 3", group="dnn", host="algo-1")
+    cause = None if status is Status.COMPLETED else Cause(CauseKind.PROGRAM_EXITED, "", "dnn", "algo-1", exit_code=3)
     events: list[Event] = [
         JobStarted(t=100.0),
         ProgramStarted(t=100.1, group="data", host="algo-2", stream="feed", pid=2),

@@ -13,7 +13,7 @@ from recorded_runs import FEED, START, feed, host, loader, rank, record
 from headrace.insight import Verdict, report
 from headrace.insight.verdicts.evidence import silence_of
 from headrace.insight.verdicts.thresholds import NEXT_APART, STALL_SECONDS
-from headrace.runs import Cause, LoaderSecond, Metric, Program, ServiceSecond, Status, Stream
+from headrace.runs import Cause, CauseKind, LoaderSecond, Metric, Program, ServiceSecond, Status, Stream
 
 TRAINER, DATA = Stream("dnn_group", "algo-2", "host"), Stream("data_group", "algo-1", "host")
 
@@ -90,16 +90,18 @@ def test_a_run_that_goes_on_and_makes_steps_is_judged_by_what_is_there(tmp_path:
 
 
 def test_stalled_a_run_that_stall_after_has_ended(tmp_path: Path) -> None:
-    reason = "stalled: no output or metrics for 5 s; the quietest: dnn_group/algo-2[0] (5 s)"
-    cause = Cause(reason, "dnn_group", "algo-2", "0")
+    detail = "no output or metrics for 5 s; the quietest: dnn_group/algo-2[0] (5 s)"
+    cause = Cause(CauseKind.STALLED, detail, "dnn_group", "algo-2", "0")
     found = report(record(tmp_path, "job", {rank(0): loader(0.1)}, status=Status.FAILED, cause=cause)).verdict
-    assert (found.name, found.rank, found.notes) == ("stalled", "dnn_group/algo-2[0]", (reason,))
+    assert (found.name, found.rank, found.notes) == ("stalled", "dnn_group/algo-2[0]", (f"stalled: {detail}",))
     assert {one.name: one.value for one in found.evidence} == {"silence": pytest.approx(10)}
 
 
 def test_stalled_a_run_that_waited_for_a_lost_server_of_tf_data(tmp_path: Path) -> None:
     reason = "is gone for good: tf-worker-0 killed by SIGKILL; stalled: no output or metrics for 60 s"
-    cause = Cause(reason, "data_group", "algo-1", "tf-worker-0")
+    missing, _, silence = reason.partition("; stalled: ")
+    then = Cause(CauseKind.STALLED, silence)
+    cause = Cause(CauseKind.DATA_SERVICE_LOST, missing, "data_group", "algo-1", "tf-worker-0", then=then)
     found = report(record(tmp_path, "job", {rank(0): loader(0.0)}, status=Status.FAILED, cause=cause)).verdict
     assert (found.name, found.rank, found.notes) == ("stalled", "", (reason,))
     assert found.sentence.endswith("; the job waited for data_group/algo-1[tf-worker-0]")

@@ -9,7 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.runs import Cause, EventWriter, MetricWriter, Run, Status, Stream, ValueSecond, create_run, state_of
+from headrace.runs import (
+    Cause,
+    CauseKind,
+    EventWriter,
+    MetricWriter,
+    Run,
+    Status,
+    Stream,
+    ValueSecond,
+    create_run,
+    state_of,
+)
 from headrace.runs.describe import describe
 from headrace.runs.events import (
     AttemptStarted,
@@ -27,6 +38,7 @@ from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.run_paths import VALUES
 
 S = SecondaryStatus
+BOOM = Cause(CauseKind.HELPER_FAILED, "boom")
 HOSTS = {"dnn": ("algo-1", "algo-2"), "data": ("algo-3",)}
 LIFE = [
     StatusChanged(t=1, status=S.STARTING, message="a"),
@@ -55,9 +67,9 @@ def test_parts_follow_each_other_without_a_gap_and_the_last_one_is_open():
     ("status", "cause", "secondary", "code"),
     [
         (Status.COMPLETED, None, S.COMPLETED, 0),
-        (Status.FAILED, Cause("boom"), S.FAILED, 1),
-        (Status.STOPPED, Cause("stopped by the user"), S.STOPPED, 130),
-        (Status.STOPPED, Cause("MaxRuntimeExceeded: too long"), S.MAX_RUNTIME_EXCEEDED, 1),
+        (Status.FAILED, BOOM, S.FAILED, 1),
+        (Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user"), S.STOPPED, 130),
+        (Status.STOPPED, Cause(CauseKind.MAX_RUN, "too long"), S.MAX_RUNTIME_EXCEEDED, 1),
     ],
 )
 def test_the_end_is_the_last_part_and_gives_the_exit_code(status, cause, secondary, code):
@@ -78,7 +90,7 @@ def test_a_job_that_is_complete_or_fails_is_not_stopping_and_one_that_is_stopped
 
 
 def test_the_verdict_of_an_attempt_that_was_followed_by_another_does_not_count():
-    cause = Cause("silent", "dnn", "algo-1", "agent", infrastructure=True)
+    cause = Cause(CauseKind.HOST_LOST, "silent", "dnn", "algo-1", "agent", infrastructure=True)
     events = [
         *LIFE,
         ProgramStarted(t=5, group="dnn", host="algo-1", stream="0", pid=1),
@@ -110,12 +122,15 @@ def test_a_released_host_has_a_clock_of_its_own():
 
 
 def test_the_failure_reason_is_the_engines_word_else_the_cause_and_never_too_long():
-    word = RunFinished(t=9, status=Status.FAILED, cause=Cause("boom"), failure_reason="bad label file")
+    word = RunFinished(t=9, status=Status.FAILED, cause=BOOM, failure_reason="bad label file")
     assert state_of([word], False).failure_reason == "bad label file"
     assert (
-        state_of([RunFinished(t=9, status=Status.FAILED, cause=Cause("x" * 3000))], False).failure_reason == "x" * 1024
+        state_of(
+            [RunFinished(t=9, status=Status.FAILED, cause=Cause(CauseKind.HELPER_FAILED, "x" * 3000))], False
+        ).failure_reason
+        == "x" * 1024
     )
-    assert state_of([RunFinished(t=9, status=Status.STOPPED, cause=Cause("boom"))], False).failure_reason == ""
+    assert state_of([RunFinished(t=9, status=Status.STOPPED, cause=BOOM)], False).failure_reason == ""
     assert state_of(LIFE, False).failure_reason == "the engine was killed"
 
 
@@ -142,7 +157,7 @@ def test_a_run_is_described_as_the_service_describes_a_training_job(tmp_path: Pa
     with EventWriter(paths.events("engine")) as events:
         for event in [*LIFE, HostReleased(t=6, group="data", host="algo-3")]:
             events.write(event)
-        events.write(RunFinished(t=9.25, status=Status.FAILED, cause=Cause("boom"), failure_reason="bad label"))
+        events.write(RunFinished(t=9.25, status=Status.FAILED, cause=BOOM, failure_reason="bad label"))
     found = json.loads(msgspec.json.encode(describe(Run(paths))))
     assert (found["TrainingJobStatus"], found["SecondaryStatus"]) == ("Failed", "Failed")
     assert found["FailureReason"] == "bad label"

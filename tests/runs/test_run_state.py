@@ -11,6 +11,7 @@ import pytest
 
 from headrace.runs import (
     Cause,
+    CauseKind,
     Damage,
     EventWriter,
     Run,
@@ -36,7 +37,7 @@ from headrace.runs.events import (
 )
 
 VALUE = ValueSecond(t=1.0, name="loss", stream="0", count=1, last=1.0, low=1.0, high=1.0, total=1.0)
-CAUSE = Cause(reason="exited with code 3", group="dnn", host="algo-1", stream="0", exit_code=3)
+CAUSE = Cause(CauseKind.PROGRAM_EXITED, group="dnn", host="algo-1", stream="0", exit_code=3)
 
 
 def started(t: float, stream: str = "0", pid: int = 7) -> ProgramStarted:
@@ -65,12 +66,12 @@ def exited(t: float, stream: str = "0", code: int = 0) -> ProgramExited:
             CAUSE,
             True,
         ),
-        ([JobStarted(t=1)], False, Status.FAILED, Cause(reason="the engine was killed"), True),
+        ([JobStarted(t=1)], False, Status.FAILED, Cause(CauseKind.ENGINE_FAILED, "the engine was killed"), True),
         (
             [JobFinished(t=1, status=Status.COMPLETED)],
             False,
             Status.FAILED,
-            Cause(reason="the engine was killed"),
+            Cause(CauseKind.ENGINE_FAILED, "the engine was killed"),
             True,
         ),
         ([JobFinished(t=1, status=Status.FAILED, cause=CAUSE)], False, Status.FAILED, CAUSE, True),

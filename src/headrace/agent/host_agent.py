@@ -50,10 +50,11 @@ from headrace.instance.environment import Environment
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, CommandReader, StopJob
 from headrace.processes.process_table import descendants
-from headrace.runs import EventWriter, RunPaths, Status
+from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
 
 _log = logging.getLogger(__name__)
 
+SUPERVISOR_DIED = Cause(CauseKind.ENGINE_FAILED, "the engine's supervisor died")
 ORPHAN_GRACE = 5.0  # at most this long for the programs, when the coordinator or the supervisor is lost
 FEED_GRACE = 5.0
 LAUNCHER_GRACE = (
@@ -228,16 +229,18 @@ class HostAgent:
             # An engine with a lifeline stops the job through the lifeline. A signal then comes from elsewhere, for
             # example from the job's own program, which may have signalled process 1 of its host: the job has failed.
             status = Status.FAILED if self._lifeline else Status.STOPPED
-            self._leader.stop(status, f"the agent of {self.me.name} was told to stop by {name}")
+            self._leader.stop(
+                status, Cause(CauseKind.STOPPED, f"the agent of {self.me.name} was told to stop by {name}")
+            )
         else:
             self._told_to_leave = True
             self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
 
-    def _abandoned(self, reason: str) -> None:
+    def _abandoned(self, cause: Cause) -> None:
         """Ends the host without orders: the coordinator or the engine's supervisor is lost."""
         if self._leader is not None and self._leader.verdict is None:
-            self._leader.stop(Status.FAILED, reason, min(ORPHAN_GRACE, self.plan.stop_grace))
-        self.stop(StopOrder(reason, min(ORPHAN_GRACE, self.plan.stop_grace), feed=True))
+            self._leader.stop(Status.FAILED, cause, min(ORPHAN_GRACE, self.plan.stop_grace))
+        self.stop(StopOrder(cause.reason, min(ORPHAN_GRACE, self.plan.stop_grace), feed=True))
 
     # --- programs ------------------------------------------------------------------------------------------------
 
@@ -319,7 +322,7 @@ class HostAgent:
             self._coordinator_lost = True
             self._released.set()  # no verdict will come
             _log.error("%s", error)
-            self._abandoned(str(error))
+            self._abandoned(Cause(CauseKind.COORDINATOR_LOST, str(error)))
 
     async def _close_leader(self, leader: Leader) -> None:
         verdict = leader.verdict
@@ -339,7 +342,7 @@ class HostAgent:
                 return
             if not data:
                 loop.remove_reader(0)
-                self._abandoned("the engine's supervisor died")
+                self._abandoned(SUPERVISOR_DIED)
                 return
             for command in reader.feed(data):
                 if self._leader is not None:
@@ -356,7 +359,7 @@ class HostAgent:
         """Notices the supervisor's death, also while another process still holds the other end of the lifeline."""
         while os.getppid() == self._supervisor:
             await asyncio.sleep(0.5)
-        self._abandoned("the engine's supervisor died")
+        self._abandoned(SUPERVISOR_DIED)
 
     def _task(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -6,7 +6,8 @@
 On `--status-fd` it writes one JSON object a line:
 
     {"event": "ready", "executors": 2}
-    {"event": "executor_lost", "pid": 123, "reason": "killed by SIGKILL", "replaced": true}
+    {"event": "executor_lost", "pid": 123, "exit_code": null, "signal": 9, "hung": false,
+     "reason": "killed by SIGKILL", "replaced": true}
 
 Inside a job (HEADRACE_METRICS names a file) it appends a line a second to that file: the run's `worker` metric.
 

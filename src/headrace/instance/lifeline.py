@@ -20,11 +20,13 @@ class StopJob(msgspec.Struct, frozen=True, tag="stop"):
     """Stop. The leader's agent stops the job, another one its own host.
 
     Attributes:
+        kind: what kind of cause it is: the value of a `headrace.runs.CauseKind`, which this room does not import.
         reason: why, in words.
         failed: whether the job ends as Failed with it, else as Stopped.
         grace: seconds between SIGTERM and SIGKILL, None for the plan's; 0 is at once.
     """
 
+    kind: str
     reason: str
     failed: bool
     grace: float | None = None

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 
+from headrace.errors import FAILURE_CHARACTERS
 from headrace.instance.paths import TreePaths
 
-FAILURE_CHARACTERS = 1024
 OWN_WORDS = "headrace: "
 
 

@@ -67,21 +67,16 @@ class RecentKills:
         self._counter.close()
 
 
-KILLED = "killed by the kernel for memory (OOM)"
+def whose_memory(limit: int) -> str:
+    """Returns which memory was used up when the kernel killed a process for memory.
 
-
-def oom_words(limit: int) -> str:
-    """Returns how a process ended that the kernel killed for memory.
-
-    >>> oom_words(3 << 29)
-    "killed by the kernel for memory (OOM): the instance's limit is 1.5 GiB"
+    >>> whose_memory(3 << 29)
+    "the instance's limit is 1.5 GiB"
 
     Args:
         limit: bytes that the instance may use; 0 when it has no limit of its own.
     """
-    return (
-        f"{KILLED}: the instance's limit is {format_bytes(limit)}" if limit else f"{KILLED}: the machine has none left"
-    )
+    return f"the instance's limit is {format_bytes(limit)}" if limit else "the machine has none left"
 
 
 def format_bytes(size: int) -> str:

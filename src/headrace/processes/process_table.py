@@ -21,6 +21,8 @@ import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from headrace.exit_status import split_status
+
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 WALKS = 5  # before the table is scanned, because processes come and go all the time
@@ -178,15 +180,4 @@ def reap() -> list[tuple[int, int]]:
 
 def describe_exit(status: int) -> tuple[int | None, int | None]:
     """Splits a wait status into (exit code, signal); exactly one is set."""
-    code = os.waitstatus_to_exitcode(status)
-    return (code, None) if code >= 0 else (None, -code)
-
-
-def name_of_exit(exit_code: int | None, number: int | None) -> str:
-    """Returns how a program ended, in words: ``exited with code 3`` or ``killed by SIGKILL``."""
-    if number is None:
-        return f"exited with code {exit_code}"
-    try:
-        return f"killed by {signal.Signals(number).name}"
-    except ValueError:  # a real-time signal
-        return f"killed by signal {number}"
+    return split_status(os.waitstatus_to_exitcode(status))

@@ -4,9 +4,9 @@ What shows or judges a job reads this and nothing else, so it works after the jo
 """
 
 from headrace.feed_metrics import LoaderSecond, WorkerSecond
+from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
     ArtefactsStored,
-    Cause,
     CheckpointsRestored,
     Clash,
     Event,
@@ -17,7 +17,7 @@ from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_select
 from headrace.runs.metric_records import GpuUse, HostSecond, Metric, ServiceSecond, ValueSecond
 from headrace.runs.reader import EndOfRun, EventFollower, MetricFollower, Run, list_runs, of_kind
 from headrace.runs.run_paths import RunPaths, Stream, runs_dir
-from headrace.runs.state import ENGINE_KILLED, Program, RunState, state_of
+from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import (
     RunHeader,
     adopt,
@@ -31,10 +31,10 @@ from headrace.runs.tail import Damage
 from headrace.runs.writers import LOG_CAP_BYTES, EventWriter, LogWriter, MetricWriter
 
 __all__ = [
-    "ENGINE_KILLED",
     "LOG_CAP_BYTES",
     "ArtefactsStored",
     "Cause",
+    "CauseKind",
     "CheckpointsRestored",
     "Clash",
     "Damage",

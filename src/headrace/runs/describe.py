@@ -13,6 +13,7 @@ import math
 import time
 from datetime import datetime, timezone
 
+from headrace.runs.cause import in_words
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.metric_records import ValueSecond
 from headrace.runs.reader import Run
@@ -105,7 +106,7 @@ def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str,
         "engine": header.engine,
         "attempt": state.attempt,
         "degraded": state.degraded,
-        "cause": state.cause,
+        "cause": in_words(state.cause),
         "exit_code": state.exit_code,
         "artefacts": state.artefacts,
         "billable_seconds": {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable
 
+from headrace.exit_status import short_exit_text
 from headrace.runs.events import (
     ArtefactsStored,
     AttemptStarted,
@@ -47,16 +47,6 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def ended(exit_code: int | None, number: int | None) -> str:
-    """Returns how a program ended, e.g. ``exit code 3`` or ``SIGKILL``."""
-    if number is None:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def program(stream: str) -> str:
     """Returns the name of a program: ``rank 0``, ``feed``."""
     return f"rank {stream}" if stream.isdecimal() else stream
@@ -85,7 +75,7 @@ def sentence(event: Event) -> str:
     if isinstance(event, ProgramStarted):
         return f"{program(event.stream)} started, pid {event.pid}"
     if isinstance(event, ProgramExited):
-        how = f"{program(event.stream)} ended with {ended(event.exit_code, event.signal)}"
+        how = f"{program(event.stream)} ended with {short_exit_text(event.exit_code, event.signal)}"
         return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
     if isinstance(event, DataWorkerLost):
         who = "dispatcher" if event.stream == _DISPATCHER else "data worker"

@@ -13,6 +13,8 @@ import enum
 
 import msgspec
 
+from headrace.runs.cause import Cause
+
 
 class Status(str, enum.Enum):
     """SageMaker's TrainingJobStatus."""
@@ -39,47 +41,12 @@ class SecondaryStatus(str, enum.Enum):
     MAX_RUNTIME_EXCEEDED = "MaxRuntimeExceeded"
 
 
-MAX_RUN = "MaxRuntimeExceeded"
-"""How the reason of a job begins that was stopped by max_run."""
-
-BUDGET = "BudgetExceeded"
-"""How the reason of a job begins that was stopped because its budget was used up."""
-
-
-class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a job did not succeed: the first thing that went wrong.
-
-    Attributes:
-        reason: one sentence that stands alone, e.g. ``exited with code 3``.
-        group, host, stream: where; stream is a rank, ``feed`` or ``agent``. Empty when it has no place.
-        exit_code: exit code of the program, None if it was killed or did not end.
-        signal: number of the signal that killed it, None if none did.
-        last_lines: its last output.
-        infrastructure: a machine or an agent failed, not the user's program: another attempt may well succeed.
-    """
-
-    reason: str
-    group: str = ""
-    host: str = ""
-    stream: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-    last_lines: tuple[str, ...] = ()
-    infrastructure: bool = False
-
-    def __str__(self) -> str:
-        place = f"{self.group}/{self.host}" if self.host else ""
-        if place and self.stream:
-            place += f"[{self.stream}]"
-        return f"{place}: {self.reason}" if place else self.reason
-
-
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
     t: float
 
 
 class StatusChanged(_Event, frozen=True, tag="status_changed"):
-    """The engine has come to another part of its work. The ends are not said here but by `run_finished`."""
+    """The engine began another part of its work. The end of a run is recorded by `run_finished`, not by this event."""
 
     status: SecondaryStatus
     message: str = ""

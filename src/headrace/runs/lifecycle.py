@@ -3,7 +3,7 @@
     Starting ─ Downloading ─ Training ─ Uploading ─ Completed
                                  └─ Restarting ─ Training ...         another attempt; Downloading between them,
                                                                       when there are checkpoints at a place
-             Stopping (on somebody's wish, or by max_run) ─ ...       then Stopped or MaxRuntimeExceeded
+             Stopping (on request, or by max_run) ─ ...       then Stopped or MaxRuntimeExceeded
              at any point: Failed
 
 An instance's clock starts with the first of Downloading and Training, for all instances at once, and stops when the
@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
-    MAX_RUN,
     AttemptStarted,
-    Cause,
     Event,
     HostReleased,
     InstancesStarted,
@@ -27,8 +26,6 @@ from headrace.runs.events import (
     Status,
     StatusChanged,
 )
-
-FAILURE_CHARACTERS = 1024
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Lifecycle:
     Attributes:
         transitions: the parts so far.
         attempt: the current one, from 1.
-        stopping: the run ends, but not by itself.
+        stopping: the run was asked to stop, or has used up its time or budget.
         instances_started: when the clocks started, None if they did not.
     """
 
@@ -138,7 +135,7 @@ def _resumed(host: HostTime, at: float) -> HostTime:
 
 def final_status(status: Status, cause: Cause | None) -> SecondaryStatus:
     """Returns the last SecondaryStatus of a run that has ended."""
-    if status is Status.STOPPED and cause is not None and cause.reason.startswith(MAX_RUN):
+    if status is Status.STOPPED and cause is not None and cause.kind is CauseKind.MAX_RUN:
         return SecondaryStatus.MAX_RUNTIME_EXCEEDED
     return SecondaryStatus(status.value)
 

@@ -13,7 +13,9 @@ import msgspec
 
 from headrace.errors import UsageError
 from headrace.feed_metrics import LoaderSecond, WorkerSecond
-from headrace.runs.events import ArtefactsStored, Cause, Event, RunFinished, Status
+from headrace.runs import old_records
+from headrace.runs.cause import Cause, CauseKind
+from headrace.runs.events import ArtefactsStored, Event, JobFinished, RunFinished, Status
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metric_records import HostSecond, Metric, ServiceSecond, ValueSecond
 from headrace.runs.run_paths import HOST, VALUES, RunPaths, Stream
@@ -52,6 +54,19 @@ def _decoder(kinds: UnionType, field: str) -> Callable[[bytes], Any]:
     return decoded
 
 
+def _event_decoder() -> Callable[[bytes], Event]:
+    """Returns the decoder of events, of this version and of earlier ones."""
+    decode = _decoder(Event, "event")
+
+    def decoded(line: bytes) -> Event:
+        event: Event = decode(line)
+        if isinstance(event, JobFinished | RunFinished) and event.cause and event.cause.kind is CauseKind.UNKNOWN:
+            return msgspec.structs.replace(event, cause=old_records.read_cause(line))
+        return event
+
+    return decoded
+
+
 class EventFollower:
     """The events of a run as they come.
 
@@ -60,7 +75,7 @@ class EventFollower:
     """
 
     def __init__(self, paths: RunPaths, on_damage: Told) -> None:
-        decode = _decoder(Event, "event")
+        decode = _event_decoder()
         self._set: TailSet[Event] = TailSet(Tree(paths.root / "events", 1, ".jsonl"), lambda _: decode, on_damage)
         self.events: list[Event] = []
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from headrace.errors import FAILURE_CHARACTERS
+from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
-    BUDGET,
     ArtefactsStored,
     AttemptStarted,
-    Cause,
     DataWorkerLost,
     Event,
     HostLost,
@@ -21,11 +21,11 @@ from headrace.runs.events import (
     SecondaryStatus,
     Status,
 )
-from headrace.runs.lifecycle import FAILURE_CHARACTERS, HostTime, Lifecycle, Transition, final_status
+from headrace.runs.lifecycle import HostTime, Lifecycle, Transition, final_status
 from headrace.runs.run_paths import Stream
 
-ENGINE_KILLED = "the engine was killed"
-"""Reason of a run whose supervisor is gone without a last word."""
+ENGINE_KILLED = Cause(CauseKind.ENGINE_FAILED, "the engine was killed")
+"""Cause of a run whose supervisor is gone and has written no `run_finished`."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class RunState:
             return None
         if self.secondary_status is SecondaryStatus.COMPLETED:
             return 0
-        if self.status is Status.STOPPED and self.cause is not None and self.cause.reason.startswith(BUDGET):
+        if self.status is Status.STOPPED and self.cause is not None and self.cause.kind is CauseKind.BUDGET:
             return BUDGET_EXCEEDED
         return STOPPED_BY_USER if self.secondary_status is SecondaryStatus.STOPPED else 1
 
@@ -112,7 +112,7 @@ BUDGET_EXCEEDED = 4
 """Exit code of a run that was stopped because its budget was used up."""
 
 STOPPED_BY_USER = 130
-"""Exit code of a run that was stopped on somebody's wish."""
+"""Exit code of a run that was stopped on request."""
 
 
 @dataclass
@@ -205,7 +205,7 @@ def _verdict(fold: _Fold, supervised: bool) -> tuple[Status, Cause | None, float
     if fold.word is not None:
         return fold.word.status, fold.word.cause or verdict_cause, fold.word.t
     if not supervised:
-        return Status.FAILED, verdict_cause or Cause(reason=ENGINE_KILLED), fold.last
+        return Status.FAILED, verdict_cause or ENGINE_KILLED, fold.last
     if fold.life.stopping:
         return Status.STOPPING, verdict_cause, None
     return Status.IN_PROGRESS, verdict_cause, None

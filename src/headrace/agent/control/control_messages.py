@@ -19,6 +19,7 @@ from enum import Enum
 import msgspec
 
 from headrace.instance.launch_plan import FeedHost
+from headrace.runs.cause import Cause
 from headrace.runs.events import Status
 
 SIZE_LIMIT = 1 << 20  # bytes of one frame
@@ -61,16 +62,23 @@ class FeedUp(_Message, frozen=True, tag="feed_up"):
 
 
 class FeedDown(_Message, frozen=True, tag="feed_down"):
-    """The host's feed server ended without being told to. `gone`: it is not started again."""
+    """The host's feed server ended without being told to, because of `cause`. `gone`: it is not started again."""
 
-    reason: str
+    cause: Cause
     gone: bool
 
 
 class ExecutorLost(_Message, frozen=True, tag="executor_lost"):
-    """A data worker process of the host died. `replaced`: the feed server has started another one."""
+    """A data worker process of the host died.
 
-    reason: str
+    Attributes:
+        pid: its process.
+        cause: how it ended.
+        replaced: the feed server has started another one.
+    """
+
+    pid: int
+    cause: Cause
     replaced: bool
 
 
@@ -86,13 +94,13 @@ class ServerDown(_Message, frozen=True, tag="server_down"):
 
     Attributes:
         stream: which one.
-        reason: how.
+        cause: how.
         gone: it is not started again.
         refused: it said itself that it cannot run there.
     """
 
     stream: str
-    reason: str
+    cause: Cause
     gone: bool
     refused: bool = False
 
@@ -106,7 +114,7 @@ class Exited(_Message, frozen=True, tag="exited"):
         at: when, seconds since the epoch on that host's clock.
         stopped: the agent had told it to stop before.
         last_lines: its last output.
-        reason: how it ended, in words, when more is known than code and signal.
+        cause: how it ended, when more is known than code and signal.
     """
 
     stream: str
@@ -115,7 +123,7 @@ class Exited(_Message, frozen=True, tag="exited"):
     signal: int | None = None
     stopped: bool = False
     last_lines: tuple[str, ...] = ()
-    reason: str = ""
+    cause: Cause | None = None
 
 
 class DaemonWanted(_Message, frozen=True, tag="daemon_wanted"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import COST, SPENT
-from headrace.runs.events import BUDGET, MAX_RUN, Cause
+from headrace.runs.cause import Cause, CauseKind
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Allowance:
         """
         plan = self._plan
         if plan.max_run and now - started + self._used.seconds > plan.max_run:
-            return Cause(f"{MAX_RUN}: the job ran longer than max_run, {plan.max_run:g} s")
+            return Cause(CauseKind.MAX_RUN, f"the job ran longer than max_run, {plan.max_run:g} s")
         if plan.budget is not None and (spent := self.cost(now)) > plan.budget.max_cost:
-            return Cause(f"{BUDGET}: {plan.budget.words(spent)}")
+            return Cause(CauseKind.BUDGET, plan.budget.words(spent))
         return None

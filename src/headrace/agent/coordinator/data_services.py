@@ -29,8 +29,8 @@ from headrace.agent.coordinator.host_state import LOST, READY, STARTING, HostSta
 from headrace.agent.coordinator.stall import Missing
 from headrace.instance.launch_plan import FeedHost, LaunchPlan
 from headrace.instance.tfdata import DISPATCHER
-from headrace.processes.oom import KILLED
-from headrace.runs.events import Cause, ServerReady
+from headrace.runs.cause import Cause, CauseKind
+from headrace.runs.events import ServerReady
 
 MEMORY_WINDOW = 3600.0
 _NAMED = 4  # workers that a cause names
@@ -80,12 +80,12 @@ class Serving:
                     f"the servers of tf.data.service have different versions of TensorFlow: {server.version} on "
                     f"{other.place} ({name}), {version} on {host.place} ({stream}); all of them need the same one"
                 )
-                return ready, Cause(reason, host.group, host.name, stream)
+                return ready, Cause(CauseKind.DATA_SERVICE_REFUSED, reason, host.group, host.name, stream)
         return ready, None
 
     def server_down(self, host: HostState, message: ServerDown, now: float) -> None:
         """A server of tf.data.service ended."""
-        stream, reason = message.stream, message.reason
+        stream, reason = message.stream, message.cause.reason
         server = host.servers[stream]
         server.state = LOST if message.gone else STARTING
         server.word, server.since = reason, now
@@ -94,17 +94,20 @@ class Serving:
                 host, stream, "the dispatcher of tf.data.service has lost its state (fault_tolerant: false)"
             )
         again = False
-        if reason.startswith(KILLED):
+        if message.cause.kind is CauseKind.OUT_OF_MEMORY:
             again, self._memory_killed = now - self._memory_killed < MEMORY_WINDOW, now
         if message.refused and not server.version:
-            self._hopeless = Cause(f"a server of tf.data.service cannot run: {reason}", host.group, host.name, stream)
+            detail = f"a server of tf.data.service cannot run: {reason}"
+            self._hopeless = Cause(CauseKind.DATA_SERVICE_REFUSED, detail, host.group, host.name, stream)
         elif again:
             what = "the kernel has killed servers of tf.data.service for memory twice within an hour, the last"
             advice = (
                 "the pipeline needs less memory (num_parallel_calls, shuffle, batch, prefetch) or a larger instance"
             )
             cause = _cause(host, stream, what)
-            self._hopeless = msgspec.structs.replace(cause, reason=f"{cause.reason}; {advice}")
+            self._hopeless = msgspec.structs.replace(
+                cause, kind=CauseKind.DATA_SERVICE_OUT_OF_MEMORY, detail=f"{cause.detail}; {advice}"
+            )
 
     def over(self) -> Cause | None:
         """Returns why nobody can serve data any more; None as long as somebody can, or nobody ever should."""
@@ -141,7 +144,7 @@ class Serving:
         if host is None or not all(each.feed in {"", *states} for each in self._hosts.values()):
             return None
         reason = f"no data worker is left: {host.feed_word}"
-        return Cause(reason, host.group, host.name, "feed", infrastructure=host.lost)
+        return Cause(CauseKind.DATA_SERVICE_LOST, reason, host.group, host.name, "feed", infrastructure=host.lost)
 
     def _tf_data_over(self, states: set[str]) -> Cause | None:
         workers = []
@@ -159,7 +162,7 @@ class Serving:
         more = f" and {len(workers) - _NAMED} more" if len(workers) > _NAMED else ""
         count = f", all {len(workers)} are down, the last first" if len(workers) > 1 else ""
         reason = f"no worker of tf.data.service is left{count}: {'; '.join(words)}{more}"
-        return Cause(reason, host.group, host.name, name, infrastructure=host.lost)
+        return Cause(CauseKind.DATA_SERVICE_LOST, reason, host.group, host.name, name, infrastructure=host.lost)
 
     def _servers(self) -> Iterator[tuple[HostState, str, ServerState]]:
         for host in self._hosts.values():
@@ -178,7 +181,8 @@ class Serving:
 
 def _cause(host: HostState, stream: str, what: str) -> Cause:
     word = host.servers[stream].word
-    return Cause(f"{what}: {stream} {word}", host.group, host.name, stream, infrastructure=host.lost)
+    detail = f"{what}: {stream} {word}"
+    return Cause(CauseKind.DATA_SERVICE_LOST, detail, host.group, host.name, stream, infrastructure=host.lost)
 
 
 def _minor(version: str) -> str:

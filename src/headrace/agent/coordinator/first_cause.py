@@ -23,10 +23,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
+
 from headrace.agent.control.control_messages import Exited
 from headrace.agent.program_specs import is_launcher
-from headrace.processes.process_table import name_of_exit
-from headrace.runs.events import Cause
+from headrace.runs.cause import Cause, CauseKind
 
 WINDOW = 0.5
 _OWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGPIPE})
@@ -75,7 +76,7 @@ def exit_suspect(
     number: int | None,
     last_lines: Sequence[str] = (),
     launcher: bool = False,
-    words: str = "",
+    cause: Cause | None = None,
 ) -> Suspect:
     """Returns the suspect that a program is which ended with another result than exit code 0.
 
@@ -85,14 +86,21 @@ def exit_suspect(
         exit_code, number: its exit code, or the signal that killed it.
         last_lines: its last output.
         launcher: whether it only starts ranks.
-        words: how it ended, when more is known than code and signal.
+        cause: how it ended, when more is known than code and signal.
     """
-    reason = words or name_of_exit(exit_code, number)
-    if launcher:
-        said = [line for line in last_lines if line.startswith("error: ")]
-        reason += f": {said[-1].removeprefix('error: ')}" if said else ""
+    cause = cause or Cause(CauseKind.PROGRAM_EXITED)
+    error = launcher_error(last_lines) if launcher else ""
+    cause = msgspec.structs.replace(
+        cause,
+        detail=": ".join(filter(None, (cause.detail, error))),
+        group=group,
+        host=host,
+        stream=stream,
+        exit_code=exit_code,
+        signal=number,
+        last_lines=tuple(last_lines),
+    )
     if launcher and exit_code is not None:
-        cause = Cause(reason, group, host, stream, exit_code, number, tuple(last_lines))
         return Suspect(Kind.LAUNCHER, at, cause)
     if number is not None and number not in _OWN_SIGNALS:
         kind = Kind.SILENT
@@ -100,7 +108,6 @@ def exit_suspect(
         kind = Kind.LOST_PEER
     else:
         kind = Kind.OWN_WORD
-    cause = Cause(reason, group, host, stream, exit_code, number, tuple(last_lines))
     return Suspect(kind, at, cause)
 
 
@@ -115,8 +122,14 @@ def suspect_of(group: str, host: str, end: Exited) -> Suspect:
         number=end.signal,
         last_lines=end.last_lines,
         launcher=is_launcher(end.stream),
-        words=end.reason,
+        cause=end.cause,
     )
+
+
+def launcher_error(last_lines: Iterable[str]) -> str:
+    """Returns what a launcher printed last as its error, for people; empty if it printed none."""
+    errors = [line.removeprefix("error: ") for line in last_lines if line.startswith("error: ")]
+    return errors[-1] if errors else ""
 
 
 def lost_peer(last_lines: Iterable[str]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.agent.control.control_messages import Exited, Heartbeat, StopOrder
 from headrace.agent.program_specs import is_of_mpirun
-from headrace.runs.events import Cause
+from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.run_paths import AGENT
 
 # States of a server of the data service
@@ -150,4 +150,4 @@ def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: 
         return cause
     how = "all other hosts are" if len(left) > 1 else f"{cause.host} is"
     reason = f"cut off: {how} silent for {SILENCE_LIMIT:g} s" + ("" if carrier else ", and its own cable is pulled")
-    return Cause(reason, own.group, own.name, AGENT, infrastructure=True)
+    return Cause(CauseKind.HOST_LOST, reason, own.group, own.name, AGENT, infrastructure=True)

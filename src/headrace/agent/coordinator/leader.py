@@ -13,7 +13,7 @@ from headrace.agent.coordinator.state_machine import Coordinator, Effects
 from headrace.instance.certificates import Certificates
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import AgentGone, Command, StopJob
-from headrace.runs import Cause, EventWriter, Status
+from headrace.runs import Cause, CauseKind, EventWriter, Status
 from headrace.runs.events import JobFinished
 
 TICK = 0.1
@@ -79,15 +79,15 @@ class Leader:
     def command(self, command: Command) -> None:
         """Takes a command of the engine."""
         match command:
-            case StopJob(reason, failed, grace):
+            case StopJob(kind, reason, failed, grace):
                 status = Status.FAILED if failed else Status.STOPPED
-                self.stop(status, reason, grace)
+                self.stop(status, Cause(CauseKind(kind), reason), grace)
             case AgentGone(host, reason, deaf):
                 self._do(self._coordinator.host_gone(host, reason, self._now(), deaf))
 
-    def stop(self, status: Status, reason: str, grace: float | None = None) -> None:
+    def stop(self, status: Status, cause: Cause, grace: float | None = None) -> None:
         """Stops the job."""
-        self._do(self._coordinator.stop_requested(status, Cause(reason), grace, self._now()))
+        self._do(self._coordinator.stop_requested(status, cause, grace, self._now()))
 
     # --- the server's desk ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from headrace.agent.coordinator.host_state import HostState
 from headrace.agent.program_specs import MPIRUN
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.ranks import world_size
-from headrace.runs.events import Cause
+from headrace.runs.cause import Cause, CauseKind
 
 AFTER = 3.0  # seconds after mpirun's end within which the last ranks must have been reported
 
@@ -39,7 +39,8 @@ def unfinished_worlds(plan: LaunchPlan, hosts: Mapping[str, HostState], now: flo
         if host.mpirun_ended and now > host.mpirun_ended + AFTER:
             missing = missing_ranks(plan, host.name, {each.name: each.exits for each in hosts.values()})
             if missing:
-                yield Suspect(Kind.LAUNCHER, now, Cause(incomplete(missing), host.group, host.name, MPIRUN))
+                cause = Cause(CauseKind.RANKS_MISSING, incomplete(missing), host.group, host.name, MPIRUN)
+                yield Suspect(Kind.LAUNCHER, now, cause)
 
 
 def incomplete(ranks: list[int]) -> str:

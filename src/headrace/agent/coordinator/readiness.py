@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from headrace.agent.coordinator.host_state import READY, HostState
 from headrace.instance.launch_plan import GroupPlan, LaunchPlan
-from headrace.runs.events import Cause
+from headrace.runs.cause import Cause, CauseKind
 
 
 def startable(plan: LaunchPlan, hosts: Mapping[str, HostState]) -> list[GroupPlan]:
@@ -38,11 +38,11 @@ def waits_in_vain(plan: LaunchPlan, hosts: Mapping[str, HostState], now: float) 
             if gone is not None:
                 how = "was lost" if gone.lost else f"ended and {_lacks(gone, group)}"
                 reason = f"{waiting.name} waits in vain for {group.name} to be ready: {gone.name} {how}"
-                return Cause(reason, gone.group, gone.name, infrastructure=gone.lost)
+                return Cause(CauseKind.GROUP_NOT_READY, reason, gone.group, gone.name, infrastructure=gone.lost)
             if now - late[0].started > group.ready.timeout:
                 what = "; ".join(f"{host.name} {_lacks(host, group)}" for host in late[:4])
                 reason = f"waited {group.ready.timeout:g} s for {group.name} to be ready: {what}"
-                return Cause(reason, group.name, late[0].name)
+                return Cause(CauseKind.GROUP_NOT_READY, reason, group.name, late[0].name)
     return None
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.agent.coordinator.host_state import HostState
 from headrace.agent.metrics.activity import BUSY_CORES
-from headrace.runs.events import Cause
+from headrace.runs.cause import Cause, CauseKind
 
 GONE_LIMIT = 60.0  # seconds without any sign or work, while a server of tf.data.service is gone for good
 SPIN_LIMIT = 600.0  # seconds without any sign or data, then
@@ -61,26 +61,26 @@ def stalled(hosts: Sequence[HostState], limit: float, now: float, missing: Missi
     last = max(missing.since if missing else 0.0, *(sign for sign, *_ in signs))
     silence = f"no output or metrics for {{:g}} s; the quietest: {_named(running, now)}"
     if limit and now - last > limit:
-        reason = f"stalled: {silence.format(limit)}"
+        detail = f"{silence.format(limit)}"
     elif missing is None or not missing.for_good:
         return None
     elif now - max(last, missing.sent, missing.worked) > GONE_LIMIT:
-        reason = (
-            f"stalled: {silence.format(GONE_LIMIT)}; in that time no worker of tf.data.service sent anything "
+        detail = (
+            f"{silence.format(GONE_LIMIT)}; in that time no worker of tf.data.service sent anything "
             f"(the last {now - missing.sent:.0f} s ago), and no host used {BUSY_CORES:.0%} of a core or a GPU "
             f"(the last {now - missing.worked:.0f} s ago)"
         )
     elif not limit and now - max(last, missing.sent) > SPIN_LIMIT:
-        reason = (
-            f"stalled: {silence.format(SPIN_LIMIT)}; in that time no worker of tf.data.service sent anything "
+        detail = (
+            f"{silence.format(SPIN_LIMIT)}; in that time no worker of tf.data.service sent anything "
             f"(the last {now - missing.sent:.0f} s ago), though processes used CPUs or GPUs"
         )
     else:
         return None
     if missing is not None:
-        return msgspec.structs.replace(missing.cause, reason=f"{missing.cause.reason}; {reason}")
+        return msgspec.structs.replace(missing.cause, then=Cause(CauseKind.STALLED, detail))
     _, host, stream = running[0]
-    return Cause(reason, host.group, host.name, stream)
+    return Cause(CauseKind.STALLED, detail, host.group, host.name, stream)
 
 
 def _signs(host: HostState) -> Iterator[tuple[float, str, bool]]:

@@ -58,11 +58,11 @@ from headrace.agent.coordinator.mpi_outcome import unfinished_worlds
 from headrace.agent.coordinator.readiness import startable, waits_in_vain
 from headrace.agent.coordinator.stall import stalled
 from headrace.agent.program_specs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, mpi_peers
+from headrace.exit_status import exit_text
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.tfdata import tf_data_servers
-from headrace.processes.process_table import name_of_exit
+from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
-    Cause,
     DataWorkerLost,
     Event,
     FeedReady,
@@ -187,7 +187,7 @@ class Coordinator:
         return self._advance(effects, now)
 
     def host_gone(self, name: str, reason: str, now: float, deaf: bool = False) -> Effects:
-        """Somebody who knows says that a host's agent is gone; `deaf`: it gave up, for it heard nothing from here."""
+        """The engine saw the agent of a host end. `deaf`: it gave up because it heard nothing from the coordinator."""
         effects = Effects()
         host = self._hosts[name]
         self._lose(host, host.silence if deaf else reason, effects, now, silent=deaf)
@@ -238,7 +238,7 @@ class Coordinator:
                 host.mpirun_ended = now if message.stream == MPIRUN else host.mpirun_ended
                 killed = message.signal is not None and not message.stopped
                 if killed and message.stream == TORCHRUN and self._goes_on_without(host):
-                    self._lose(host, f"torchrun was {name_of_exit(None, message.signal)}", effects, now)
+                    self._lose(host, f"torchrun was {exit_text(None, message.signal)}", effects, now)
                 elif message.exit_code != 0 and not message.stopped:
                     self._suspect(suspect_of(host.group, host.name, message), now)
             case DaemonWanted():
@@ -251,9 +251,9 @@ class Coordinator:
                 effects.wake.update(self._hosts)
                 effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
             case FeedDown():
-                self._feed_lost(host, f"feed server {message.reason}", message.gone, effects, now)
+                self._feed_lost(host, f"feed server {message.cause}", message.gone, effects, now)
             case ExecutorLost():
-                reason = f"data worker process {message.reason}"
+                reason = f"data worker process {message.pid} {message.cause}"
                 self._worker_lost(host, reason, message.replaced, effects, now)
             case ServerUp():
                 event, skew = self._serving.server_up(host, message, now)
@@ -281,7 +281,7 @@ class Coordinator:
 
     def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
         self._serving.server_down(host, message, now)
-        self._worker_lost(host, f"{message.stream} {message.reason}", not message.gone, effects, now, message.stream)
+        self._worker_lost(host, f"{message.stream} {message.cause}", not message.gone, effects, now, message.stream)
 
     def _worker_lost(
         self, host: HostState, reason: str, replaced: bool, effects: Effects, now: float, stream: str = ""
@@ -303,14 +303,15 @@ class Coordinator:
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
         if host.unfinished and not self._goes_on_without(host):
-            cause = Cause(reason, host.group, host.name, AGENT, infrastructure=True)
+            cause = Cause(CauseKind.HOST_LOST, reason, host.group, host.name, AGENT, infrastructure=True)
             self._suspect(Suspect(Kind.SILENT, at, cause), now)
         effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
         for name, server in host.servers.items():
             if server.state != LOST:
-                self._server_lost(host, ServerDown(name, f"host lost: {reason}", True), effects, now)
+                gone = Cause(CauseKind.HOST_LOST, f"host lost: {reason}")
+                self._server_lost(host, ServerDown(name, gone, True), effects, now)
 
     def _goes_on_without(self, host: HostState) -> bool:
         return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
@@ -344,7 +345,8 @@ class Coordinator:
         elif now - self._began > self._plan.start_timeout:
             names = ", ".join(host.place for host in missing)
             reason = f"did not come within {self._plan.start_timeout:g} s; waited for: {names}"
-            cause = Cause(reason, missing[0].group, missing[0].name, AGENT, infrastructure=True)
+            first = missing[0]
+            cause = Cause(CauseKind.HOST_MISSING, reason, first.group, first.name, AGENT, infrastructure=True)
             self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
 
     def _watch(self, effects: Effects, now: float) -> None:
@@ -389,8 +391,7 @@ class Coordinator:
         cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
         blame = self._serving.blame(cause.last_lines)
         if first.kind is not Kind.SILENT and blame is not None:
-            then = f"; {cause.group}/{cause.host}[{cause.stream}] then {cause.reason}"
-            cause = msgspec.structs.replace(blame, reason=blame.reason + then)
+            cause = msgspec.structs.replace(blame, then=cause)
         self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
 
     def _begin_stop(self, status: Status, cause: Cause | None, grace: float, effects: Effects, now: float) -> None:

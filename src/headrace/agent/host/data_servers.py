@@ -17,6 +17,7 @@ from headrace.agent.program_specs import FEED, programs_of, service_argv
 from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.process_table import TICKS, look
 from headrace.runs import MetricWriter
+from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.metric_records import ServiceSecond
 
 INTERVAL = 1.0
@@ -30,6 +31,9 @@ class _FeedStatus(msgspec.Struct):
     event: str
     executors: int = 0
     pid: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    hung: bool = False
     reason: str = ""
     replaced: bool = False
 
@@ -132,11 +136,14 @@ class HostServices:
             self._servers[FEED].ready()
             self._context.report(FeedUp(status.executors))
         elif status.event == "executor_lost":
-            lost = ExecutorLost(f"{status.pid} {status.reason}", status.replaced)
-            self._context.report(self._context.memory.explain(lost))
+            if status.hung:
+                cause = Cause(CauseKind.SERVER_FAILED, status.reason)
+            else:
+                cause = self._context.memory.of_executor(status.exit_code, status.signal)
+            self._context.report(ExecutorLost(status.pid, cause, status.replaced))
 
-    def _feed_down(self, reason: str, gone: bool) -> None:
-        self._context.report(FeedDown(reason, gone))
+    def _feed_down(self, cause: Cause, gone: bool) -> None:
+        self._context.report(FeedDown(cause, gone))
 
     def _tf_server(self, stream: str) -> RestartedServer:
         def take(line: bytes) -> None:
@@ -150,8 +157,8 @@ class HostServices:
                 self._context.activity.sent(stream, status.sent)
             self._last_status[stream] = status
 
-        def down(reason: str, gone: bool) -> None:
-            self._context.report(ServerDown(stream, reason, gone, self._servers[stream].refused))
+        def down(cause: Cause, gone: bool) -> None:
+            self._context.report(ServerDown(stream, cause, gone, self._servers[stream].refused))
 
         limit = max(IMPORT_SECONDS, self._context.plan.start_timeout)
         return RestartedServer(stream, self._starter(stream), take, down, limit, SILENCE)

@@ -15,17 +15,13 @@ import signal
 import time
 from collections.abc import Callable
 
-import msgspec
-
-from headrace.agent.control.control_messages import ExecutorLost, Message
-from headrace.processes.oom import FD_VARIABLE, OomCounter, format_bytes, oom_words
-from headrace.processes.process_table import name_of_exit
+from headrace.processes.oom import FD_VARIABLE, OomCounter, format_bytes, whose_memory
+from headrace.runs.cause import Cause, CauseKind
 
 _log = logging.getLogger(__name__)
 
 RECENT = 5.0
 INTERVAL = 1.0
-_KILLED = name_of_exit(None, signal.SIGKILL)
 
 
 class MemoryKills:
@@ -53,30 +49,35 @@ class MemoryKills:
             with contextlib.suppress(OSError, ValueError):  # it will be logged when it is needed
                 self._seen = self._counter.read()  # an earlier attempt of the job may have had kills in the same group
 
-    def of_program(self, exit_code: int | None, number: int | None) -> str:
-        """Returns how a program ended, in words, when the kernel's lack of memory has to do with it; else nothing.
+    def of_program(self, exit_code: int | None, number: int | None) -> Cause:
+        """Returns how a program ended: for memory, if the kernel's lack of it explains the end.
 
         Args:
             exit_code, number: one is set: its exit code, or the signal that ended it.
         """
         if not self._look() or exit_code == 0:
-            return ""
+            return Cause(CauseKind.PROGRAM_EXITED, exit_code=exit_code, signal=number)
         if number == signal.SIGKILL:
-            self._news -= 1
-            return oom_words(self._limit)
+            return self._killed()
         killed, self._news = self._news, 0
-        how = name_of_exit(exit_code, number)
         processes = "one of its processes" if killed == 1 else f"{killed} of its processes"
         of = f" ({format_bytes(self._limit)})" if self._limit else ""
-        return f"{how}, after the kernel had killed {processes} for memory (OOM): the instance's limit{of} was reached"
+        detail = f"the kernel had killed {processes} for memory (OOM): the instance's limit{of} was reached"
+        return Cause(CauseKind.CHILD_OUT_OF_MEMORY, detail, exit_code=exit_code, signal=number)
 
-    def explain(self, message: Message) -> Message:
-        """Returns a message; that of a lost data worker process says so if the kernel killed it for memory."""
-        if isinstance(message, ExecutorLost) and _KILLED in message.reason and self._look():
-            self._news -= 1
-            words = oom_words(self._limit)
-            return msgspec.structs.replace(message, reason=message.reason.replace(_KILLED, words))
-        return message
+    def of_executor(self, exit_code: int | None, number: int | None) -> Cause:
+        """Returns how a data worker process ended: as `of_program`, but it has no children whose end explains its own.
+
+        Args:
+            exit_code, number: one is set: its exit code, or the signal that ended it.
+        """
+        if number == signal.SIGKILL and self._look():
+            return self._killed()
+        return Cause(CauseKind.PROGRAM_EXITED, exit_code=exit_code, signal=number)
+
+    def _killed(self) -> Cause:
+        self._news -= 1
+        return Cause(CauseKind.OUT_OF_MEMORY, whose_memory(self._limit), signal=signal.SIGKILL)
 
     async def watch(self) -> None:
         """Keeps the time of the last rise until cancelled."""

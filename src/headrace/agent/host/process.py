@@ -21,7 +21,7 @@ from headrace.agent.host.line_splitter import LineSplitter
 from headrace.processes.process_table import Process, describe_exit, is_running, reap, send
 from headrace.processes.sigterm_tree import ask_to_end
 from headrace.processes.spawn import spawn
-from headrace.runs import LogWriter
+from headrace.runs import Cause, CauseKind, LogWriter
 
 CHUNK = 1 << 18
 PIPE_BYTES = 1 << 20
@@ -107,7 +107,7 @@ class Running:
     Attributes:
         pid: its process.
         exit_code, signal: one of them is set when it has ended.
-        reason: how it ended, when more is known than code and signal.
+        cause: how it ended; set by whoever knows more than code and signal.
         told_to_stop: whether it was told to stop.
         ended: set when it has ended.
         tail: its last lines.
@@ -132,10 +132,10 @@ class Running:
         self.argv = tuple(argv)
         self.exit_code: int | None = None
         self.signal: int | None = None
-        self.reason = ""
         self.told_to_stop = False
         self.ended = asyncio.Event()
         self.tail: deque[bytes] = deque(maxlen=LAST_LINES)
+        self._cause: Cause | None = None
         self._asked: list[Process] = []
         out, out_end = os.pipe()
         err, err_end = os.pipe()
@@ -152,6 +152,15 @@ class Running:
             os.close(err_end)
         self.pid = self._process.pid
         self._pumps = [Pump(end, letter, log, self.tail, on_lines) for end, letter in ((out, "o"), (err, "e"))]
+
+    @property
+    def cause(self) -> Cause:
+        """How it ended."""
+        return self._cause or Cause(CauseKind.PROGRAM_EXITED, exit_code=self.exit_code, signal=self.signal)
+
+    @cause.setter
+    def cause(self, cause: Cause) -> None:
+        self._cause = cause
 
     @property
     def heard(self) -> float:

@@ -15,8 +15,7 @@ from headrace.agent.host.process import Reaper, Running
 from headrace.agent.program_specs import ProgramSpec, is_service
 from headrace.instance import write_failure
 from headrace.instance.outcome import OWN_WORDS
-from headrace.processes.process_table import name_of_exit
-from headrace.runs import LogWriter
+from headrace.runs import CauseKind, LogWriter
 from headrace.runs.events import ProgramExited, ProgramStarted
 
 _log = logging.getLogger(__name__)
@@ -159,8 +158,8 @@ class HostPrograms:
 
     def _record_exit(self, running: Running) -> None:
         if not running.told_to_stop:
-            running.reason = self._context.memory.of_program(running.exit_code, running.signal)
-        _log.debug("%s %s", running.stream, running.reason or name_of_exit(running.exit_code, running.signal))
+            running.cause = self._context.memory.of_program(running.exit_code, running.signal)
+        _log.debug("%s %s", running.stream, running.cause)
         self._context.events.write(
             ProgramExited(
                 t=time.time(),
@@ -170,7 +169,7 @@ class HostPrograms:
                 exit_code=running.exit_code,
                 signal=running.signal,
                 stopped=running.told_to_stop,
-                reason=running.reason,
+                reason="" if running.cause.kind is CauseKind.PROGRAM_EXITED else running.cause.reason,
             )
         )
 
@@ -178,8 +177,7 @@ class HostPrograms:
         """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
         end = exit_of(running)
         if running.exit_code != 0 and not running.told_to_stop:
-            how = running.reason or name_of_exit(running.exit_code, running.signal)
-            self.write_failure("\n".join([f"{self._context.stream(running.stream)}: {how}", *end.last_lines]))
+            self.write_failure("\n".join([f"{self._context.stream(running.stream)}: {running.cause}", *end.last_lines]))
         self._context.report(end)
 
     def _metrics(self, name: str) -> Path:
@@ -197,6 +195,6 @@ def exit_of(running: Running) -> Exited:
         exit_code=running.exit_code,
         signal=running.signal,
         stopped=running.told_to_stop,
-        reason=running.reason,
+        cause=running.cause,
         last_lines=clip_lines(list(running.tail)),
     )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from headrace.agent.host.process import Running
-from headrace.processes.process_table import name_of_exit
+from headrace.runs.cause import Cause, CauseKind
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class RestartedServer:
         name: str,
         start: Callable[[int, Callable[[], None]], Running],
         take: Callable[[bytes], None],
-        down: Callable[[str, bool], None],
+        down: Callable[[Cause, bool], None],
         ready_within: float,
         silent_after: float = 0.0,
     ) -> None:
@@ -68,14 +68,14 @@ class RestartedServer:
         self._timer: asyncio.TimerHandle | None = None
         self._status = -1
         self._rest = b""
-        self._reason = ""
+        self._why: Cause | None = None  # it was killed, or says itself that it cannot run
 
     def start(self) -> None:
         """Starts the server."""
         self.starts += 1
         self._ready_since = None
         self._rest = b""
-        self._reason = ""
+        self._why = None
         end = -1
         try:
             self._status, end = os.pipe()
@@ -83,7 +83,7 @@ class RestartedServer:
             self.running = self._start(end, self._ended)
         except OSError as error:
             self.running = None
-            self._died(f"could not be started: {error.strerror or error}")
+            self._died(Cause(CauseKind.SERVER_FAILED, f"could not be started: {error.strerror or error}"))
             return
         finally:
             if end >= 0:
@@ -102,7 +102,7 @@ class RestartedServer:
     def refuse(self, reason: str) -> None:
         """Takes in that the server cannot run here, and why: it is not started again."""
         self.refused = True
-        self._reason = reason
+        self._why = Cause(CauseKind.DATA_SERVICE_REFUSED, reason)
 
     def stop(self) -> None:
         """Marks it as stopping: its end is expected, and it is not started again."""
@@ -135,17 +135,16 @@ class RestartedServer:
     def _kill(self, reason: str) -> None:
         self._timer = None
         if self.running is not None:
-            self._reason = reason
+            self._why = Cause(CauseKind.SERVER_FAILED, reason)
             self.running.kill()
 
     def _ended(self) -> None:
         if self._status >= 0:
             self._read()
         assert self.running is not None
-        ended = self.running.reason or name_of_exit(self.running.exit_code, self.running.signal)
-        self._died(self._reason or ended)
+        self._died(self._why or self.running.cause)
 
-    def _died(self, reason: str) -> None:
+    def _died(self, cause: Cause) -> None:
         self._cancel_timer()
         self._close_status()
         if self._stopping:
@@ -153,13 +152,13 @@ class RestartedServer:
         if self._ready_since is not None and time.monotonic() - self._ready_since > FORGIVEN_AFTER:
             self._restarts = 0
         gone = self.refused or self._restarts >= RESTARTS
-        self._down(reason, gone)
+        self._down(cause, gone)
         if self.refused:
-            _log.warning("%s %s; it is given up", self._name, reason)
+            _log.warning("%s %s; it is given up", self._name, cause)
         elif gone:
-            _log.warning("%s %s; it was started %d times and is given up", self._name, reason, RESTARTS + 1)
+            _log.warning("%s %s; it was started %d times and is given up", self._name, cause, RESTARTS + 1)
         else:
-            _log.warning("%s %s; starting it again in %g s", self._name, reason, PAUSES[self._restarts])
+            _log.warning("%s %s; starting it again in %g s", self._name, cause, PAUSES[self._restarts])
             self._timer = self._loop.call_later(PAUSES[self._restarts], self._again)
             self._restarts += 1
 

@@ -45,9 +45,9 @@ from headrace.agent.launchers.mpi_remote import check_daemon, daemon_name, expan
 from headrace.agent.program_specs import MPIRUN, ProgramSpec
 from headrace.instance.launch_plan import DistributionPlan
 from headrace.instance.ranks import world_size
-from headrace.processes.process_table import name_of_exit
 from headrace.processes.spawn import UTF8
 from headrace.processes.stopped_time import is_stopped
+from headrace.runs import Cause, CauseKind
 
 _log = logging.getLogger(__name__)
 
@@ -178,9 +178,9 @@ class MpiHost:
 
     def _blame(self, stream: str, what: str, at: float) -> None:
         """Tells the coordinator of a proxy that nothing but SIGKILL can have ended."""
-        reason = f"{what} was {name_of_exit(None, signal.SIGKILL)}"
-        self._programs.write_failure(f"{stream}: {reason}")
-        self._report(Exited(stream, at, signal=signal.SIGKILL, reason=reason))
+        cause = Cause(CauseKind.LAUNCHER_KILLED, what, signal=signal.SIGKILL)
+        self._programs.write_failure(f"{stream}: {cause}")
+        self._report(Exited(stream, at, signal=signal.SIGKILL, cause=cause))
 
     def _answer(self, caller: Caller, end: DaemonEnd) -> None:
         if end.reason:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.options import output_option, set_option
+from headrace.exit_status import short_exit_text, split_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,10 +176,7 @@ def _watch(running: Command, folder: Path, steps: int) -> int | None:
 
 def _failed(code: int) -> int:
     """Says that the command failed by itself. Returns its exit code as a shell tells it."""
-    import signal
-
-    how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-    click.echo(f"error: the command failed before the trial was over: {how}", err=True)
+    click.echo(f"error: the command failed before the trial was over: {short_exit_text(*split_status(code))}", err=True)
     click.echo(
         "hint: its own output is above; run it without `headrace doctor` to see whether it works alone", err=True
     )

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator
 from headrace.cli.views.plan_document import brief
 from headrace.cli.views.progress import Progress, duration
 from headrace.cli.views.terminal import Terminal
+from headrace.exit_status import short_exit_text
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream, read_plan
-from headrace.runs.event_text import counted, ended, losses, sentence
+from headrace.runs.cause import in_words
+from headrace.runs.event_text import counted, losses, sentence
 from headrace.runs.events import (
     ChannelProgress,
     DataWorkerLost,
@@ -72,7 +74,7 @@ class RunScreen:
             if event.files == event.files_total:
                 self._say(f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB")
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
-            how = ended(event.exit_code, event.signal)
+            how = short_exit_text(event.exit_code, event.signal)
             why = f": {event.reason}" if event.reason else ""
             self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}{why}")
 
@@ -154,7 +156,7 @@ def outcome(run: Run, exit_code: int) -> dict[str, object]:
         "run_dir": str(run.paths.root),
         "status": state.status,
         "exit_code": exit_code,
-        "cause": state.cause,
+        "cause": in_words(state.cause),
         "degraded": state.degraded,
         "started": state.started,
         "ended": state.ended,

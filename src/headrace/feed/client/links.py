@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 import psutil
 
 from headrace.errors import FeedError
+from headrace.exit_status import exit_text, split_status
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.channel import Channel, ConnectionClosed
 from headrace.feed.wire.messages import Message, decode_greeting
@@ -140,7 +140,7 @@ class ExecutorLink(Link):
         code = self.process.exitcode
         if code is None:
             return "closed its connection"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return exit_text(*split_status(code))
 
     def signal(self, number: int) -> None:
         """Sends the executor a signal."""

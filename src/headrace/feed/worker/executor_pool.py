@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.exit_status import exit_text, split_status
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel
@@ -138,6 +139,4 @@ class ExecutorPool:
 
 def exit_reason(status: int) -> str:
     """Says in words how a process ended; `status` as `os.waitstatus_to_exitcode` gives it."""
-    if status < 0:
-        return f"killed by {signal.Signals(-status).name}"
-    return f"exited with code {status}"
+    return exit_text(*split_status(status))

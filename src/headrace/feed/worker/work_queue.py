@@ -383,13 +383,14 @@ class WorkQueue:
             elif isinstance(message, messages.Exited):
                 executor = self._pool.by_pid(message.pid)
                 if executor is not None:
-                    self._replace(executor, executor.hung or exit_reason(message.status))
+                    self._replace(executor, message.status)
 
-    def _replace(self, executor: ExecutorProcess, reason: str) -> None:
+    def _replace(self, executor: ExecutorProcess, status: int) -> None:
+        reason, hung = executor.hung or exit_reason(status), bool(executor.hung)
         self._pool.discard(executor)
         self._work.lost(executor.number)
         allowed = self._restarts.spend(time.monotonic())
-        self._tell(event="executor_lost", pid=executor.pid, reason=reason, replaced=allowed)
+        self._tell(event="executor_lost", pid=executor.pid, status=status, hung=hung, reason=reason, replaced=allowed)
         for place, request in enumerate(executor.requests):
             self._unstage(request)
             if request.cancelled:

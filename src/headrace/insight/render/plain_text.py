@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.exit_status import short_exit_text
 from headrace.insight.cost.billing import amount
 from headrace.insight.figures.figure import Figure
 from headrace.insight.reports.run_report import ProgramReport
 from headrace.runs import Status
-from headrace.runs.event_text import ended
 
 MISSING = "-"
 
@@ -125,7 +125,7 @@ def ending(program: ProgramReport, *, going_on: bool) -> str:
     """Returns how a program ended. `going_on`: the run does."""
     if program.exit_code is None and program.signal is None:
         return "running" if going_on else "no exit seen"
-    how = ended(program.exit_code, program.signal)
+    how = short_exit_text(program.exit_code, program.signal)
     return f"{how} (stopped)" if program.stopped else how
 
 

@@ -28,7 +28,6 @@ from headrace.insight.verdicts.evidence import (
 )
 from headrace.insight.verdicts.warmup import long_warm_up, with_warm_up
 from headrace.runs import (
-    Cause,
     Damage,
     HostSecond,
     LoaderSecond,
@@ -46,6 +45,7 @@ from headrace.runs import (
     of_kind,
     read_plan,
 )
+from headrace.runs.cause import CauseInWords, in_words
 from headrace.runs.event_text import losses
 
 
@@ -98,7 +98,7 @@ class Report(msgspec.Struct, frozen=True):
     started: float | None
     ended: float | None
     status: Status
-    cause: Cause | None
+    cause: CauseInWords | None
     degraded: bool
     verdict: Verdict
     time_to_train: Figure
@@ -241,7 +241,7 @@ def judge(
         started=state.started,
         ended=state.ended,
         status=state.status,
-        cause=state.cause,
+        cause=in_words(state.cause),
         degraded=state.degraded,
         verdict=with_warm_up(
             verdict(

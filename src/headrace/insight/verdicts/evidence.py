@@ -14,12 +14,7 @@ from headrace.insight.figures.data_workers import Workers, WorkersReport
 from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window
 from headrace.insight.figures.instance_groups import GroupReport
 from headrace.insight.verdicts.thresholds import CROWDED, RESTING
-from headrace.runs import Cause, LoaderSecond, Program, ServiceSecond, Status, Stream
-
-STALL_CAUSE = "stalled:"
-"""How the reason of a run begins that `stall_after` has ended."""
-STALL_WAITS = f"; {STALL_CAUSE}"
-"""What is in the reason of a run that was ended because it waited for a server of tf.data.service: first its death."""
+from headrace.runs import Cause, CauseKind, LoaderSecond, Program, ServiceSecond, Status, Stream
 
 
 class RankTimes(msgspec.Struct, frozen=True):
@@ -288,11 +283,10 @@ def silence_of(
     last = {stream: found[-1].t for stream, found in records.items()}
     longest = max((second.step_max for found in records.values() for second in found), default=0.0)
     seconds = max(0.0, now - max(last.values())) if last else None
-    if cause is not None and (cause.reason.startswith(STALL_CAUSE) or STALL_WAITS in cause.reason):
-        place = str(Stream(cause.group, cause.host, str(cause.stream))) if cause.host else ""
-        waits = STALL_WAITS in cause.reason
-        rank, server = ("", place) if waits else (place, "")
-        return Silence(seconds, longest, cause.reason, rank, server)
+    if cause is not None and cause.kind is CauseKind.STALLED:
+        return Silence(seconds, longest, cause.reason, rank=cause.place)
+    if cause is not None and cause.then is not None and cause.then.kind is CauseKind.STALLED:
+        return Silence(seconds, longest, cause.reason, missing=cause.place)
     if status is not Status.IN_PROGRESS or not any(program.ended is None for program in programs):
         return None
     return Silence(seconds, longest, rank=str(min(last, key=lambda stream: last[stream])) if last else "")

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from headrace.engines.local.isolation.network_layout import FILE, HOSTS_SECONDS, LINKS, Layout
 from headrace.engines.local.isolation.uplink_watch import WayOut
 from headrace.errors import HeadraceError
+from headrace.exit_status import exit_text, split_status
 from headrace.instance.lifeline import SCRATCH
-from headrace.processes.process_table import name_of_exit
 from headrace.processes.spawn import spawn
 from headrace.runs import RunPaths
 
@@ -236,7 +236,8 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
         code = process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         return "ended"
-    return f"was {name_of_exit(None, -code)}" if code < 0 else name_of_exit(code, None)
+    how = exit_text(*split_status(code))
+    return f"was {how}" if code < 0 else how
 
 
 def open_starter(paths: RunPaths) -> Starter:

@@ -11,7 +11,8 @@ import signal
 import socket
 
 from headrace.engines.local.isolation.network_layout import CLOSED
-from headrace.processes.process_table import Process, descendants, describe_exit, look, name_of_exit, send
+from headrace.exit_status import exit_text
+from headrace.processes.process_table import Process, descendants, describe_exit, look, send
 from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
 
 
@@ -51,5 +52,5 @@ class WayOut:
         except BlockingIOError:
             closed = None
         who, status = ("its keeper", status) if closed is None else ("pasta", int(closed))
-        how = stood_still() if (closed is None) in self._still else name_of_exit(*describe_exit(status))
+        how = stood_still() if (closed is None) in self._still else exit_text(*describe_exit(status))
         return f"the way out of the job's network failed: {who} {how}"

@@ -25,14 +25,15 @@ from headrace.engines.local.isolation.start_agents import Start, Started, Starte
 from headrace.engines.local.limits.cgroups import RunGroups
 from headrace.engines.local.supervision.scratch_dir import scratch_dir
 from headrace.errors import HeadraceError
+from headrace.exit_status import exit_text
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE
-from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, oom_words
-from headrace.processes.process_table import describe_exit, name_of_exit
+from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_memory
+from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
-from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostStarted, JobFinished
 from headrace.runs.run_paths import AGENT
 
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 FAILURE_GRACE = 5.0
 AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
 STILL_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
+NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
 AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
 
 
@@ -189,10 +191,11 @@ class Agents:
         patience = AFTER_VERDICT
         if self.verdict_of_coordinator() is None:
             group, host = agent.host.group, agent.host.name
-            self._cause = Cause(how, group, host, AGENT, last_lines=self._last_words(host), infrastructure=True)
+            lines = self._last_words(host)
+            self._cause = Cause(CauseKind.HOST_LOST, how, group, host, AGENT, last_lines=lines, infrastructure=True)
             self._events.write(HostLost(t=time.time(), group=group, host=host, reason=how))
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._tell_all(StopJob(f"the leader's {how}", failed=True, grace=grace))
+            self._tell_all(StopJob(CauseKind.COORDINATOR_LOST.value, f"the leader's {how}", failed=True, grace=grace))
             patience += grace
         self._kill_at = min(self._kill_at, time.monotonic() + patience)
 
@@ -218,8 +221,8 @@ class Agents:
         if verdict is not None:
             return verdict.status, verdict.cause
         if self._asked is not None:
-            return (Status.FAILED if self._asked.failed else Status.STOPPED), Cause(self._asked.reason)
-        return Status.FAILED, self._cause or Cause("the coordinator ended without a verdict", infrastructure=True)
+            return (Status.FAILED if self._asked.failed else Status.STOPPED), cause_of(self._asked)
+        return Status.FAILED, self._cause or NO_VERDICT
 
     def _verdicts(self) -> list[JobFinished]:
         return [event for event in Run(self._paths).events() if isinstance(event, JobFinished)]
@@ -247,13 +250,18 @@ class Agents:
             self._tell(agent.host.name, command)
 
 
+def cause_of(command: StopJob) -> Cause:
+    """Returns the cause of a run that ends because of this command."""
+    return Cause(CauseKind(command.kind), command.reason)
+
+
 def _how_it_ended(agent: _Agent, status: int) -> str:
     exit_code, number = describe_exit(status)
     if agent.memory is not None:
         killed = agent.memory.look()
         agent.memory.close()
         if killed and number == signal.SIGKILL:
-            return oom_words(agent.host.memory)
+            return str(Cause(CauseKind.OUT_OF_MEMORY, whose_memory(agent.host.memory)))
     if agent.stood_still and number == signal.SIGKILL:
         return stood_still()
-    return name_of_exit(exit_code, number)
+    return exit_text(exit_code, number)

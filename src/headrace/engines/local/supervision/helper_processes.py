@@ -25,10 +25,11 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from headrace.processes.process_table import describe_exit, name_of_exit
+from headrace.exit_status import exit_text
+from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
-from headrace.runs import Cause, RunPaths
+from headrace.runs import Cause, CauseKind, RunPaths
 
 JOB_STATUS = "HEADRACE_JOB_STATUS"
 WORK = {
@@ -144,11 +145,12 @@ class HelperProcess:
     def failure(self) -> Cause:
         """Returns why it failed: its last line of complaint, else how it ended."""
         lines = self._complaint()
-        last = lines[-1].removeprefix("error: ") if lines else name_of_exit(self.exit_code, self.signal)
+        last = lines[-1].removeprefix("error: ") if lines else exit_text(self.exit_code, self.signal)
         if self.signal is not None:
-            last = stood_still() if self._stood_still else name_of_exit(None, self.signal)
+            last = stood_still() if self._stood_still else exit_text(None, self.signal)
         reason = last if last.startswith(SERVICE_ERRORS) else f"{WORK[self.name]} failed: {last}"
         return Cause(
+            CauseKind.HELPER_FAILED,
             reason,
             exit_code=self.exit_code,
             signal=self.signal,

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.supervision.cleanup import remove_leftovers
-from headrace.processes.process_table import Process, is_running, look, name_of_exit, send
+from headrace.exit_status import exit_text, split_status
+from headrace.processes.process_table import Process, is_running, look, send
 from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
-from headrace.runs import Cause, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
+from headrace.runs import Cause, CauseKind, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
 from headrace.runs.events import HostStarted, RunFinished
 from headrace.runs.run_paths import AGENT
 
@@ -139,12 +140,11 @@ class Handle:
 
     def _say_last_word(self) -> None:
         code = self._process.returncode
-        how = name_of_exit(code, None) if code >= 0 else name_of_exit(None, -code)
-        how = stood_still() if self._stood_still else how
+        how = stood_still() if self._stood_still else exit_text(*split_status(code))
         end_agents(self.run, AGENTS_SECONDS)
         remove_leftovers(self.paths)
         sweep(find_places(), [self.paths.root / RECORD], REMOVE_SECONDS)
-        cause = Cause(f"the engine's supervisor was {how}" if code < 0 else f"the engine's supervisor {how}")
+        cause = Cause(CauseKind.ENGINE_FAILED, f"the engine's supervisor {'was ' if code < 0 else ''}{how}")
         with EventWriter(self.paths.events(ENGINE)) as events:  # its writer is dead
             events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))
 

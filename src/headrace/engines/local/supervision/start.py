@@ -14,8 +14,8 @@ from pathlib import Path
 
 from headrace.engines.local.supervision.local_run import Handle
 from headrace.errors import EngineRefused
+from headrace.exit_status import exit_text, split_status
 from headrace.instance.lifeline import RUN_ID
-from headrace.processes.process_table import name_of_exit
 from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths, read_header
 
@@ -66,9 +66,9 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
             if code is None:
                 words = words or f"it said nothing for {SUPERVISOR_SECONDS:g} s"
             elif code < 0:
-                words = f"it was {name_of_exit(None, -code)}"
+                words = f"it was {exit_text(*split_status(code))}"
                 hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"
-            raise EngineRefused(f"the engine's supervisor did not start: {words or name_of_exit(code, None)}", hint)
+            raise EngineRefused(f"the engine's supervisor did not start: {words or exit_text(code, None)}", hint)
         time.sleep(0.005)
 
 

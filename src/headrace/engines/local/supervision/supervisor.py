@@ -38,7 +38,7 @@ from pathlib import Path
 from headrace.engines.local.inputs.artefacts import has_artefacts
 from headrace.engines.local.isolation.start_agents import Starter, open_starter
 from headrace.engines.local.limits.cgroups import RECORD, RunGroups, find_places
-from headrace.engines.local.supervision.agents import FAILURE_GRACE, Agents
+from headrace.engines.local.supervision.agents import FAILURE_GRACE, Agents, cause_of
 from headrace.engines.local.supervision.attempts import clear, failure_reason, is_tried_again
 from headrace.engines.local.supervision.cleanup import remove_leftovers
 from headrace.engines.local.supervision.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
@@ -50,13 +50,12 @@ from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.process_table import descendants, reap, send
-from headrace.runs import Cause, EventWriter, RunPaths, Status, adopt, read_plan
+from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status, adopt, read_plan
 from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 _log = logging.getLogger("headrace.engines.local.supervision.supervisor")  # this module runs as __main__
 
 ENGINE = "engine"
-STOPPED_BY_USER = "stopped by the user"
 LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.host.kill_leftovers
 READY_SECONDS = 60.0  # for what works beside the agents to be ready
 HELPER_GRACE = 5.0  # between SIGTERM and SIGKILL for a process whose work is not wanted any more
@@ -118,15 +117,15 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, lambda *_: None)
         status = Status.FAILED
-        cause: Cause | None = Cause("the engine's supervisor was interrupted")
+        cause: Cause | None = Cause(CauseKind.ENGINE_FAILED, "the engine's supervisor was interrupted")
         try:
             adopt(self._paths)
             status, cause = self._job()
         except HeadraceError as error:  # a network or a host that cannot be made, in words
-            cause = Cause(error.message, infrastructure=True)
+            cause = Cause(CauseKind.INSTANCE_NOT_STARTED, error.message, infrastructure=True)
         except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
             _log.exception("the engine's supervisor failed")
-            cause = Cause(f"the engine's supervisor failed: {error!r}")
+            cause = Cause(CauseKind.ENGINE_FAILED, f"the engine's supervisor failed: {error!r}")
         finally:
             self._starter.close()
             self._end_everything()
@@ -214,7 +213,7 @@ class Supervisor:
             self._agents = None
         trouble = self._end_beside()
         broken, self._broken = self._broken, None
-        if broken is not None and outcome[1] is not None and outcome[1].reason == broken.reason:
+        if broken is not None and outcome[1] is not None and outcome[1].kind is broken.kind:
             return Status.FAILED, broken  # with its last lines
         if trouble is not None and outcome[0] is not Status.FAILED:
             return Status.FAILED, trouble
@@ -231,8 +230,8 @@ class Supervisor:
             while not (helper.ready or helper.ended or self._wishes) and time.monotonic() < deadline:
                 self._step()
             if not (helper.ready or self._wishes):
-                late = f"{WORK[name]} failed: not ready within {READY_SECONDS:g} s"
-                return Status.FAILED, helper.failure() if helper.ended else Cause(late)
+                late = Cause(CauseKind.HELPER_FAILED, f"{WORK[name]} failed: not ready within {READY_SECONDS:g} s")
+                return Status.FAILED, helper.failure() if helper.ended else late
         return self._wished() if self._wishes else None
 
     def _end_beside(self) -> Cause | None:
@@ -296,7 +295,7 @@ class Supervisor:
         self._broken = self._broken or cause
         if self._agents is not None:
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._agents.stop(StopJob(self._broken.reason, failed=True, grace=grace))
+            self._agents.stop(StopJob(self._broken.kind.value, self._broken.reason, failed=True, grace=grace))
 
     # --- what happens --------------------------------------------------------------------------------------------
 
@@ -306,7 +305,8 @@ class Supervisor:
             key.data()
         while self._signals:
             self._signals.pop()
-            self._stop(StopJob(STOPPED_BY_USER, failed=False, grace=0.0 if self._wishes else None))
+            grace = 0.0 if self._wishes else None
+            self._stop(StopJob(CauseKind.STOPPED.value, "stopped by the user", failed=False, grace=grace))
         if self._caller and os.getppid() != self._caller:
             self._caller_died()
         for pid, status in reap():
@@ -316,7 +316,7 @@ class Supervisor:
             elif pid in self._helpers:
                 self._helper_ended(self._helpers.pop(pid), status)
             elif words := self._starter.ended(pid, status):
-                self._break(Cause(words, infrastructure=True))
+                self._break(Cause(CauseKind.NETWORK_LOST, words, infrastructure=True))
         if self._adopting:
             self._end_orphans()
         for helper in self._helpers.values():
@@ -338,7 +338,8 @@ class Supervisor:
         caller, self._caller = self._caller, 0
         if caller:
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._stop(StopJob(f"the process that started the run (pid {caller}) died", failed=True, grace=grace))
+            died = f"the process that started the run (pid {caller}) died"
+            self._stop(StopJob(CauseKind.CALLER_DIED.value, died, failed=True, grace=grace))
 
     def _stop(self, wish: StopJob) -> None:
         _log.info("asked to stop: %s", wish.reason)
@@ -350,7 +351,7 @@ class Supervisor:
 
     def _wished(self) -> Outcome:
         first = self._wishes[0]
-        return (Status.FAILED if first.failed else Status.STOPPED), Cause(first.reason)
+        return (Status.FAILED if first.failed else Status.STOPPED), cause_of(first)
 
     def _at_once(self) -> bool:
         return any(wish.grace == 0 for wish in self._wishes)

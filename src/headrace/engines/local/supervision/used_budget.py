@@ -11,8 +11,7 @@ import time
 
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import COST, SPENT
-from headrace.runs import Cause, Run, RunPaths
-from headrace.runs.events import BUDGET, MAX_RUN
+from headrace.runs import Cause, CauseKind, Run, RunPaths
 
 
 class Spent:
@@ -56,9 +55,9 @@ class Spent:
         plan = self._plan
         cost, _ = self._money(time.time())
         if plan.max_run and self.seconds >= plan.max_run:
-            return Cause(f"{MAX_RUN}: {work} took longer than max_run, {plan.max_run:g} s")
+            return Cause(CauseKind.MAX_RUN, f"{work} took longer than max_run, {plan.max_run:g} s")
         if plan.budget is not None and cost >= plan.budget.max_cost:
-            return Cause(f"{BUDGET}: {work}: {plan.budget.words(cost)}")
+            return Cause(CauseKind.BUDGET, f"{work}: {plan.budget.words(cost)}")
         return None
 
     def _money(self, now: float) -> tuple[float, float]:
