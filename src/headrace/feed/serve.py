@@ -6,8 +6,9 @@
 On `--status-fd` it writes one JSON object a line:
 
     {"event": "ready", "executors": 2}
-    {"event": "executor_lost", "pid": 123, "exit_code": null, "signal": 9, "hung": false,
-     "reason": "killed by SIGKILL", "replaced": true}
+    {"event": "executor_lost", "pid": 123, "status": -9, "hung": false, "reason": "killed by SIGKILL", "replaced": true}
+
+`status` is an exit code, or a signal as a negative number.
 
 Inside a job (HEADRACE_METRICS names a file) it appends a line a second to that file: the run's `worker` metric.
 

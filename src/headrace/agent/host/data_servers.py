@@ -14,6 +14,7 @@ from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host.restarted_server import RestartedServer
 from headrace.agent.program_specs import FEED, programs_of, service_argv
+from headrace.exit_status import split_status
 from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.process_table import TICKS, look
 from headrace.runs import MetricWriter
@@ -31,8 +32,7 @@ class _FeedStatus(msgspec.Struct):
     event: str
     executors: int = 0
     pid: int = 0
-    exit_code: int | None = None
-    signal: int | None = None
+    status: int = 0
     hung: bool = False
     reason: str = ""
     replaced: bool = False
@@ -139,7 +139,7 @@ class HostServices:
             if status.hung:
                 cause = Cause(CauseKind.SERVER_FAILED, status.reason)
             else:
-                cause = self._context.memory.of_executor(status.exit_code, status.signal)
+                cause = self._context.memory.of_executor(*split_status(status.status))
             self._context.report(ExecutorLost(status.pid, cause, status.replaced))
 
     def _feed_down(self, cause: Cause, gone: bool) -> None:
