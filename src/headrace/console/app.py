@@ -37,12 +37,12 @@ from starlette.types import ASGIApp
 from headrace import insight
 from headrace.console.guard import Guard
 from headrace.console.live import EventStream, News
-from headrace.console.logpages import Cursor, LogPage, Wanted, page_at, page_from
 from headrace.errors import HeadraceError, RunNotFound, UsageError
 from headrace.insight.figures.missing_files import why_unread
 from headrace.insight.run_index import MOST_SECONDS, SINCE, Library, RunIndex
 from headrace.runs import Run, Selector
 from headrace.runs.describe import describe
+from headrace.runs.log_pages import Cursor, LogPage, Wanted, page_at, page_from
 
 STATIC = Path(__file__).parent / "static"
 _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag

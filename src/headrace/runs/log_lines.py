@@ -16,6 +16,8 @@ from headrace.runs.run_paths import RunPaths, Stream, decode
 from headrace.runs.tail import TailSet, Told, Tree
 
 _STAMP = len("2026-11-20T19:01:02.123456Z")
+KINDS = {"o": "stdout", "e": "stderr", "h": "headrace"}
+"""What the letter of a line's kind means."""
 _HOLD = 0.02  # seconds between taking a line's time and its being on disk, generously
 
 

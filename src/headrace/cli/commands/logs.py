@@ -71,7 +71,8 @@ def json_line(line: LogLine) -> str:
     """Returns a log line as one JSON object on one line."""
     import msgspec
 
+    from headrace.runs.log_lines import KINDS
+
     where = line.stream
-    kinds = {"o": "stdout", "e": "stderr", "h": "headrace"}
     fields = {"t": line.t, "group": where.group, "host": where.host, "stream": where.name}
-    return msgspec.json.encode({**fields, "kind": kinds[line.kind], "text": line.text}).decode()
+    return msgspec.json.encode({**fields, "kind": KINDS[line.kind], "text": line.text}).decode()

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from headrace.console.logfile import Budget, LogFile, Record
 from headrace.errors import UsageError
-from headrace.runs import RunPaths, Selector, Stream
-from headrace.runs.log_lines import stream_of
+from headrace.runs.log_file import Budget, LogFile, LogRecord
+from headrace.runs.log_lines import Selector, stream_of
+from headrace.runs.run_paths import RunPaths, Stream
 from headrace.runs.tail import Tree
 
 MOST_LINES = 1000
@@ -38,7 +38,7 @@ class LogPage(msgspec.Struct, frozen=True):
         damage: logs that cannot be read.
     """
 
-    lines: list[Record]
+    lines: list[LogRecord]
     before: Cursor
     after: Cursor
     first: bool
@@ -123,7 +123,7 @@ class _Logs:
         budget = Budget(SEARCH_BYTES)
         needle = wanted.text.lower()
         heads = {name: _Head(log, start[name], budget, needle, forwards=forwards) for name, log in self.files.items()}
-        found: list[Record] = []
+        found: list[LogRecord] = []
         while len(found) < wanted.limit:
             if any(head.starved for head in heads.values()):
                 break
@@ -162,10 +162,10 @@ class _Head:
         self._forwards = forwards
         self._needle = needle
         quick = needle.encode() if needle.isascii() else b""
-        self._lines = log.forwards(at, budget, quick) if forwards else log.backwards(at, budget, quick)
+        self._lines = log.lines(at, budget, quick, forwards=forwards)
         self._end = log.size if forwards else 0
         log.position = at
-        self.record: Record | None = None
+        self.record: LogRecord | None = None
         self.t = float("-inf") if forwards else float("inf")
         self._next()
 
@@ -177,7 +177,7 @@ class _Head:
                 self.t = self.t if record.t is None else record.t
                 return
 
-    def take(self) -> Record:
+    def take(self) -> LogRecord:
         """Returns the line and goes on to the next one."""
         record = self.record
         assert record is not None

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.console import logfile, logpages
-from headrace.console.logfile import LINE_BYTES, Budget, LogFile, clean
-from headrace.console.logpages import LogPage, Wanted, page_at, page_from
 from headrace.errors import UsageError
-from headrace.runs import LogWriter, RunPaths, Selector, Stream
+from headrace.runs import LogWriter, RunPaths, Selector, Stream, log_file, log_pages
+from headrace.runs.log_file import LINE_BYTES, Budget, LogFile, clean
+from headrace.runs.log_pages import LogPage, Wanted, page_at, page_from
 
 T = 1_795_201_200.0
 RANK, FEED = Stream("dnn", "algo-2", "0"), Stream("data", "algo-1", "feed")
@@ -106,8 +105,8 @@ def test_a_huge_line_is_cut_and_says_how_much_is_left_out(paths: RunPaths) -> No
 def test_a_search_reads_so_much_at_once_and_says_where_to_go_on(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logpages, "SEARCH_BYTES", 1000)
-    monkeypatch.setattr(logfile, "CHUNK", 256)
+    monkeypatch.setattr(log_pages, "SEARCH_BYTES", 1000)
+    monkeypatch.setattr(log_file, "CHUNK", 256)
     for forwards in (True, False):
         page = page_at(paths, Wanted(text="step 50"), 0.0 if forwards else None)
         asked = 1
@@ -123,7 +122,7 @@ def test_a_search_reads_so_much_at_once_and_says_where_to_go_on(
 def test_a_line_longer_than_all_that_is_read_at_once_does_not_stop_a_search(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logpages, "SEARCH_BYTES", 1000)
+    monkeypatch.setattr(log_pages, "SEARCH_BYTES", 1000)
     write(paths, FEED, [(T + 300, "x" * 300_000), (T + 301, "needle")])
     page, cursors = page_at(paths, Wanted(text="needle"), 0.0), []
     while not page.lines:
@@ -139,21 +138,21 @@ def test_any_place_of_any_file_in_any_pieces(tmp_path_factory: pytest.TempPathFa
     lengths = data.draw(st.lists(st.sampled_from([0, 1, 30, 200, 5000]), min_size=1, max_size=30))
     write(paths, RANK, [(T + index, f"{index:04d}" + "." * length) for index, length in enumerate(lengths)])
     chunk = data.draw(st.sampled_from([64, 300, 4096, 1 << 16]))
-    before = logfile.CHUNK
-    logfile.CHUNK = chunk
+    before = log_file.CHUNK
+    log_file.CHUNK = chunk
     log = LogFile(paths.log(RANK), RANK)
     try:
-        forwards = list(log.forwards(0, Budget(1 << 30)))
+        forwards = list(log.lines(0, Budget(1 << 30), forwards=True))
         assert [line.text[:4] for line in forwards] == [f"{index:04d}" for index in range(len(lengths))]
         assert [line.at for line in forwards] == [
-            line.at for line in reversed(list(log.backwards(log.size, Budget(1 << 30))))
+            line.at for line in reversed(list(log.lines(log.size, Budget(1 << 30), forwards=False)))
         ]
         moment = data.draw(st.floats(-1, len(lengths)))
         first = next((line.at for line in forwards if line.t is not None and line.t >= T + moment), log.size)
         assert log.seek(T + moment) == first
     finally:
         log.close()
-        logfile.CHUNK = before
+        log_file.CHUNK = before
 
 
 def test_control_sequences_are_taken_out() -> None:

@@ -1,11 +1,13 @@
-"""One log file, read in pieces from any place in it, forwards or backwards, without reading the whole.
+"""Reads one log file in pieces, from any place in it, forwards or backwards, without reading the whole.
 
 The lines of a file are in the order of time (one writer, and its clock), so a moment is found by bisection over bytes.
-A line is cut at `LINE_BYTES`; how much was left out is said. Terminal control sequences are taken out.
+A line is cut at `LINE_BYTES`, and its record has the number of bytes left out. Terminal control sequences are removed.
 """
 
 from __future__ import annotations
 
+import bisect
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -14,8 +16,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from headrace.runs import Stream
-from headrace.runs.log_lines import parse_line
+from headrace.runs.log_lines import KINDS, parse_line
+from headrace.runs.run_paths import Stream
 
 LINE_BYTES = 4096
 """A line longer than this is cut."""
@@ -30,10 +32,9 @@ _CONTROL = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # control characters but tab and newline
     r"|[\u202a-\u202e\u2066-\u2069]"  # what turns the direction of a text around
 )
-_KINDS = {"o": "stdout", "e": "stderr", "h": "headrace"}
 
 
-class Record(msgspec.Struct, frozen=True):
+class LogRecord(msgspec.Struct, frozen=True):
     """One line of a log, as `headrace logs --output json` has it, and where it lies.
 
     Attributes:
@@ -75,7 +76,7 @@ class LogFile:
 
     Attributes:
         size: bytes of complete lines; what comes later is not read.
-        position: how far `forwards` or `backwards` has come: the end, or the beginning, of the last line looked at.
+        position: how far `lines` has come: the end, or the beginning, of the last line that it looked at.
     """
 
     def __init__(self, path: Path, stream: Stream) -> None:
@@ -89,87 +90,61 @@ class LogFile:
         """Closes the file."""
         self._file.close()
 
-    def forwards(self, at: int, budget: Budget, needle: bytes = b"") -> Iterator[Record]:
-        """Yields the lines from a byte offset on, which is the beginning of a line.
+    def lines(self, at: int, budget: Budget, needle: bytes = b"", *, forwards: bool) -> Iterator[LogRecord]:
+        """Yields the lines from a byte offset on, or those before it, the nearest first.
 
         Args:
-            at: where to begin.
-            budget: is asked before every piece that is read.
+            at: the beginning of a line, or `size`.
+            budget: how much may be read. One piece is read in any case.
             needle: lower-case ASCII; lines without it are passed over.
+            forwards: from the offset on, or before it.
         """
-        head, size = b"", 0  # of the line being read: its first bytes, and all its bytes so far
-        position = self.position = at
-        while position < self.size and (budget.left or self.position == at):  # one line at least
-            chunk = self._read(position, min(CHUNK, self.size - position))
-            budget.spend(len(chunk))
-            begin = 0
-            while (newline := chunk.find(b"\n", begin)) >= 0:
-                size += newline + 1 - begin
-                start = position + newline + 1 - size
-                self.position = start + size
-                line = _joined(head, chunk[begin:newline])
+        at = self.position = min(at, self.size)
+        end = self.size if forwards else 0
+        while self.position != end and (budget.left or self.position == at):
+            begin, stop, data = self._whole_lines(self.position, forwards=forwards)
+            budget.spend(stop - begin)
+            found = data.split(b"\n")
+            for line in found if forwards else reversed(found):
+                size = len(line) + 1 if len(found) > 1 else stop - begin
+                self.position += size if forwards else -size
                 if not needle or needle in line.lower():
-                    yield self._record(line, start, size)
-                head, size, begin = b"", 0, newline + 1
-            head = _joined(head, chunk[begin:])
-            size += len(chunk) - begin
-            position += len(chunk)
+                    yield self._record(line, self.position - size if forwards else self.position, size)
 
-    def backwards(self, at: int, budget: Budget, needle: bytes = b"") -> Iterator[Record]:
-        """Yields the lines before a byte offset, which is the beginning of a line, the nearest first.
+    def _whole_lines(self, at: int, *, forwards: bool) -> tuple[int, int, bytes]:
+        """Reads a piece of whole lines that begins, or ends, at an offset.
 
-        Args:
-            at: before where.
-            budget: is asked before every piece that is read.
-            needle: lower-case ASCII; lines without it are passed over.
+        Returns:
+            Where the piece begins and ends, and its bytes without the last newline. A line that is longer than a piece
+            stands alone, with its first bytes only.
         """
-        end = self.position = min(at, self.size)
-        while end > 0 and budget.left:
-            begin = max(0, end - CHUNK)
-            chunk = self._read(begin, end - begin)
-            first = chunk.find(b"\n", 0, len(chunk) - 1) + 1 if begin else 0
-            if begin and not first:  # one line that is longer than a piece
-                begin = self._line_start(begin)
-                chunk = self._read(begin, _KEPT) + b"\n"
-                self.position = begin
-                if not needle or needle in chunk.lower():
-                    yield self._record(chunk[:-1], begin, end - begin)
-                budget.spend(end - begin)
-                end = begin
-                continue
-            budget.spend(len(chunk))
-            stop = len(chunk)
-            while stop > first:
-                start = max(first, chunk.rfind(b"\n", first, stop - 1) + 1)
-                self.position = begin + start
-                line = chunk[start : stop - 1]
-                if not needle or needle in line.lower():
-                    yield self._record(line[:_KEPT], begin + start, stop - start)
-                stop = start
-            end = begin + first
+        begin, end = (at, min(at + CHUNK, self.size)) if forwards else (max(0, at - CHUNK), at)
+        data = self._read(begin, end - begin)
+        if forwards:
+            kept = data.rfind(b"\n") + 1
+            if kept:
+                return begin, begin + kept, data[: kept - 1]
+            end = self._line_end(at)
+        else:
+            first = data.find(b"\n", 0, -1) + 1 if begin else 0
+            if first or not begin:
+                return begin + first, end, data[first:-1]
+            begin = self._line_start(begin)
+        return begin, end, self._read(begin, min(_KEPT, end - begin - 1))
 
     def seek(self, t: float) -> int:
         """Returns the byte offset of the first line at or after a time, or `size`; damaged lines may precede it."""
-        low, high = 0, self.size  # lines that begin before low are earlier; the line at high is not
-        while low < high:
-            middle = self._line_start((low + high) // 2)
-            after, when = self._time_from(middle, high)
-            if when is not None and when < t:
-                low = after
-            else:
-                high = middle
-        return high
+        return bisect.bisect_left(range(self.size), t, key=self._time_at)
 
-    def _time_from(self, at: int, end: int) -> tuple[int, float | None]:
-        """Returns end and time of the first line with a time between two offsets; None if all are damaged."""
-        while at < end:
-            head = self._read(at, _STAMP_BYTES)
-            at = self._line_end(at)
+    def _time_at(self, at: int) -> float:
+        """Returns the time of the line that holds a byte, or of the next line that has one."""
+        at = self._line_start(at)
+        while at < self.size:
             try:
-                return at, parse_line(self.stream, head.partition(b"\n")[0]).t
+                return parse_line(self.stream, self._read(at, _STAMP_BYTES).partition(b"\n")[0]).t
             except ValueError:
-                continue
-        return at, None
+                at = self._line_end(at)
+        return math.inf
 
     def _line_start(self, at: int) -> int:
         """Returns the beginning of the line that holds a byte: what follows the last newline before it."""
@@ -194,7 +169,7 @@ class LogFile:
     def _read(self, at: int, count: int) -> bytes:
         return os.pread(self._file.fileno(), count, at)
 
-    def _record(self, head: bytes, at: int, size: int) -> Record:
+    def _record(self, head: bytes, at: int, size: int) -> LogRecord:
         where = self.stream
         try:
             line = parse_line(where, head)
@@ -202,16 +177,11 @@ class LogFile:
             text, t, kind = head.decode("utf-8", "replace"), None, "damaged"
             long = size - 1 - LINE_BYTES
         else:
-            text, t, kind = line.text, line.t, _KINDS[line.kind]
+            text, t, kind = line.text, line.t, KINDS[line.kind]
             long = size - 1 - _STAMP_BYTES - LINE_BYTES
         if long > 0:
             text = text.encode(errors="replace")[:LINE_BYTES].decode("utf-8", "ignore")
-        return Record(t, where.group, where.host, where.name, kind, clean(text), max(0, long), at, size)
-
-
-def _joined(head: bytes, more: bytes) -> bytes:
-    """Returns what is kept of a line: its first bytes."""
-    return head + more[: max(0, _KEPT - len(head))]
+        return LogRecord(t, where.group, where.host, where.name, kind, clean(text), max(0, long), at, size)
 
 
 class Budget:
