@@ -31,12 +31,14 @@ from typing import Any
 import torch
 from bench.feed import photographs
 from bench.feed.resnet import resnet50
-from bench.feed.servers import FeedServer
+from bench.feed.servers import ROOT
 from bench.feed.settings import RESULTS
 from bench.feed.surroundings import describe
 from torch import nn
 
 from headrace.feed import DataLoader
+from headrace.feed.bench.contenders import endless
+from headrace.feed.bench.loopback import feed_server
 
 LOCAL, REMOTE = 4, 12
 PREFETCH = 2
@@ -96,11 +98,6 @@ def on_cores(cores: Iterable[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def endless(loader: DataLoader) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
 def same(batch: Any) -> Iterator[Any]:
     while True:
         yield batch
@@ -116,11 +113,9 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str,
         print(f"{local + remote} workers on {len(cores)} cores: the figures say little", file=sys.stderr)
     here, there = cores[:local], cores[local : local + remote]
     with on_cores(here):
-        near = FeedServer(local)
-        stack.callback(near.stop)
+        near = stack.enter_context(feed_server(local, code=ROOT))
     with on_cores(there):
-        far = FeedServer(remote, secret=near.secret)
-        stack.callback(far.stop)
+        far = stack.enter_context(feed_server(remote, code=ROOT, secret_file=near.secret_file))
     stack.enter_context(on_cores(here))
     torch.set_num_threads(len(here))
 
@@ -130,7 +125,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str,
     both = f"{near.address},{far.address}"
     loaders = {
         f"{local} workers": DataLoader(data, num_workers=local, workers="local", **common),
-        f"{local} + {remote} workers": DataLoader(data, workers=both, secret_file=near.secret, **common),
+        f"{local} + {remote} workers": DataLoader(data, workers=both, secret_file=near.secret_file, **common),
     }
     for loader in loaders.values():
         stack.enter_context(loader)

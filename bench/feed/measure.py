@@ -23,6 +23,8 @@ from typing import Any
 import psutil
 from bench.feed.records import Record
 
+from headrace.feed.bench.windows import take_for
+
 RECEIVER = "headrace.feed.client.receiver"
 LEAST = 5  # batches in a window
 Consume = Callable[[Any], object]
@@ -58,20 +60,22 @@ class Contender(abc.ABC):
     Attributes:
         name: as in the table.
         settings: what it ran with; kept in the raw data.
+        resources: closed with it.
     """
 
     name: str
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
+        self.resources = ExitStack()
 
     @abc.abstractmethod
     def open(self) -> Iterator[Any]:
         """Starts it. Returns an endless stream of batches."""
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Ends its processes."""
+        self.resources.close()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -135,25 +139,11 @@ class Running:
         self.first = next(self.stream)
         self.roots = children() - before
 
-    def _take_for(self, seconds: float, consume: Consume | None = None, group: int = 1) -> tuple[int, float]:
-        """Takes batches for a time, at least `LEAST`. Returns how many, and how long it took."""
-        stream, clock = self.stream, time.perf_counter
-        taken = 0
-        begun = clock()
-        while True:
-            batch = next(stream)
-            if consume is not None:
-                consume(batch)
-            taken += 1
-            passed = clock() - begun
-            if passed > seconds and taken >= LEAST and taken % group == 0:
-                return taken, passed
-
     def window(self, consume: Consume | None = None, group: int = 1) -> dict[str, Any]:
         """Measures one window, of a multiple of `group` batches. Returns fields of a record."""
-        self._take_for(self.effort.settle, consume, group)
+        take_for(self.stream, self.effort.settle, consume, least=LEAST, group=group)
         cpu = Cpu(self.roots)
-        batches, seconds = self._take_for(self.effort.seconds, consume, group)
+        batches, seconds = take_for(self.stream, self.effort.seconds, consume, least=LEAST, group=group)
         trainer, receiver, others = cpu.read()
         return {
             "batches": batches,

@@ -24,9 +24,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.feed.servers import ROOT, FeedServer, Program
+from bench.feed.servers import ROOT, Program
 from bench.feed.surroundings import describe
 
+from headrace.feed.bench.loopback import feed_server
 from headrace.job import load_job
 from headrace.runs import Status
 
@@ -88,11 +89,8 @@ class Bench:
     def feed(self) -> Records:
         """headrace's feed."""
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "code"), os.environ.get("PYTHONPATH", "")])
-        server = FeedServer(WORKERS)
-        try:
-            return self._client("feed", service=server.address, secret=server.secret)
-        finally:
-            server.stop()
+        with feed_server(WORKERS, code=ROOT) as server:
+            return self._client("feed", service=server.address, secret=server.secret_file)
 
 
 def spread(values: list[float]) -> str:

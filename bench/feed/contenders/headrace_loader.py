@@ -1,15 +1,15 @@
-"""headrace's DataLoader, with local workers or with feed servers of its own over TCP."""
+"""headrace's DataLoader, with local workers or with a feed server of its own over TCP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from bench.feed.contenders.torch_loader import endless
 from bench.feed.measure import Contender
-from bench.feed.servers import FeedServer
+from bench.feed.servers import ROOT
 
 from headrace import feed
+from headrace.feed.bench.contenders import over_tcp, shared_memory
 
 
 class HeadraceLoader(Contender):
@@ -25,15 +25,9 @@ class HeadraceLoader(Contender):
     def __init__(self, dataset: Any, **options: Any) -> None:
         super().__init__(**options)
         self._dataset = dataset
-        self._loader: feed.DataLoader | None = None
 
     def open(self) -> Iterator[Any]:
-        self._loader = feed.DataLoader(self._dataset, **self.settings)
-        return endless(self._loader)
-
-    def close(self) -> None:
-        if self._loader is not None:
-            self._loader.close()
+        return self.resources.enter_context(shared_memory(self._dataset, **self.settings))
 
 
 class HeadraceTcp(HeadraceLoader):
@@ -47,16 +41,6 @@ class HeadraceTcp(HeadraceLoader):
 
     def __init__(self, pipeline: feed.Pipeline[Any], executors: int, **options: Any) -> None:
         super().__init__(pipeline, executors=executors, **options)
-        self._server: FeedServer | None = None
 
     def open(self) -> Iterator[Any]:
-        options = dict(self.settings)
-        self._server = FeedServer(options.pop("executors"))
-        options |= {"workers": self._server.address, "secret_file": self._server.secret}
-        self._loader = feed.DataLoader(self._dataset, **options)
-        return endless(self._loader)
-
-    def close(self) -> None:
-        super().close()
-        if self._server is not None:
-            self._server.stop()
+        return self.resources.enter_context(over_tcp(self._dataset, code=ROOT, **self.settings))

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from bench.feed.measure import Contender
 from bench.feed.servers import Program
+
+from headrace.feed.bench.contenders import memcpy, received
 
 SLOTS = 4
 
@@ -24,18 +25,7 @@ class Memcpy(Contender):
         self._size = size
 
     def open(self) -> Iterator[Any]:
-        source = np.ones(self._size, np.uint8)
-        slots = [np.zeros(self._size, np.uint8) for _ in range(SLOTS)]
-        return self._copy(source, slots)
-
-    def _copy(self, source: Any, slots: list[Any]) -> Iterator[Any]:
-        while True:
-            for slot in slots:
-                np.copyto(slot, source)
-                yield slot
-
-    def close(self) -> None:
-        pass
+        return self.resources.enter_context(memcpy(self._size, SLOTS))
 
 
 class RawSocket(Contender):
@@ -57,18 +47,7 @@ class RawSocket(Contender):
         self._program = Program("raw_sender", str(self._size), str(SLOTS), self._source)
         self._connection = socket.create_connection(("127.0.0.1", self._program.port))
         slots = [memoryview(mmap.mmap(-1, self._size)) for _ in range(SLOTS)]
-        return self._receive(self._connection, slots)
-
-    def _receive(self, connection: socket.socket, slots: list[memoryview]) -> Iterator[Any]:
-        while True:
-            for slot in slots:
-                received = 0
-                while received < len(slot):
-                    got = connection.recv_into(slot[received:])
-                    if not got:
-                        raise ConnectionError("the sender has ended")
-                    received += got
-                yield slot
+        return received(self._connection, slots)
 
     def close(self) -> None:
         if hasattr(self, "_connection"):

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.feed.measure import Contender
-from torch.utils.data import DataLoader
+
+from headrace.feed.bench.contenders import torch_loader
 
 
 class TorchLoader(Contender):
@@ -24,14 +25,4 @@ class TorchLoader(Contender):
         self._dataset = dataset
 
     def open(self) -> Iterator[Any]:
-        self._loader: DataLoader[Any] = DataLoader(self._dataset, **self.settings)
-        return endless(self._loader)
-
-    def close(self) -> None:
-        self.__dict__.pop("_loader", None)  # persistent workers go with it
-
-
-def endless(loader: Any) -> Iterator[Any]:
-    """Goes over a loader again and again."""
-    while True:
-        yield from loader
+        return self.resources.enter_context(torch_loader(self._dataset, **self.settings))

@@ -15,22 +15,16 @@ limits them.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import secrets
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+from headrace.feed.bench.loopback import cpu_seconds, feed_server
 from headrace.feed.pipelines.factory import Pipeline, pipeline
 from headrace.feed.profiler.batches import bytes_of
 
@@ -78,50 +72,17 @@ def ready(path: str) -> Ready:
     return Ready(make(json.loads(Path(path).read_text())))
 
 
-@contextlib.contextmanager
-def _serving(folder: Path) -> Iterator[tuple[int, str, psutil.Process]]:
-    """Starts a feed server. Gives its port, the file of its secret, and its process."""
-    secret = folder / "secret"
-    secret.touch(0o600)
-    secret.write_text(secrets.token_hex(32))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "headrace.feed.serve", "--bind", f"127.0.0.1:{port}", "--executors", "1"]
-    command += ["--secret-file", str(secret), "--code", str(folder), "--status-fd", str(writing)]
-    server = subprocess.Popen(command, pass_fds=[writing])
-    os.close(writing)
-    try:
-        with os.fdopen(reading) as status:
-            if not any(json.loads(line)["event"] == "ready" for line in status):
-                raise RuntimeError(f"the feed server ended with exit code {server.wait()}")
-            yield port, str(secret), psutil.Process(server.pid)
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _cpu(processes: list[psutil.Process]) -> float:
-    total = 0.0
-    for process in processes:
-        times = process.cpu_times()
-        total += times.user + times.system
-    return total
-
-
 def measure(batch: Path) -> dict[str, float]:
     """Measures. Raises FeedError when the batch cannot travel."""
     from headrace.feed.loader.data_loader import DataLoader
 
     with (
-        tempfile.TemporaryDirectory(prefix="headrace-transfer-") as folder,
-        _serving(Path(folder)) as (port, secret, server),
+        feed_server(1) as server,
         DataLoader(
             Pipeline(READY, {"path": str(batch)}),
             batch_size=None,
-            workers=f"tcp://127.0.0.1:{port}",
-            secret_file=secret,
+            workers=server.address,
+            secret_file=server.secret_file,
             seed=0,
             stall_timeout=START_SECONDS,
             name="transfer",
@@ -131,16 +92,16 @@ def measure(batch: Path) -> dict[str, float]:
         size = bytes_of(next(batches))
         for _ in range(WARM_UP):
             next(batches)
+        far = [server.process, *server.process.children(recursive=True)]
         me = psutil.Process()
-        near = [me, *(child for child in me.children(recursive=True) if child.pid != server.pid)]
-        far = [server, *server.children(recursive=True)]
-        near = [process for process in near if process not in far]
-        began, near_began, far_began = time.perf_counter(), _cpu(near), _cpu(far)
+        near = [me, *(child for child in me.children(recursive=True) if child not in far)]
+        began, near_began, far_began = time.perf_counter(), cpu_seconds(near), cpu_seconds(far)
         count = 0
         while count < LEAST or (count < MOST and time.perf_counter() - began < MEASURE_SECONDS):
             next(batches)
             count += 1
-        seconds, near_cpu, far_cpu = time.perf_counter() - began, _cpu(near) - near_began, _cpu(far) - far_began
+        seconds = time.perf_counter() - began
+        near_cpu, far_cpu = cpu_seconds(near) - near_began, cpu_seconds(far) - far_began
         del batches
     return {
         "batches": count,

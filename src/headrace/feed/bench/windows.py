@@ -4,39 +4,28 @@ Every contender delivers the same bytes to one consumer in this process, which t
 them. They are measured in turns: a window of each, then the next round, so that a machine that is busy with other
 things slows all of them. What was prefetched while the others had their turn is taken, and thrown away, before the
 clock starts. CPU time is that of this process and all processes below it, workers, receivers and senders included.
-
-The limits are no loaders: `memcpy` copies a batch with one thread, and `raw socket` receives the bytes of a batch into
-one buffer that is used again and again, from a process that sends one buffer again and again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from headrace.errors import FeedError
-from headrace.feed.loader.data_loader import DataLoader
+from headrace.feed.bench.contenders import Stream, memcpy, over_tcp, raw_socket, shared_memory, torch_loader
+from headrace.feed.bench.loopback import cpu_seconds
 from headrace.feed.pipelines.factory import pipeline
 
 SAMPLES = 10_000_000  # no window comes to the end of it
 DRAINED = 32  # batches thrown away before a window; more than any contender prefetches
-START_SECONDS = 120.0
 TORCH = "torch DataLoader"
 
 
@@ -102,104 +91,16 @@ def copies(size: int) -> Copies:
     return Copies(size)
 
 
-Stream = Iterator[object]
-
-
-@contextmanager
-def _shared_memory(shape: Shape) -> Iterator[Stream]:
-    with DataLoader(Copies(shape.sample_bytes), shape.batch, num_workers=shape.workers, workers="local") as loader:
-        yield iter(loader)
-
-
-@contextmanager
-def _over_tcp(shape: Shape) -> Iterator[Stream]:
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        secret = Path(directory) / "secret"
-        secret.write_text(os.urandom(32).hex())
-        secret.chmod(0o600)
-        address = stack.enter_context(_server(secret, shape.workers))
-        named = copies(shape.sample_bytes)
-        yield iter(
-            stack.enter_context(DataLoader(named, shape.batch, workers=f"tcp://{address}", secret_file=str(secret)))
-        )
-
-
-@contextmanager
-def _server(secret: Path, executors: int) -> Iterator[str]:
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    ours, theirs = os.pipe()
-    command = [sys.executable, "-m", "headrace.feed.serve", "--bind", address, "--executors", str(executors)]
-    command += ["--secret-file", str(secret), "--status-fd", str(theirs)]
-    try:
-        process = subprocess.Popen(command, pass_fds=[theirs], stdin=subprocess.DEVNULL)
-    finally:
-        os.close(theirs)
-    try:
-        if not select.select([ours], [], [], START_SECONDS)[0] or not os.read(ours, 4096):
-            raise FeedError(f"the feed server of the measurement did not start within {START_SECONDS:.0f} s")
-        yield address
-    finally:
-        os.close(ours)
-        process.terminate()
-        process.wait()
-
-
-@contextmanager
-def _torch(shape: Shape) -> Iterator[Stream]:
-    from torch.utils.data import DataLoader as TorchLoader
-
-    dataset: Any = Copies(shape.sample_bytes)
-    stream = iter(TorchLoader(dataset, shape.batch, num_workers=shape.workers))
-    try:
-        yield stream
-    finally:
-        del stream  # its workers end with it
-
-
-@contextmanager
-def _raw_socket(shape: Shape) -> Iterator[Stream]:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
-        command = [sys.executable, "-m", "headrace.feed.bench", "--send", str(port), str(shape.bytes)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        try:
-            listener.settimeout(START_SECONDS)
-            connection, _ = listener.accept()
-            with closing(connection):
-                yield _receive(connection, shape.bytes)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _receive(connection: socket.socket, size: int) -> Stream:
-    buffer = memoryview(bytearray(size))
-    while True:
-        filled = 0
-        while filled < size:
-            filled += connection.recv_into(buffer[filled:])
-        yield buffer
-
-
-@contextmanager
-def _memcpy(shape: Shape) -> Iterator[Stream]:
-    source, target = np.ones(shape.bytes, np.uint8), np.empty(shape.bytes, np.uint8)
-
-    def copy() -> Stream:
-        while True:
-            np.copyto(target, source)
-            yield target
-
-    yield copy()
-
-
-CONTENDERS: dict[str, Callable[[Shape], contextlib.AbstractContextManager[Stream]]] = {
-    "headrace, shared memory": _shared_memory,
-    "headrace, TCP on loopback": _over_tcp,
-    TORCH: _torch,
-    "limit: raw socket on loopback": _raw_socket,
-    "limit: memcpy, one thread": _memcpy,
+CONTENDERS: dict[str, Callable[[Shape], AbstractContextManager[Stream]]] = {
+    "headrace, shared memory": lambda shape: shared_memory(
+        Copies(shape.sample_bytes), batch_size=shape.batch, num_workers=shape.workers, workers="local"
+    ),
+    "headrace, TCP on loopback": lambda shape: over_tcp(
+        copies(shape.sample_bytes), shape.workers, batch_size=shape.batch
+    ),
+    TORCH: lambda shape: torch_loader(Copies(shape.sample_bytes), batch_size=shape.batch, num_workers=shape.workers),
+    "limit: raw socket on loopback": lambda shape: raw_socket(shape.bytes),
+    "limit: memcpy, one thread": lambda shape: memcpy(shape.bytes),
 }
 
 
@@ -234,23 +135,37 @@ def measure(shapes: Iterable[Shape], rounds: int, seconds: float, tell: Callable
 def _window(shape: Shape, name: str, number: int, stream: Stream, seconds: float) -> Window:
     for _ in range(DRAINED):
         next(stream)
-    batches, cpu, begun = 0, _cpu(), time.perf_counter()
-    end = begun + seconds
-    while (now := time.perf_counter()) < end or not batches:
-        next(stream)
-        batches += 1
-    return Window(shape.name, name, number + 1, batches, batches * shape.bytes, now - begun, _cpu() - cpu)
-
-
-def _cpu() -> float:
-    """Returns the CPU seconds of this process and of all that live below it."""
     me = psutil.Process()
-    total = 0.0
-    for process in (me, *me.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+    cpu = cpu_seconds((me, *me.children(recursive=True)))
+    batches, passed = take_for(stream, seconds)
+    used = cpu_seconds((me, *me.children(recursive=True))) - cpu
+    return Window(shape.name, name, number + 1, batches, batches * shape.bytes, passed, used)
+
+
+def take_for(
+    stream: Stream, seconds: float, consume: Callable[[Any], object] | None = None, *, least: int = 1, group: int = 1
+) -> tuple[int, float]:
+    """Takes batches for a time.
+
+    Args:
+        stream: where they come from.
+        seconds: how long.
+        consume: called with every batch.
+        least: batches that are taken in any case.
+        group: a multiple of this number of batches is taken.
+
+    Returns:
+        How many were taken, and the seconds that it took.
+    """
+    taken, begun = 0, time.perf_counter()
+    while True:
+        batch = next(stream)
+        if consume is not None:
+            consume(batch)
+        taken += 1
+        passed = time.perf_counter() - begun
+        if passed >= seconds and taken >= least and taken % group == 0:
+            return taken, passed
 
 
 @dataclass(frozen=True)
@@ -312,15 +227,3 @@ def machine() -> dict[str, object]:
         "kernel": os.uname().release,
         **numerics(),
     }
-
-
-def _send(port: int, size: int) -> None:
-    """The sender of `raw socket`: one buffer, again and again, until the receiver closes."""
-    buffer = bytes(size)
-    with socket.create_connection(("127.0.0.1", port)) as connection, contextlib.suppress(ConnectionError):
-        while True:
-            connection.sendall(buffer)
-
-
-if __name__ == "__main__":
-    _send(int(sys.argv[2]), int(sys.argv[3]))
