@@ -23,7 +23,6 @@ from headrace.insight.advise import (
     Advised,
     GroupFacts,
     Measured,
-    PlannedHosts,
     Range,
     Workload,
     advised,
@@ -34,6 +33,7 @@ from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, fr
 from headrace.insight.advise.model import exactly
 from headrace.insight.cost.billing import amount
 from headrace.insight.figures.figure import Figure, Window
+from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
@@ -223,8 +223,8 @@ def test_an_unknown_shape_is_assumed_in_words_and_clocks_widen_the_range() -> No
 TRAIN_HOST, DATA_HOST = Stream("train", "algo-2", "host"), Stream("data", "algo-1", "host")
 RANK = Stream("train", "algo-2", "0")
 PLAN = [
-    PlannedHosts("data", DATA, ("algo-1",), entry_point=False, feed_executors=2),
-    PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1, feed_executors=1),
+    PlannedGroup("data", DATA, ("algo-1",), entry_point=False, feed_executors=2),
+    PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1, feed_executors=1),
 ]
 
 
@@ -294,7 +294,7 @@ def test_a_rank_that_waits_for_another_in_a_collective_does_not_count_as_computi
 
 
 def test_a_loader_that_tells_nothing_of_its_workers_is_assumed_for_in_words() -> None:
-    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
     found = measure(plan, LOADERS, {}, {TRAIN_HOST: [host_second(t, 1.5) for t in (1.0, 2.0, 3.0, 4.0)]})
     assert not found.workers_told
     # 0.3 CPU seconds a step, 0.1 of them the rank's
@@ -306,7 +306,7 @@ def test_a_loader_that_tells_nothing_of_its_workers_is_assumed_for_in_words() ->
 
 def foreign(wait: float, rate: float, **changes: object) -> Measured:
     """A run of a loader that tells nothing, on 2 cores of which `rate` are busy."""
-    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
     ranks = {RANK: [msgspec.structs.replace(loader_second(t, wait=wait), **changes) for t in (1.0, 2.0, 3.0, 4.0)]}
     return measure(plan, ranks, {}, {TRAIN_HOST: [host_second(t, rate) for t in (1.0, 2.0, 3.0, 4.0)]})
 
@@ -338,7 +338,7 @@ def test_cores_to_spare_a_measured_device_or_a_queue_tell_that_the_ranks_compute
     served = {Stream("data", "algo-1", "tf-worker-0"): [
         ServiceSecond(t=t, stream="tf-worker-0", role="worker", cpu=t, rss=1, tasks=1) for t in (1.0, 2.0)
     ]}  # fmt: skip
-    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
     busy = {TRAIN_HOST: [host_second(t, 1.99) for t in (1.0, 2.0, 3.0, 4.0)]}
     assert measure(plan, LOADERS, {}, busy).blurred
     assert not measure(plan, LOADERS, {}, busy, servers=served).blurred
@@ -346,7 +346,7 @@ def test_cores_to_spare_a_measured_device_or_a_queue_tell_that_the_ranks_compute
 
 def test_the_model_proves_itself_on_the_cluster_of_a_foreign_loader() -> None:
     # two cores, busy all the time: 0.4 CPU seconds a step of 0.2 s
-    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1)]
+    plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
     found = measure(plan, LOADERS, {}, {TRAIN_HOST: [host_second(t, 2.0) for t in (1.0, 2.0, 3.0, 4.0)]})
     assert (found.groups[0].executors, found.ranks_per_host) == (2, 1.0)
     assert advise(found).now.predicted.value == pytest.approx(0.2)
@@ -377,7 +377,7 @@ def test_data_workers_that_the_plan_forgets_count_by_what_they_told() -> None:
 
 
 def test_groups_that_do_neither_stay_and_cost_money() -> None:
-    plan = [*PLAN, PlannedHosts("judge", "ml.m5.large", ("algo-3",))]
+    plan = [*PLAN, PlannedGroup("judge", "ml.m5.large", ("algo-3",))]
     found = advise(measure(plan, LOADERS, WORKERS, HOSTS), DATA)
     assert found.now.cluster == f"1 x {DATA} + 1 x {TRAINER} + 1 x ml.m5.large"
     assert found.now.price_per_hour == pytest.approx(price(TRAINER) + price(DATA) + price("ml.m5.large"))
@@ -385,7 +385,7 @@ def test_groups_that_do_neither_stay_and_cost_money() -> None:
 
 
 def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:
-    plan = [PlannedHosts("train", TRAINER, ("algo-2",), processes_per_host=1, feed_executors=1)]
+    plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1, feed_executors=1)]
     workers = {Stream("train", "algo-2", "feed"): [worker_second(t, 1, 1.0, 0.53, 10) for t in (1.0, 2.0, 3.0, 4.0)]}
     hosts = {TRAIN_HOST: [host_second(t, 1.0, cores=1) for t in (1.0, 2.0, 3.0, 4.0)]}
     found = measure(plan, LOADERS, workers, hosts)

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 
 from headrace.insight import CostReport, cost_report, project
-from headrace.insight.cost.billing import PricedGroup
-from headrace.insight.cost.cost_report import PricedBudget, PricedJob, cost_of
+from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.figure import FORMULAS, Figure
 from headrace.insight.figures.loaders import Training, training_of
+from headrace.insight.figures.planned_job import PlannedBudget, PlannedGroup, PlannedJob
 from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Run, Status, Stream, create_run, state_of
 from headrace.runs.events import AttemptStarted, Event, HostReleased, InstancesStarted, JobStarted, RunFinished
 
 C5, P4D = 3.672, 37.688
 DNN, DATA = (
-    PricedGroup("dnn", "ml.p4d.24xlarge", ("algo-1",)),
-    PricedGroup("data", "ml.c5.18xlarge", ("algo-2", "algo-3")),
+    PlannedGroup("dnn", "ml.p4d.24xlarge", ("algo-1",)),
+    PlannedGroup("data", "ml.c5.18xlarge", ("algo-2", "algo-3")),
 )
 HOSTS = {"dnn": ("algo-1",), "data": ("algo-2", "algo-3")}
 RANK = Stream("dnn", "algo-1", "0")
@@ -45,8 +45,8 @@ def second(t: float, step: float = 1.0, steps: int = 10, epoch: int = 0) -> Load
 
 
 def costs(events: list[Event], records: list[LoaderSecond] | None = None, **fields: object) -> CostReport:
-    job = fields.pop("job", PricedJob((DNN, DATA)))
-    assert isinstance(job, PricedJob)
+    job = fields.pop("job", PlannedJob((DNN, DATA)))
+    assert isinstance(job, PlannedJob)
     finished = any(isinstance(event, RunFinished) for event in events)
     loaders = {RANK: records} if records else {}
     return cost_of(state_of(events, not finished), job, training_of(loaders), now=200.0, **fields)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_a_price_comes_with_source_and_date_and_without_a_region_the_report_says
     named = costs([*BEGIN, END], region="us-west-2")
     assert named.region == "us-west-2"
     assert not any("names no region" in note for note in named.notes)
-    budget = PricedJob((DNN, DATA), PricedBudget(25.0, "us-west-2"))
+    budget = PlannedJob((DNN, DATA), PlannedBudget(25.0, "us-west-2"))
     assert (costs([*BEGIN, END], job=budget).region, costs([*BEGIN, END], job=budget).max_cost) == ("us-west-2", 25.0)
 
 
@@ -117,7 +117,7 @@ def test_all_attempts_are_counted_and_a_released_host_costs_again_when_it_is_nee
 
 
 def test_an_unknown_price_is_no_money_at_all_and_says_why() -> None:
-    other = PricedJob((DNN, PricedGroup("data", "ml.g6e.xlarge", ("algo-2", "algo-3"))))
+    other = PlannedJob((DNN, PlannedGroup("data", "ml.g6e.xlarge", ("algo-2", "algo-3"))))
     found = costs([*BEGIN, END], [second(120), second(121)], job=other)
     why = "no price of ml.g6e.xlarge in us-east-1 is known"
     money = (found.total, found.platform, found.per_hour, found.per_step, found.per_1000_samples, found.per_epoch)
@@ -132,7 +132,7 @@ def test_an_unknown_price_is_no_money_at_all_and_says_why() -> None:
 
 
 def test_this_machine_itself_has_no_price() -> None:
-    local = PricedJob((PricedGroup("dnn", "local", ("algo-1",)),))
+    local = PlannedJob((PlannedGroup("dnn", "local", ("algo-1",)),))
     begun: list[Event] = [InstancesStarted(t=100.0, hosts={"dnn": ("algo-1",)}), END]
     assert values(costs(begun, job=local).total) == (None, "local has no list price")
 
@@ -191,7 +191,7 @@ def test_records_are_read_as_often_however_many_epochs_there_are() -> None:
     for epochs in (1, 200):
         records = Counted(second(t, epoch=int(t) * epochs // 200) for t in map(float, range(200)))
         found = cost_of(
-            state_of([*BEGIN, END], True), PricedJob((DNN, DATA)), Training("train", {RANK: records}), now=0.0
+            state_of([*BEGIN, END], True), PlannedJob((DNN, DATA)), Training("train", {RANK: records}), now=0.0
         )
         assert len(found.epochs) == epochs
         reads.append(records.reads)
@@ -202,7 +202,7 @@ def test_ranks_share_the_steps_of_an_epoch_and_the_slowest_decides_how_long_it_t
     state = state_of([*BEGIN, END], False)
     other = Stream("dnn", "algo-1", "1")
     loaders = {RANK: [second(120, 2.0), second(122, 2.0)], other: [second(120, 4.0), second(122, 2.0)]}
-    (epoch,) = cost_of(state, PricedJob((DNN, DATA)), training_of(loaders), now=200.0).epochs
+    (epoch,) = cost_of(state, PlannedJob((DNN, DATA)), training_of(loaders), now=200.0).epochs
     assert (epoch.steps, epoch.samples, epoch.seconds) == (20, 320, 6.0)
 
 
@@ -213,7 +213,7 @@ def test_the_steps_of_the_job_times_their_cost_are_the_cost_of_the_training() ->
         Stream("dnn", "algo-1", name): [second(120 + n * length, length) for n in range(10)]
         for name, length in lengths.items()
     }
-    found = cost_of(state, PricedJob((DNN, DATA)), training_of(loaders), now=200.0)
+    found = cost_of(state, PlannedJob((DNN, DATA)), training_of(loaders), now=200.0)
     (epoch,) = found.epochs
     assert (epoch.steps, epoch.seconds) == (100, pytest.approx(14.0))
     assert found.per_step.value is not None
@@ -232,7 +232,7 @@ def test_without_a_loader_there_are_no_steps_to_price() -> None:
 
 
 def test_a_type_that_is_not_offered_any_more_is_said() -> None:
-    old = PricedJob((PricedGroup("dnn", "ml.p3.2xlarge", ("algo-1",)),))
+    old = PlannedJob((PlannedGroup("dnn", "ml.p3.2xlarge", ("algo-1",)),))
     found = costs([InstancesStarted(t=100.0, hosts={"dnn": ("algo-1",)}), END], job=old)
     assert found.total.value is not None
     assert any("ml.p3.2xlarge was not offered in us-east-1 any more" in note for note in found.notes)
@@ -308,7 +308,7 @@ def test_a_plan_says_which_of_budget_and_max_run_ends_the_job_first() -> None:
 
 
 def test_a_plan_without_a_price_has_no_sum() -> None:
-    found = project((DNN, PricedGroup("data", "local", ("algo-2",))), 1800.0, max_cost=1.0)
+    found = project((DNN, PlannedGroup("data", "local", ("algo-2",))), 1800.0, max_cost=1.0)
     assert values(found.per_hour) == (None, "local has no list price")
     assert values(found.maximum) == (None, "local has no list price")
     assert values(found.budget_time) == (None, "local has no list price")

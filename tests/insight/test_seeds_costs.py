@@ -12,9 +12,9 @@ import pytest
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
-from headrace.insight.cost.billing import PricedGroup
-from headrace.insight.cost.cost_report import CostReport, PricedJob, cost_of
+from headrace.insight.cost.cost_report import CostReport, cost_of
 from headrace.insight.figures.loaders import training_of
+from headrace.insight.figures.planned_job import PlannedGroup, PlannedJob
 from headrace.runs import LoaderSecond, Status, Stream, state_of
 from headrace.runs.events import InstancesStarted, JobStarted, RunFinished
 
@@ -31,7 +31,7 @@ def run(step: float, **groups: tuple[str, int]) -> CostReport:
     """The report of a run of 100 steps of 10 samples, as the service would have measured it."""
     names = iter(f"algo-{number}" for number in range(1, 10))
     planned = tuple(
-        PricedGroup(name, kind, tuple(next(names) for _ in range(count))) for name, (kind, count) in groups.items()
+        PlannedGroup(name, kind, tuple(next(names) for _ in range(count))) for name, (kind, count) in groups.items()
     )
     hosts = {group.name: group.hosts for group in planned}
     end = 1000 + 101 * step
@@ -56,7 +56,7 @@ def run(step: float, **groups: tuple[str, int]) -> CostReport:
         for index in range(101)
     ]
     state = state_of(events, False)
-    return cost_of(state, PricedJob(planned), training_of({Stream("dnn", "algo-1", "0"): records}), now=end, on=THEN)
+    return cost_of(state, PlannedJob(planned), training_of({Stream("dnn", "algo-1", "0"): records}), now=end, on=THEN)
 
 
 def value(report: CostReport) -> float:

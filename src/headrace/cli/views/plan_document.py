@@ -18,8 +18,9 @@ from headrace.agent.program_specs import (
     service_argv,
 )
 from headrace.errors import UsageError
-from headrace.insight.cost.billing import PricedGroup, amount
+from headrace.insight.cost.billing import amount
 from headrace.insight.cost.projection import Projection, project
+from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.instance import Environment
 from headrace.instance.launch_plan import (
     MPI,
@@ -128,7 +129,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
         limits: how the machine is divided, in sentences.
         region: whose prices are taken; None for that of the job's budget, else us-east-1.
     """
-    groups = [PricedGroup(group.name, group.instance_type, group.hosts) for group in plan.groups]
+    groups = [PlannedGroup(group.name, group.instance_type, group.hosts) for group in plan.groups]
     budget = plan.budget
     where = region or (budget.region if budget else None)
     return PlanView(

@@ -17,7 +17,7 @@ from headrace.insight.advise.advisor import (
 )
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import Candidate, Scenario
-from headrace.insight.advise.measured_inputs import GroupFacts, Measured, PlannedHosts
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured
 from headrace.insight.advise.model import Pool, Prediction, Range, Workload, predict
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "Current",
     "GroupFacts",
     "Measured",
-    "PlannedHosts",
     "Pool",
     "Prediction",
     "Range",

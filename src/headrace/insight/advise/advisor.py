@@ -26,14 +26,15 @@ from headrace.insight.advise.clusters import (
     knee,
     own_pools,
 )
-from headrace.insight.advise.measured_inputs import Measured, PlannedHosts, not_enough
+from headrace.insight.advise.measured_inputs import Measured, not_enough
 from headrace.insight.advise.model import Range, predict
 from headrace.insight.advise.validity import MISSED, explains, first_of_all
-from headrace.insight.cost.cost_report import PricedJob, cost_of, priced_job
+from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.figure import Figure, Window
-from headrace.insight.reports.run_report import PlannedGroup, PlannedJob, report, time_to_train
+from headrace.insight.figures.planned_job import PlannedJob, planned_job
+from headrace.insight.reports.run_report import report, time_to_train
 from headrace.insight.verdicts.decide import Verdict
-from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind, read_plan
+from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind
 from headrace.runs.events import FeedReady
 
 DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarge", "ml.c5.18xlarge")
@@ -181,13 +182,6 @@ class _Job(msgspec.Struct, frozen=True):
         return {name: parse_bandwidth(one.bandwidth) / 8 for name, one in self.engines.local.network.items()}
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    """The part of plan.json that advice needs."""
-
-    groups: tuple[PlannedHosts, ...] = ()
-    completion_groups: tuple[str, ...] = ()
-
-
 def advised(
     run: Run,
     *,
@@ -214,14 +208,12 @@ def advised(
         )
     plan, job = _plan(run), _job(run)
     measured = measured_of(run, plan=plan, job=job)
-    priced, unread = priced_job(run)
-    where, unnamed = (priced or PricedJob()).priced_in(region)
+    where, unnamed = plan.priced_in(region)
     names = dict.fromkeys([*measured.instance_types, *types])
     on = datetime.fromtimestamp(run.header.created, timezone.utc).date()  # as the report does: one run, one price
     prices = [price for name in names if (price := price_of(name, where, on=on)) is not None]
-    groups = tuple(PlannedGroup(group.name, group.hosts) for group in plan.groups)
     state = run.state()
-    trained = time_to_train(state, PlannedJob(groups=groups, completion_groups=plan.completion_groups)).value
+    trained = time_to_train(state, plan).value
     feed = job.data_service.feed
     found = judge_clusters(
         run.id,
@@ -232,15 +224,15 @@ def advised(
         region=where,
         workers=feed.workers_per_host if feed is not None and isinstance(feed.workers_per_host, int) else None,
         time_to_train=trained,
-        cost_of_run=None
-        if trained is None or priced is None
-        else cost_of(state, priced, None, now=time.time(), region=where, on=on).total,
+        cost_of_run=None if trained is None else cost_of(state, plan, None, now=time.time(), region=where, on=on).total,
         verdict=report(run).verdict,
     )
-    return msgspec.structs.replace(found, notes=(*(note for note in (unread, unnamed) if note), *found.notes))
+    return msgspec.structs.replace(found, notes=(*([unnamed] if unnamed else []), *found.notes))
 
 
-def measured_of(run: Run, loader: str | None = None, plan: _Plan | None = None, job: _Job | None = None) -> Measured:
+def measured_of(
+    run: Run, loader: str | None = None, plan: PlannedJob | None = None, job: _Job | None = None
+) -> Measured:
     """Reads from a run what the model needs.
 
     Args:
@@ -289,11 +281,11 @@ def verified(candidate: Candidate, run: Run) -> Verified:
     )
 
 
-def _plan(run: Run) -> _Plan:
-    try:
-        return read_plan(run.paths, _Plan)
-    except (OSError, msgspec.DecodeError) as error:
-        raise not_enough(f"its plan cannot be read: {error}") from error
+def _plan(run: Run) -> PlannedJob:
+    plan, unread = planned_job(run)
+    if plan is None:
+        raise not_enough(unread)
+    return plan
 
 
 def _job(run: Run) -> _Job:

@@ -12,11 +12,12 @@ from typing import TypeVar
 import msgspec
 
 from headrace.insight.advise.link_bandwidth import with_links
-from headrace.insight.advise.measured_inputs import GroupFacts, Measured, PlannedHosts, not_enough
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured, not_enough
 from headrace.insight.advise.model import Range, Workload, around, exactly, pause_of
 from headrace.insight.figures.data_workers import workers_report
 from headrace.insight.figures.figure import WARM_UP_RECORDS, Window, percentile
 from headrace.insight.figures.loaders import by_loader, job_time, main_loader, window_of
+from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.insight.verdicts.evidence import made_beside, short_of_cores
 from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
@@ -31,7 +32,7 @@ Second = TypeVar("Second", HostSecond, WorkerSecond)
 
 
 def measure(
-    plan: Sequence[PlannedHosts],
+    plan: Sequence[PlannedGroup],
     loaders: Mapping[Stream, Sequence[LoaderSecond]],
     workers: Mapping[Stream, Sequence[WorkerSecond]],
     hosts: Mapping[Stream, Sequence[HostSecond]],
@@ -118,7 +119,7 @@ def measure(
 
 
 def _foreign(
-    steps: _Steps, costs: _Costs, ranks: float, beside: Sequence[PlannedHosts], assumptions: list[str]
+    steps: _Steps, costs: _Costs, ranks: float, beside: Sequence[PlannedGroup], assumptions: list[str]
 ) -> tuple[Range, Range]:
     """Returns the CPU seconds of a sample, and the CPU of the ranks a step and host, when no data worker told it.
 
@@ -238,11 +239,11 @@ class _Costs:
             for one in found
         )
 
-    def executors_of(self, group: PlannedHosts) -> int:
+    def executors_of(self, group: PlannedGroup) -> int:
         """Returns the data workers a host: as they told it, else as planned."""
         return max([group.feed_executors, *(self._executors(host) for host in group.hosts)])
 
-    def makes(self, group: PlannedHosts) -> bool:
+    def makes(self, group: PlannedGroup) -> bool:
         """Returns whether data workers of the group have made samples."""
         return any(one.samples for stream, found in self._told.items() if stream.group == group.name for one in found)
 
@@ -305,7 +306,7 @@ class _Costs:
         return sum(found) / len(found)
 
 
-def _cores(group: PlannedHosts, hosts: Mapping[Stream, Sequence[HostSecond]]) -> int:
+def _cores(group: PlannedGroup, hosts: Mapping[Stream, Sequence[HostSecond]]) -> int:
     """Returns the cores that each host of a group may use."""
     cores = [found[-1].cores for stream, found in hosts.items() if stream.group == group.name and found]
     if not cores:
@@ -314,7 +315,7 @@ def _cores(group: PlannedHosts, hosts: Mapping[Stream, Sequence[HostSecond]]) ->
 
 
 def _facts(
-    group: PlannedHosts,
+    group: PlannedGroup,
     hosts: Mapping[Stream, Sequence[HostSecond]],
     spent: Mapping[Stream, _Spent | None],
     trains: bool,

@@ -7,17 +7,7 @@ import msgspec
 from headrace.errors import UsageError
 from headrace.insight.advise.model import Range, Workload
 from headrace.insight.figures.figure import Window
-
-
-class PlannedHosts(msgspec.Struct, frozen=True):
-    """A group in plan.json, as far as it is needed here."""
-
-    name: str
-    instance_type: str
-    hosts: tuple[str, ...]
-    entry_point: bool = True
-    processes_per_host: int = 0
-    feed_executors: int = 0
+from headrace.insight.figures.planned_job import PlannedGroup
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
@@ -77,7 +67,7 @@ class Measured(msgspec.Struct, frozen=True):
     groups: tuple[GroupFacts, ...]
     workers_told: bool
     ranks_per_host: float = 1.0
-    others: tuple[PlannedHosts, ...] = ()
+    others: tuple[PlannedGroup, ...] = ()
     blurred: bool = False
     link_unsure: bool = False
     assumptions: tuple[str, ...] = ()

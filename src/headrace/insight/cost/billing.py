@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import CURRENCY, Price, price_of, regions
 from headrace.insight.figures.figure import Figure, Spread, Window, missing
 from headrace.insight.figures.loaders import LoaderReport
+from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.runs import RunState
 from headrace.runs.describe import billed
 from headrace.runs.lifecycle import HostTime
@@ -19,15 +18,7 @@ from headrace.runs.lifecycle import HostTime
 NOT_STARTED = "the events hold no start of its instances"
 
 
-class PricedGroup(msgspec.Struct, frozen=True):
-    """The part of a group in plan.json that has a price."""
-
-    name: str
-    instance_type: str = ""
-    hosts: tuple[str, ...] = ()
-
-
-def unpriced(groups: Sequence[PricedGroup], prices: Mapping[str, Price | None], region: str) -> dict[str, str]:
+def unpriced(groups: Sequence[PlannedGroup], prices: Mapping[str, Price | None], region: str) -> dict[str, str]:
     """Returns why a group has no price, by its name; only groups without one."""
     found = {}
     for group in groups:
@@ -100,7 +91,7 @@ def origin(price: Price) -> str:
     return f"price of {what}, as of {price.as_of}, {how}; source: {price.source}"
 
 
-def platform(bill: Bill, groups: Sequence[PricedGroup]) -> Figure:
+def platform(bill: Bill, groups: Sequence[PlannedGroup]) -> Figure:
     """Returns what the platform would bill: every instance to the end of the run."""
     seconds = billed(bill.state, bill.now)
     excuse = bill.excuse([group.name for group in groups]) or ("" if groups else "the groups are not known")

@@ -16,11 +16,10 @@ from datetime import date, datetime, timezone
 import msgspec
 
 from headrace.catalog.cost import cost
-from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
+from headrace.catalog.prices import CURRENCY, Price, price_of
 from headrace.insight.cost.billing import (
     NOT_STARTED,
     Bill,
-    PricedGroup,
     per_1000_samples,
     per_hour,
     per_step,
@@ -29,8 +28,9 @@ from headrace.insight.cost.billing import (
 )
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
 from headrace.insight.figures.loaders import Training, job_time, training_of
-from headrace.insight.figures.missing_files import absent, why_unread
-from headrace.runs import LoaderSecond, Run, RunState, Status, Stream, read_plan
+from headrace.insight.figures.missing_files import absent
+from headrace.insight.figures.planned_job import PlannedGroup, PlannedJob, planned_job
+from headrace.runs import LoaderSecond, Run, RunState, Status, Stream
 from headrace.runs.lifecycle import HostTime
 
 _NAMES = (
@@ -132,32 +132,6 @@ class CostReport(msgspec.Struct, frozen=True):
     formulas: dict[str, str]
 
 
-class PricedBudget(msgspec.Struct, frozen=True):
-    """The part of the budget in plan.json that a report shows."""
-
-    max_cost: float
-    region: str
-
-
-class PricedJob(msgspec.Struct, frozen=True):
-    """The part of plan.json that has a price."""
-
-    groups: tuple[PricedGroup, ...] = ()
-    budget: PricedBudget | None = None
-
-    def priced_in(self, region: str | None) -> tuple[str, str]:
-        """Returns the region whose prices are taken, and a note when nobody has named one.
-
-        Args:
-            region: the reader's wish; None for that of the budget, else us-east-1.
-        """
-        if region is not None:
-            return region, ""
-        if self.budget is not None:
-            return self.budget.region, ""
-        return DEFAULT_REGION, f"the job names no region: prices of {DEFAULT_REGION}"
-
-
 def cost_report(run: Run, *, region: str | None = None, now: float | None = None) -> CostReport:
     """Reads a run and returns what it costs.
 
@@ -172,10 +146,10 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     header, state = run.header, run.state()
     moment = datetime.now(timezone.utc).timestamp() if now is None else now
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
-    job, unread = priced_job(run)
+    job, unread = planned_job(run)
     found = cost_of(
         state,
-        job or PricedJob(),
+        job or PlannedJob(),
         training_of(run.loader_seconds()),
         now=moment,
         region=region,
@@ -186,18 +160,9 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     return msgspec.structs.replace(found, notes=(*first, *found.notes))
 
 
-def priced_job(run: Run) -> tuple[PricedJob | None, str]:
-    """Reads the part of plan.json that has a price; None and a note that says why when it cannot be read."""
-    try:
-        return read_plan(run.paths, PricedJob), ""
-    except (OSError, msgspec.DecodeError) as error:
-        why = why_unread(error)
-        return None, f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
-
-
 def cost_of(
     state: RunState,
-    job: PricedJob,
+    job: PlannedJob,
     training: Training | None,
     *,
     now: float,
@@ -240,7 +205,7 @@ def cost_of(
     )
 
 
-def _group(bill: Bill, group: PricedGroup) -> GroupCost:
+def _group(bill: Bill, group: PlannedGroup) -> GroupCost:
     hosts = [host for host in bill.state.hosts if host.group == group.name]
     return GroupCost(
         group=group.name,
@@ -303,7 +268,7 @@ def _per_epoch(epochs: Sequence[EpochCost], state: RunState) -> Figure:
 
 def _notes(
     state: RunState,
-    job: PricedJob,
+    job: PlannedJob,
     prices: Mapping[str, Price | None],
     region: str,
     unnamed: str,

@@ -14,8 +14,9 @@ import msgspec
 
 from headrace.catalog.cost import SECONDS_PER_HOUR, cost
 from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
-from headrace.insight.cost.billing import PricedGroup, amount, unpriced
+from headrace.insight.cost.billing import amount, unpriced
 from headrace.insight.figures.figure import FORMULAS, Figure, missing
+from headrace.insight.figures.planned_job import PlannedGroup
 
 _NAMES = ("projected_per_hour", "projected_maximum", "projected_budget_time")
 
@@ -65,7 +66,7 @@ class Projection(msgspec.Struct, frozen=True):
 
 
 def project(
-    groups: Sequence[PricedGroup],
+    groups: Sequence[PlannedGroup],
     max_run: float,
     *,
     max_cost: float | None = None,
@@ -106,7 +107,7 @@ def project(
     )
 
 
-def _group(group: PricedGroup, price: Price | None, why_not: dict[str, str]) -> PlannedCost:
+def _group(group: PlannedGroup, price: Price | None, why_not: dict[str, str]) -> PlannedCost:
     name, unit = "projected_per_hour", f"{CURRENCY}/hour"
     many = len(group.hosts)
     figure = missing(name, unit, why_not[group.name]) if price is None else Figure(name, unit, many * price.price)

@@ -8,13 +8,14 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from headrace.insight.cost.cost_report import CostReport, cost_of, priced_job
+from headrace.insight.cost.cost_report import CostReport, cost_of
 from headrace.insight.figures.data_workers import WorkersReport, workers_reports
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
 from headrace.insight.figures.instance_groups import GroupReport, group_report
 from headrace.insight.figures.loaders import LoaderReport, Training, by_loader, loader_report, training_of
 from headrace.insight.figures.logged_values import ValueReport, left_out, value_reports
 from headrace.insight.figures.missing_files import absent
+from headrace.insight.figures.planned_job import PlannedJob, planned_job
 from headrace.insight.figures.tf_data_servers import ServerReport, server_reports
 from headrace.insight.verdicts.decide import Verdict, verdict
 from headrace.insight.verdicts.evidence import (
@@ -43,7 +44,6 @@ from headrace.runs import (
     ValueSecond,
     WorkerSecond,
     of_kind,
-    read_plan,
 )
 from headrace.runs.cause import CauseInWords, in_words
 from headrace.runs.event_text import losses
@@ -115,27 +115,6 @@ class Report(msgspec.Struct, frozen=True):
     unread: str = ""
 
 
-class PlannedGroup(msgspec.Struct, frozen=True):
-    """The part of a group in plan.json that a report needs."""
-
-    name: str
-    hosts: tuple[str, ...]
-
-
-class PlannedMetric(msgspec.Struct, frozen=True):
-    """The part of a metric definition in plan.json that a report needs."""
-
-    name: str
-
-
-class PlannedJob(msgspec.Struct, frozen=True):
-    """The part of plan.json that a report needs."""
-
-    groups: tuple[PlannedGroup, ...] = ()
-    completion_groups: tuple[str, ...] = ()
-    metric_definitions: tuple[PlannedMetric, ...] = ()
-
-
 def report(run: Run) -> Report:
     """Reads a run and judges it.
 
@@ -151,10 +130,10 @@ def report(run: Run) -> Report:
     training = training_of(loaders)
     now = time.time() if state.ended is None else state.ended
     header = run.header
-    priced, unread = priced_job(run)
+    job, unread = planned_job(run)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
-    cost = None if priced is None else cost_of(state, priced, training, now=now, on=on, engine=header.engine)
-    plan = _plan(run)
+    cost = None if job is None else cost_of(state, job, training, now=now, on=on, engine=header.engine)
+    plan = job or PlannedJob()
     unsearched: tuple[str, ...] = ()
     if plan.metric_definitions:
         unsearched = left_out(LogFollower(run.paths, Selector(None, None, "agent"), run.on_damage).poll(final=True))
@@ -174,14 +153,6 @@ def report(run: Run) -> Report:
     )
     first = (unread,) if unread else ()
     return msgspec.structs.replace(found, notes=(*first, *found.notes, *unsearched), unread=unread)
-
-
-def _plan(run: Run) -> PlannedJob:
-    """Reads the part of plan.json that a report needs; an empty one when it cannot be read."""
-    try:
-        return read_plan(run.paths, PlannedJob)
-    except (OSError, msgspec.DecodeError):  # `priced_job` tells it
-        return PlannedJob()
 
 
 def judge(

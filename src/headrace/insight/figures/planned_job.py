@@ -1,0 +1,63 @@
+"""What plan.json says of a run's job, as far as its figures need it: groups, budget, completion groups, definitions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.catalog.prices import DEFAULT_REGION
+from headrace.insight.figures.missing_files import why_unread
+from headrace.runs import Run, read_plan
+
+
+class PlannedGroup(msgspec.Struct, frozen=True):
+    """One instance group."""
+
+    name: str
+    instance_type: str = ""
+    hosts: tuple[str, ...] = ()
+    entry_point: bool = True
+    processes_per_host: int = 0
+    feed_executors: int = 0
+
+
+class PlannedBudget(msgspec.Struct, frozen=True):
+    """The budget."""
+
+    max_cost: float
+    region: str
+
+
+class PlannedMetric(msgspec.Struct, frozen=True):
+    """One metric definition."""
+
+    name: str
+
+
+class PlannedJob(msgspec.Struct, frozen=True):
+    """The job."""
+
+    groups: tuple[PlannedGroup, ...] = ()
+    completion_groups: tuple[str, ...] = ()
+    metric_definitions: tuple[PlannedMetric, ...] = ()
+    budget: PlannedBudget | None = None
+
+    def priced_in(self, region: str | None) -> tuple[str, str]:
+        """Returns the region whose prices are taken, and a note when nobody has named one.
+
+        Args:
+            region: the reader's wish; None for that of the budget, else us-east-1.
+        """
+        if region is not None:
+            return region, ""
+        if self.budget is not None:
+            return self.budget.region, ""
+        return DEFAULT_REGION, f"the job names no region: prices of {DEFAULT_REGION}"
+
+
+def planned_job(run: Run) -> tuple[PlannedJob | None, str]:
+    """Reads what plan.json says; None and a note that says why when it cannot be read."""
+    try:
+        return read_plan(run.paths, PlannedJob), ""
+    except (OSError, msgspec.DecodeError) as error:
+        why = why_unread(error)
+        return None, f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
