@@ -86,7 +86,7 @@ def test_a_price_comes_with_source_and_date_and_without_a_region_the_report_says
     named = costs([*BEGIN, END], region="us-west-2")
     assert named.region == "us-west-2"
     assert not any("names no region" in note for note in named.notes)
-    budget = PlannedJob((DNN, DATA), PlannedBudget(25.0, "us-west-2"))
+    budget = PlannedJob((DNN, DATA), budget=PlannedBudget(25.0, "us-west-2"))
     assert (costs([*BEGIN, END], job=budget).region, costs([*BEGIN, END], job=budget).max_cost) == ("us-west-2", 25.0)
 
 

@@ -36,7 +36,7 @@ from starlette.types import ASGIApp
 
 from headrace import insight
 from headrace.console.guard import Guard
-from headrace.console.live import EventStream, News
+from headrace.console.live import News, event_stream
 from headrace.errors import HeadraceError, RunNotFound, UsageError
 from headrace.insight.figures.missing_files import why_unread
 from headrace.insight.run_index import MOST_SECONDS, SINCE, Library, RunIndex
@@ -166,7 +166,7 @@ class _Api:
             going = sum(1 for line in lines if line.exit_code is None)
             return News(f"{hash(tuple(state)) & 0xFFFFFFFF:08x}", {"runs": len(lines), "going": going})
 
-        return EventStream(look, _last_id(request), self._stopping)
+        return event_stream(look, _last_id(request), self._stopping)
 
     async def live_run(self, request: Request) -> Response:
         try:
@@ -178,7 +178,7 @@ class _Api:
             version = index.version()
             return News(str(version), version._asdict(), last=version.finished)
 
-        return EventStream(look, _last_id(request), self._stopping)
+        return event_stream(look, _last_id(request), self._stopping)
 
     def _index(self, request: Request, metrics: bool = False) -> RunIndex:
         return self._library.open(request.path_params["run"], metrics)

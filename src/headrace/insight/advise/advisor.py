@@ -206,7 +206,7 @@ def advised(
             f"the shape of {', '.join(unknown)} is not known",
             hint="name types as SageMaker does, e.g. --types ml.c5.4xlarge,ml.c5.9xlarge",
         )
-    plan, job = _plan(run), _job(run)
+    (plan, unread), job = _plan(run), _job(run)
     measured = measured_of(run, plan=plan, job=job)
     where, unnamed = plan.priced_in(region)
     names = dict.fromkeys([*measured.instance_types, *types])
@@ -224,10 +224,12 @@ def advised(
         region=where,
         workers=feed.workers_per_host if feed is not None and isinstance(feed.workers_per_host, int) else None,
         time_to_train=trained,
-        cost_of_run=None if trained is None else cost_of(state, plan, None, now=time.time(), region=where, on=on).total,
+        cost_of_run=None
+        if trained is None or unread
+        else cost_of(state, plan, None, now=time.time(), region=where, on=on).total,
         verdict=report(run).verdict,
     )
-    return msgspec.structs.replace(found, notes=(*([unnamed] if unnamed else []), *found.notes))
+    return msgspec.structs.replace(found, notes=(*(note for note in (unread, unnamed) if note), *found.notes))
 
 
 def measured_of(
@@ -247,7 +249,7 @@ def measured_of(
     ready = _ready(run)
     loaders = of_kind(metrics, LoaderSecond)
     return measure(
-        (plan or _plan(run)).groups,
+        (plan or _plan(run)[0]).groups,
         {stream: [second for second in found if second.t >= ready] for stream, found in loaders.items()},
         of_kind(metrics, WorkerSecond),
         of_kind(metrics, HostSecond),
@@ -281,11 +283,11 @@ def verified(candidate: Candidate, run: Run) -> Verified:
     )
 
 
-def _plan(run: Run) -> PlannedJob:
+def _plan(run: Run) -> tuple[PlannedJob, str]:
     plan, unread = planned_job(run)
-    if plan is None:
+    if unread and not plan.groups:
         raise not_enough(unread)
-    return plan
+    return plan, unread
 
 
 def _job(run: Run) -> _Job:

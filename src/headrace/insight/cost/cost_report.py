@@ -149,12 +149,12 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     job, unread = planned_job(run)
     found = cost_of(
         state,
-        job or PlannedJob(),
+        PlannedJob() if unread else job,
         training_of(run.loader_seconds()),
         now=moment,
         region=region,
         on=on,
-        engine=header.engine if job else "",
+        engine="" if unread else header.engine,
     )
     first = (*([unread] if unread else []), *map(str, (*run.damage, *absent(run.paths, state))))
     return msgspec.structs.replace(found, notes=(*first, *found.notes))

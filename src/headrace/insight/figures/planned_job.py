@@ -33,12 +33,17 @@ class PlannedMetric(msgspec.Struct, frozen=True):
     name: str
 
 
-class PlannedJob(msgspec.Struct, frozen=True):
-    """The job."""
+class PlannedRun(msgspec.Struct, frozen=True):
+    """The job without what concerns its costs."""
 
     groups: tuple[PlannedGroup, ...] = ()
     completion_groups: tuple[str, ...] = ()
     metric_definitions: tuple[PlannedMetric, ...] = ()
+
+
+class PlannedJob(PlannedRun, frozen=True):
+    """The job."""
+
     budget: PlannedBudget | None = None
 
     def priced_in(self, region: str | None) -> tuple[str, str]:
@@ -54,10 +59,18 @@ class PlannedJob(msgspec.Struct, frozen=True):
         return DEFAULT_REGION, f"the job names no region: prices of {DEFAULT_REGION}"
 
 
-def planned_job(run: Run) -> tuple[PlannedJob | None, str]:
-    """Reads what plan.json says; None and a note that says why when it cannot be read."""
+def planned_job(run: Run) -> tuple[PlannedJob, str]:
+    """Reads what plan.json says.
+
+    Returns:
+        As much of it as can be read, and why the rest cannot: then nothing is known of prices.
+    """
     try:
         return read_plan(run.paths, PlannedJob), ""
     except (OSError, msgspec.DecodeError) as error:
         why = why_unread(error)
-        return None, f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
+    unread = f"plan.json cannot be read, so the instance types and what the run costs are not known: {why}"
+    try:
+        return PlannedJob(**msgspec.structs.asdict(read_plan(run.paths, PlannedRun))), unread
+    except (OSError, msgspec.DecodeError):
+        return PlannedJob(), unread

@@ -130,10 +130,9 @@ def report(run: Run) -> Report:
     training = training_of(loaders)
     now = time.time() if state.ended is None else state.ended
     header = run.header
-    job, unread = planned_job(run)
+    plan, unread = planned_job(run)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
-    cost = None if job is None else cost_of(state, job, training, now=now, on=on, engine=header.engine)
-    plan = job or PlannedJob()
+    cost = None if unread else cost_of(state, plan, training, now=now, on=on, engine=header.engine)
     unsearched: tuple[str, ...] = ()
     if plan.metric_definitions:
         unsearched = left_out(LogFollower(run.paths, Selector(None, None, "agent"), run.on_damage).poll(final=True))
