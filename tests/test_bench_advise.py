@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, pools, summary, table
 
-from headrace.insight.advise import GroupFacts, Measured, Workload, predict
-from headrace.insight.advise.model import exactly
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured
+from headrace.insight.advise.model import Workload, exactly, predict
 from headrace.insight.figures.figure import Window
 
 KNOWN = Measured(

@@ -18,19 +18,11 @@ from headrace.catalog.prices import Price, price_of
 from headrace.cli.views.advise_tables import milliseconds, show_advised
 from headrace.errors import UsageError
 from headrace.insight import VerdictName, cost_report, report
-from headrace.insight.advise import (
-    DEFAULT_TYPES,
-    Advised,
-    GroupFacts,
-    Measured,
-    Range,
-    Workload,
-    advised,
-    judge_clusters,
-    measure,
-)
+from headrace.insight.advise.advisor import DEFAULT_TYPES, Advised, advised, judge_clusters
+from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
-from headrace.insight.advise.model import exactly
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured
+from headrace.insight.advise.model import Range, Workload, exactly
 from headrace.insight.cost.billing import amount
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.planned_job import PlannedGroup

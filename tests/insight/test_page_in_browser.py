@@ -11,7 +11,7 @@ import pytest
 from recorded_runs import FEED, feed, host, loader, rank, record
 
 from headrace.insight import compare, report
-from headrace.insight.render import comparison_page, report_page
+from headrace.insight.render.html import comparison_page, report_page
 from headrace.insight.timeseries.summary import read_charts
 from headrace.runs import Stream
 

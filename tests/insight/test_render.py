@@ -14,17 +14,11 @@ from recorded_runs import FEED, START, feed, host, loader, rank, record
 from headrace.insight import Comparison, Report, compare, report
 from headrace.insight.figures.figure import Confidence, Figure, Spread
 from headrace.insight.figures.noise import differ
-from headrace.insight.render import (
-    comparison_markdown,
-    comparison_page,
-    comparison_sheets,
-    report_markdown,
-    report_page,
-    report_sheets,
-    stacked_sheets,
-)
+from headrace.insight.render.html import comparison_page, report_page
+from headrace.insight.render.markdown import comparison_markdown, report_markdown
 from headrace.insight.render.plain_text import number, quantity, spread
 from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, nice_ticks
+from headrace.insight.render.tables import comparison_sheets, report_sheets, stacked_sheets
 from headrace.insight.timeseries.chart_data import Line, Metrics
 from headrace.insight.timeseries.columns import Columns
 from headrace.insight.timeseries.summary import MOST_POINTS, read_charts, report_charts

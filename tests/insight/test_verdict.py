@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.insight import RankTimes, Silence, Supply, Usage, Verdict, VerdictInputs, VerdictName, Window
+from headrace.insight import Verdict, VerdictName, Window
 from headrace.insight.figures.figure import FORMULAS
 from headrace.insight.figures.noise import LEAST_VALUES, MOST_VALUES
 from headrace.insight.verdicts.decide import verdict as decide
-from headrace.insight.verdicts.evidence import Beside
+from headrace.insight.verdicts.evidence import Beside, RankTimes, Silence, Supply, Usage, VerdictInputs
 from headrace.insight.verdicts.thresholds import (
     CPU_BUSY,
     CROWDED,

@@ -17,8 +17,8 @@ from headrace.cli.follow import follow
 from headrace.cli.views.run_screen import RunScreen
 from headrace.cli.views.terminal import Terminal
 from headrace.errors import HeadraceError, UsageError
-from headrace.insight.advise import Advised, Candidate, Verified, verified
-from headrace.insight.advise.clusters import by_cost, cores_per_vcpu
+from headrace.insight.advise.advisor import Advised, Verified, verified
+from headrace.insight.advise.clusters import Candidate, by_cost, cores_per_vcpu
 from headrace.job import Job
 from headrace.job.model.cpu_set import format_cpu_set
 from headrace.job.problems.finding import JobSource

@@ -1,55 +1,37 @@
-"""What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads."""
+"""What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads.
 
-from headrace.insight.advise import Advised, advised
-from headrace.insight.cost.cost_report import CostReport, EpochCost, GroupCost, HostCost, cost_report
-from headrace.insight.cost.projection import PlannedCost, Projection, project
-from headrace.insight.figures.data_workers import WorkersReport
-from headrace.insight.figures.figure import FORMULAS, WARM_UP_RECORDS, Confidence, Figure, Spread, Window
-from headrace.insight.figures.instance_groups import GroupReport, HostReport
-from headrace.insight.figures.loaders import LoaderReport
-from headrace.insight.figures.logged_values import ValueReport
-from headrace.insight.reports.comparison import Cell, ComparedRun, Comparison, Row, compare
-from headrace.insight.reports.run_report import ProgramReport, Report, report
-from headrace.insight.verdicts.decide import Verdict, verdict
-from headrace.insight.verdicts.evidence import RankTimes, Silence, Supply, Usage, VerdictInputs
+figures      numbers with their window, spread and formula: loaders, data workers, hosts, what programs printed
+timeseries   the same over time, as charts of a few hundred points
+cost         seconds of instances become money
+verdicts     what limits a job
+reports      a run judged, several runs compared, the life of every host
+advise       how many data hosts of which type; `doctor` decides for a script that is not a job
+render       reports as sheets, Markdown and HTML
+run_index    what the page knows of the runs, read once
+"""
+
+from headrace.insight.advise.advisor import advised
+from headrace.insight.cost.cost_report import CostReport, cost_report
+from headrace.insight.cost.projection import Projection, project
+from headrace.insight.figures.figure import FORMULAS, Figure, Window
+from headrace.insight.reports.comparison import Comparison, compare
+from headrace.insight.reports.run_report import Report, report
+from headrace.insight.verdicts.decide import Verdict
 from headrace.insight.verdicts.thresholds import VerdictName
 
 __all__ = [
     "FORMULAS",
-    "WARM_UP_RECORDS",
-    "Advised",
-    "Cell",
-    "ComparedRun",
     "Comparison",
-    "Confidence",
     "CostReport",
-    "EpochCost",
     "Figure",
-    "GroupCost",
-    "GroupReport",
-    "HostCost",
-    "HostReport",
-    "LoaderReport",
-    "PlannedCost",
-    "ProgramReport",
     "Projection",
-    "RankTimes",
     "Report",
-    "Row",
-    "Silence",
-    "Spread",
-    "Supply",
-    "Usage",
-    "ValueReport",
     "Verdict",
-    "VerdictInputs",
     "VerdictName",
     "Window",
-    "WorkersReport",
     "advised",
     "compare",
     "cost_report",
     "project",
     "report",
-    "verdict",
 ]

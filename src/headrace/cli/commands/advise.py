@@ -53,10 +53,10 @@ def command(
     import msgspec
 
     from headrace.cli.options import echo_json, open_run
-    from headrace.insight import advise
+    from headrace.insight.advise.advisor import DEFAULT_TYPES, advised
 
     opened = open_run(run)
-    found = advise.advised(opened, types=types or advise.DEFAULT_TYPES, max_hosts=max_hosts, region=region)
+    found = advised(opened, types=types or DEFAULT_TYPES, max_hosts=max_hosts, region=region)
     if verify:
         from headrace.cli.verify_advice import verify as run_candidate
 

@@ -25,7 +25,8 @@ def command(runs: tuple[str, ...], output: str, file: str | None) -> None:
     from headrace import insight
     from headrace.cli.options import deliver, open_run
     from headrace.cli.views.report_tables import show_comparison
-    from headrace.insight.render import comparison_markdown, comparison_page
+    from headrace.insight.render.html import comparison_page
+    from headrace.insight.render.markdown import comparison_markdown
 
     opened = [open_run(run) for run in runs]
     reports = [insight.report(run) for run in opened]

@@ -25,7 +25,8 @@ def command(run: str, output: str, file: str | None) -> None:
     from headrace import insight
     from headrace.cli.options import deliver, open_run
     from headrace.cli.views.report_tables import show_report
-    from headrace.insight.render import report_markdown, report_page
+    from headrace.insight.render.html import report_page
+    from headrace.insight.render.markdown import report_markdown
 
     opened = open_run(run)
 

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from headrace.cli.views.table import Columns, notes
 from headrace.insight import Comparison, Report, Verdict
-from headrace.insight.render import Sheet, comparison_sheets, report_sheets, stacked_sheets
 from headrace.insight.render.plain_text import HOW, number, standing
+from headrace.insight.render.tables import Sheet, comparison_sheets, report_sheets, stacked_sheets
 
 _BESIDE = 2  # runs whose figures stand in columns; of more the rows would be wider than any terminal
 
