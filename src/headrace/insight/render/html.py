@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from headrace.insight.render.css import STYLE
 from headrace.insight.render.plain_text import HOW, number, spread, standing, title
 from headrace.insight.render.svg import Trace, chart, key
 from headrace.insight.render.tables import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
@@ -16,6 +16,8 @@ from headrace.insight.reports.comparison import Cell, Comparison
 from headrace.insight.reports.run_report import Report
 from headrace.insight.timeseries.chart_data import Metrics
 from headrace.insight.verdicts.decide import Verdict
+
+_STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 def report_page(report: Report, metrics: Metrics) -> str:
@@ -181,7 +183,7 @@ def _page(name: str, body: Iterable[str]) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark"><title>{_text(name)}</title>'
-        f"<style>{STYLE}</style></head>\n<body><main>\n{shown}\n</main></body></html>\n"
+        f"<style>{_STYLE}</style></head>\n<body><main>\n{shown}\n</main></body></html>\n"
     )
 
 
