@@ -1,4 +1,4 @@
-"""Who may look: every request needs the token of this page, whatever it asks for. Everything else gets 403.
+"""Access control of the page: every request needs its token, and gets 403 without it.
 
 The address that `headrace ui` prints holds the secret. The first page answers with a cookie (HttpOnly, SameSite=Strict)
 and its script takes the token out of the address bar. Further:

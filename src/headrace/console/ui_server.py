@@ -19,7 +19,7 @@ ADDRESS = "127.0.0.1"
 
 
 class _Server(uvicorn.Server):
-    """A server whose signals are caught from before its address is told until after its end."""
+    """A server that catches signals from before its address is printed until after its end."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -46,7 +46,7 @@ def command(
     output: str,
     script: tuple[str, ...],
 ) -> int:
-    """Run COMMAND, a training script that nobody has changed, and say where its batches should be made.
+    """Run COMMAND, an unchanged training script, and say where its batches should be made.
 
     torch's DataLoader (torchdata's StatefulDataLoader and headrace's own too) is measured in every Python process of
     the command: python, torchrun, a shell script. After --steps steps, copies of kept batches are handed out for as

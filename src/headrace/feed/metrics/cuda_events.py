@@ -1,4 +1,4 @@
-"""Places in a GPU's work, with their times: CUDA events, which nobody waits for.
+"""Places in a GPU's work, with their times: CUDA events, without waiting for the device.
 
 An event is put behind the work that the current stream of this thread has so far, and is passed when that is done. The
 time between two of them is read later, when both have been passed. So the GPU is never made to wait, nor the thread.

@@ -5,9 +5,9 @@ Inside a job (HEADRACE_METRICS names a file) a `LoaderSecond` is appended to tha
 source. Outside a job nothing is written, and no event is recorded.
 
 With CUDA, a step's compute time is that of the device: from the place in its work where the batch was handed over to
-the place where the following `next()` was called. Both are events that nobody waits for: a line is written when all of
-its steps are done, which is a few steps later if the device lags behind. A line of which a step could not be measured
-says nothing of compute; what it would say of a part would be wrong for the whole.
+the place where the following `next()` was called. Both are CUDA events, which no thread waits for: a line is written
+when all of its steps are done, which is a few steps later if the device lags behind. A line with a step that could not
+be measured has no compute time, because that of the other steps would be wrong for the whole line.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class StepMeter:
         return type(self), (self._name, self.file.path)
 
     def begin(self) -> None:
-        """A pass begins. A step that was under way has no end that is known: its loop was broken off."""
+        """A pass begins. The end of a step that was under way is unknown: its loop was left."""
         self._step = None
 
     def waiting(self) -> None:

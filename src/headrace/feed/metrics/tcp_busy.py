@@ -24,7 +24,7 @@ class Connection(Protocol):
 
 
 class LinkUse:
-    """Sums over the connections of a server. One that has ended is not kept, though nobody takes the sums."""
+    """Sums over the connections of a server. One that has ended is not kept, also when the sums are never taken."""
 
     def __init__(self) -> None:
         self._seen: dict[Connection, tuple[int, float]] = {}  # bytes and busy seconds that were added up

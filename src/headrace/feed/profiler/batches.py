@@ -1,4 +1,4 @@
-"""Copies, sizes and descriptions of whatever a loader hands out.
+"""Copies, sizes and descriptions of batches, of any type that a loader hands out.
 
 A batch that is kept for the replay must not change when the script changes its own in place, so it is copied when it
 is kept and again when it is handed out. Pinned tensors are handed out as they are: to pin a copy takes longer than the

@@ -1,6 +1,6 @@
-"""What can be asked of the script's process: its loaders, its rank, its device, its cores, its children.
+"""Facts about the script's process: its loaders, its rank, its device, its cores, its children.
 
-Nothing that is asked here changes anything in the script.
+Reading them changes nothing in the script.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def usable_cores() -> float:
 
 
 def wait_until_children_are_quiet() -> None:
-    """Workers still fill their queues when the replay begins; that would disturb it. Waits, but not for ever."""
+    """Waits, for a limited time, until workers have filled their queues: that would disturb the replay."""
     deadline = time.monotonic() + QUIET_LIMIT
     before = _ticks_of_children()
     while before and time.monotonic() < deadline:

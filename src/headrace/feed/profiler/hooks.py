@@ -1,4 +1,4 @@
-"""Where the probe takes hold: DataLoader classes, as soon as the script imports them, and torch's fetchers in workers.
+"""What the probe patches: DataLoader classes, as soon as the script imports them, and torch's fetchers in workers.
 
 A finder in front of `sys.meta_path` waits for a few modules and patches each when it has been executed. Nothing is
 imported that the script does not import. Patched are `__iter__` of the loader classes, which then returns a measured
@@ -94,7 +94,7 @@ def _patch_loader(kind: Any, trial: Trial) -> None:
 
 
 def _patch_fetch(kind: Any, spool: Spool) -> None:
-    """Measures in workers. Fetchers are torch's own business: without them, costs are said to be unknown."""
+    """Measures in workers. The fetchers are internal to torch: where they are missing, costs are unknown."""
     own_fetch = getattr(kind, "fetch", None)
     if own_fetch is None:
         return

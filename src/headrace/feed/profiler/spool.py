@@ -1,4 +1,4 @@
-"""What the probe is told, and where it writes: a private folder, one file of JSON lines a process.
+"""The folder between the command line and the probe: what to measure, and one file of JSON lines a process.
 
 `trial.json` in the folder holds the `Spec`. Every record is one line, written at once with O_APPEND, and has a `kind`;
 `headrace.insight.doctor.probe_records` reads them. The file `over` says that the trial has ended:

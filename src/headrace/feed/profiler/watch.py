@@ -187,7 +187,7 @@ class LoaderWatch:
     # One step
 
     def begin_pass(self, loader: Any) -> None:
-        """A pass begins. A step that was under way has no known end: its loop was broken off."""
+        """A pass begins. The end of a step that was under way is unknown: its loop was left."""
         self.loader = weakref.ref(loader)
         self._open, self._first = False, True
 

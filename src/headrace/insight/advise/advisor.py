@@ -38,7 +38,7 @@ from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSe
 from headrace.runs.events import FeedReady
 
 DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarge", "ml.c5.18xlarge")
-"""Data hosts that are tried when nobody names types: the seeds' family."""
+"""Types of data hosts that are tried by default: the `ml.c5` family."""
 
 ADVISE_FORMULAS: dict[str, str] = {
     "step": (
@@ -269,7 +269,7 @@ def _ready(run: Run) -> float:
 
 
 def verified(candidate: Candidate, run: Run) -> Verified:
-    """Compares a candidate's prediction with the run that it was given. Raises UsageError when that tells nothing."""
+    """Compares a candidate's prediction with its run. Raises UsageError when the run cannot be measured."""
     found = measured_of(run)
     return Verified(
         run_id=run.id,

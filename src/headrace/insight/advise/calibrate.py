@@ -95,7 +95,7 @@ def measure(
             raise not_enough("its data workers wrote no metrics in the training window")
         compute = steps.compute
         cpu, trainer = _foreign(steps, costs, per_host, beside, assumptions)
-        # Nobody told how many workers there are: one a core is taken to be there.
+        # How many workers there are is not reported: one for each core is assumed.
         found = {group.name: (_cores(group, hosts), cpu, exactly(0.0)) for group in makers}
     facts = [_facts(group, hosts, spent, group.name == own.name, *found[group.name]) for group in makers]
     groups, unsure = with_links(facts, told, limits or {}, assumptions)

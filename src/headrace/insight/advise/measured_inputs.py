@@ -52,8 +52,8 @@ class Measured(msgspec.Struct, frozen=True):
         ranks_per_host: training processes on each host that trains.
         others: groups that do neither; they stay, and cost money.
         workers_told: whether data workers have told what they did; else `assumptions` say what was assumed of them.
-        blurred: the ranks' hosts are busy with computing and with making samples, and nobody tells which: what is no
-            wait need not be computing.
+        blurred: the ranks' hosts are busy with computing and with making samples, and the two are not told apart:
+            what is no wait need not be computing.
         link_unsure: a link was full, and nothing tells whether it was the data hosts' or the trainer's.
         assumptions: sentences.
     """

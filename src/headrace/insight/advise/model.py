@@ -134,7 +134,7 @@ def rate(executors: float, cores: float, cpu: float, pause: float) -> float:
         p(k) / p(k - 1) = (N - k + 1) / pause * cpu / min(k, C),        rate = sum of p(k) * min(k, C) / cpu
 
     that depends on the means of both times only (processor sharing is insensitive to their distributions). Without
-    pauses it is min(N, C) / cpu; with a core for everybody N / (cpu + pause).
+    pauses it is min(N, C) / cpu; with a core for each executor N / (cpu + pause).
 
     Args:
         executors: N. A part of one counts in proportion.

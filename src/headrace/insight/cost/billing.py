@@ -56,7 +56,7 @@ class Bill:
         started = self.state.instances_started
         return None if started is None else Window(started, self.now if self.state.ended is None else self.state.ended)
 
-    def excuse(self, groups: Sequence[str]) -> str:
+    def why_unknown(self, groups: Sequence[str]) -> str:
         """Returns why these groups' money is not known; empty when it is."""
         if self.window is None:
             return NOT_STARTED
@@ -66,9 +66,9 @@ class Bill:
 
     def of(self, name: str, hosts: Sequence[HostTime]) -> Figure:
         """Returns what hosts cost, each to its own end."""
-        excuse = self.excuse([host.group for host in hosts]) or ("" if hosts else NOT_STARTED)
-        if excuse:
-            return missing(name, CURRENCY, excuse)
+        unknown = self.why_unknown([host.group for host in hosts]) or ("" if hosts else NOT_STARTED)
+        if unknown:
+            return missing(name, CURRENCY, unknown)
         value = math.fsum(cost(self.price(host), host.seconds(self.now)) for host in hosts)
         return Figure(name, CURRENCY, value, self.window, note="so far" if self.state.ended is None else "")
 
@@ -94,9 +94,9 @@ def origin(price: Price) -> str:
 def platform(bill: Bill, groups: Sequence[PlannedGroup]) -> Figure:
     """Returns what the platform would bill: every instance to the end of the run."""
     seconds = billed(bill.state, bill.now)
-    excuse = bill.excuse([group.name for group in groups]) or ("" if groups else "the groups are not known")
-    if excuse or seconds is None:
-        return missing("cost_platform", CURRENCY, excuse)
+    unknown = bill.why_unknown([group.name for group in groups]) or ("" if groups else "the groups are not known")
+    if unknown or seconds is None:
+        return missing("cost_platform", CURRENCY, unknown)
     every = math.fsum(bill.price(host) for host in bill.state.hosts)
     note = "so far" if bill.state.ended is None else ""
     return Figure("cost_platform", CURRENCY, cost(every, seconds), bill.window, note=note)
@@ -107,9 +107,9 @@ def per_hour(bill: Bill, window: Window | None) -> Figure:
     unit = f"{CURRENCY}/hour"
     if window is None or not window.seconds:
         return missing("cost_per_hour", unit, "no loader has a record after its warm-up")
-    excuse = bill.excuse([host.group for host in bill.state.hosts])
-    if excuse:
-        return missing("cost_per_hour", unit, excuse)
+    unknown = bill.why_unknown([host.group for host in bill.state.hosts])
+    if unknown:
+        return missing("cost_per_hour", unit, unknown)
     return Figure("cost_per_hour", unit, bill.per_hour(window.start, window.end), window)
 
 

@@ -239,9 +239,9 @@ def _epoch(bill: Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond
     every = [second for records in ranks.values() for second in records]
     _, seconds, steps = job_time(ranks)
     window = Window(min(second.t - second.step for second in every), max(second.t for second in every))
-    excuse = bill.excuse([host.group for host in bill.state.hosts])
-    if excuse or not window.seconds:
-        money = missing("cost_of_epoch", CURRENCY, excuse or "it has no step")
+    unknown = bill.why_unknown([host.group for host in bill.state.hosts])
+    if unknown or not window.seconds:
+        money = missing("cost_of_epoch", CURRENCY, unknown or "it has no step")
     else:
         rate = bill.per_hour(window.start, window.end)
         money = Figure("cost_of_epoch", CURRENCY, cost(rate, seconds), window)

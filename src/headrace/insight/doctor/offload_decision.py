@@ -163,8 +163,8 @@ def decide(case: Case, transfer: Transfer | None) -> OffloadDecision:
     if not case.map_style:
         return OffloadDecision(
             Advice.UNKNOWN,
-            "the loop stalls, but the dataset is an IterableDataset: how its workers share the work is its own "
-            "business, so the capacity of more of them is unknown, and headrace.feed serves map-style datasets",
+            "the loop stalls, but the dataset is an IterableDataset, which divides the work among its workers by "
+            "itself: what more workers could make is unknown, and headrace.feed serves map-style datasets",
             notes=(
                 "try more num_workers, if the dataset divides itself by get_worker_info(); or give it __getitem__ and "
                 "__len__, and ask again",

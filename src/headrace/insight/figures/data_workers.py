@@ -1,9 +1,9 @@
 """Figures of data workers: what one executor can supply, and what the executors' time went to.
 
-In the feed nobody is pushed: a loader asks for as much as its window holds. So executors that are idle while the ranks
-hardly wait say that the trainer is the slower one; blocked executors, or a link that is busy most of the time, while
-the ranks wait, say that the network is; executors that make samples all the time while the ranks wait, that there are
-too few of them.
+A feed server makes only what a loader asks for, and a loader asks for as much as its window holds. So where executors
+are idle and the ranks hardly wait, the trainer is the slower one. Where the ranks wait, the network is too slow if
+executors are blocked or a link is busy most of the time, and there are too few executors if they make samples all the
+time.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def _queue(pool: list[LoaderSecond], window: Window | None) -> Figure:
     measured = [(second, second.queue) for second in pool if second.queue is not None]
     if not measured:
         return missing(
-            "queue", "1", _ONLY_WARM_UP if not pool else "it is not headrace's loader: nobody can count there"
+            "queue", "1", _ONLY_WARM_UP if not pool else "it is not headrace's loader, and only that counts them"
         )
     value = sum(queue * second.steps for second, queue in measured) / sum(second.steps for second, _ in measured)
     return Figure("queue", "1", value, window, spread_of([queue for _, queue in measured]))

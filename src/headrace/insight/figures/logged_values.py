@@ -38,7 +38,7 @@ def value_reports(names: Iterable[str], seconds: Mapping[Stream, Sequence[ValueS
     """Returns the figures of every metric. Pure.
 
     Args:
-        names: of the job's metric definitions; one that nobody printed has figures without a value.
+        names: of the job's metric definitions; one that no program printed has figures without a value.
         seconds: what was found, by host.
     """
     found: dict[str, list[tuple[Stream, ValueSecond]]] = {name: [] for name in names}

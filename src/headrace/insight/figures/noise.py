@@ -10,7 +10,7 @@ method, of which nothing is random:
        off, cut to 0 .. 0.95
     4  n_eff = n * (1 - r) / (1 + r) independent values, those of a first-order autoregressive series
     5  error = sqrt(sum(d^2) / (n - n / n_eff) / n_eff) / mean(under), with n_eff - 1 degrees of freedom
-    6  nothing is said with fewer than LEAST_FREEDOM degrees of freedom: such an error is a guess from one difference
+    6  there is no range with fewer than LEAST_FREEDOM degrees of freedom: such an error is a guess from one difference
     7  range = R -+ t95(n_eff - 1) * error, never below 0 where no value is
     8  two figures differ if |a - b| > t95(v) * sqrt(error_a^2 + error_b^2), with Welch's degrees of freedom v; figures
        a second are compared by their reciprocals, so samples/s, step time and the costs that follow agree
@@ -28,10 +28,10 @@ from collections.abc import Iterable, Sequence
 from headrace.insight.figures.figure import Confidence
 
 LEAST_VALUES = 8
-"""Seconds below which nothing is said: the autocorrelation of fewer values is anybody's guess."""
+"""Seconds below which there is no range: the autocorrelation of fewer values is unknown."""
 
 LEAST_FREEDOM = 2.0
-"""Degrees of freedom below which nothing is said: with one the range is 12.7 errors wide, and its error is unknown."""
+"""Degrees of freedom below which there is no range: with one it is 12.7 errors wide, and the error is unknown."""
 
 MOST_VALUES = 40
 """Blocks to which longer series are averaged."""

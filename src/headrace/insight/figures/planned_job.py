@@ -47,10 +47,10 @@ class PlannedJob(PlannedRun, frozen=True):
     budget: PlannedBudget | None = None
 
     def priced_in(self, region: str | None) -> tuple[str, str]:
-        """Returns the region whose prices are taken, and a note when nobody has named one.
+        """Returns the region whose prices are taken, and a note when no region was named.
 
         Args:
-            region: the reader's wish; None for that of the budget, else us-east-1.
+            region: as asked for; None for that of the budget, else us-east-1.
         """
         if region is not None:
             return region, ""

@@ -6,7 +6,7 @@ running     at least one of its programs runs
 done        its programs have ended, and the job goes on
 stopping    the job is being stopped
 released    it has ended before the job, and costs no more
-lost        it is gone, and nobody asked it to
+lost        it ended without having been asked to
 """
 
 from __future__ import annotations

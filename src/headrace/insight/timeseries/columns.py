@@ -96,7 +96,7 @@ class Columns:
         return sorted((key for key in self._rows if key.kind == kind), key=lambda key: (key.name, key.stream))
 
     def table(self, key: Key) -> dict[str, Floats]:
-        """Returns a copy of the columns of one key, by field name; nobody may write to it."""
+        """Returns a copy of the columns of one key, by field name. It must not be written to."""
         taken = len(self._rows[key])
         known = self._tables.get(key)
         if known is None or known[0] != taken:

@@ -1,8 +1,8 @@
 """What limits a job: its input, its network, its own computing, one rank, nothing, or a standstill. Pure.
 
-The signals are waits, on both sides of the data's way. A trainer that waits in `next()` lacks batches; data workers
+The signals are waits, at both ends of the data path. A trainer that waits in `next()` lacks batches; data workers
 that have no room or no work have batches to spare; between them is a link that is busy or is not. How busy a GPU or a
-CPU looks is a weak witness (NVML counts a period in which any kernel ran at all), so it is used only where no wait was
+CPU looks is weak evidence (NVML counts a period in which any kernel ran at all), so it is used only where no wait was
 measured, and the verdict is then said to be `inferred`.
 
 The rules, tried in this order; `headrace.insight.verdicts.thresholds` has the reason of every number:
@@ -14,13 +14,13 @@ The rules, tried in this order; `headrace.insight.verdicts.thresholds` has the r
     5  data wait >= NOT_BOUND                                                                      input-bound
     6  no wait, one rank computes STRAGGLER times as long as the median of the others              skewed
     7  no wait, and the data workers have less than SPARE to spare                                 balanced
-    8  no wait, no device time; batches made on the ranks' hosts at a cost that nobody told, which
+    8  no wait, no device time; batches made on the ranks' hosts at an unknown cost, which
        are CROWDED % busy, short of cores (but not at rest), or not measured                        unknown
     9  no wait                                                                                     compute-bound
 
 Rule 8: a pipeline that works in threads of the trainer itself, on cores that have no time to spare, does not make
 `next()` block. It makes the step longer, so that the wait does not tell it from computing. Ranks that use less than
-RESTING % of a core each are at rest: nothing computes there, batches neither, and whatever they wait for is no data.
+RESTING % of a core each are at rest: they neither compute nor make batches, and what they wait for is no data.
 
 More wait with all else equal never moves a job from input-bound or network-bound to compute-bound or balanced. Busier
 hosts, of ranks that have their cores, never move one from unknown to compute-bound.
@@ -177,7 +177,7 @@ class _Facts:
         )
 
     def _notes(self) -> list[str]:
-        """Returns what is worth knowing whatever the verdict."""
+        """Returns the notes that do not depend on the verdict."""
         known, notes = self.wait.confidence, []
         if known is None:
             notes.append("too few independent seconds for a confidence range of the data wait")
@@ -258,7 +258,7 @@ def _apart(facts: _Facts) -> Verdict | None:
 
 
 def _waiting(facts: _Facts) -> Verdict | None:
-    """The trainer waits: which stage of the data's way is the busiest?"""
+    """The trainer waits: finds the busiest stage of the data path."""
     if facts.wait_share < NOT_BOUND:
         return None
     band, supply = band_of(facts.wait_share), facts.supply
@@ -289,7 +289,7 @@ def _waiting(facts: _Facts) -> Verdict | None:
 
 
 def _straggler(facts: _Facts) -> Verdict | None:
-    """Nobody waits for batches; one rank needs longer for a step."""
+    """No rank waits for batches; one rank needs longer for a step."""
     measured = all(rank.compute for rank in facts.ranks)
     known = {rank.place: rank.compute_time(measured=measured) for rank in facts.ranks}
     times = {place: taken for place, taken in known.items() if taken is not None}
@@ -312,7 +312,7 @@ def _straggler(facts: _Facts) -> Verdict | None:
 
 
 def _untold(facts: _Facts) -> Verdict | None:
-    """Nobody waits, but the making of batches may be what makes the steps long."""
+    """No rank waits, but making batches may be what makes the steps long."""
     beside = facts.beside
     if beside is None or facts.compute.value is not None or beside.spare:
         return None

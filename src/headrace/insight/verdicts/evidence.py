@@ -1,6 +1,6 @@
 """What a verdict rests on: the waits of ranks and data workers, how busy devices looked, and how long nothing moved.
 
-The values have no opinion; `headrace.insight.verdicts.decide` has. The functions take them out of a run's records.
+The functions take these values out of a run's records; `headrace.insight.verdicts.decide` judges them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RankTimes(msgspec.Struct, frozen=True):
         host: ``group/host``.
         steps: steps that ended in each record.
         step, wait: how long they lasted, and how much of it was spent in `next()`.
-        h2d, compute: host-to-device copies and device time of each record; empty where nobody measured them.
+        h2d, compute: host-to-device copies and device time of each record; empty where they were not measured.
     """
 
     place: str
@@ -70,7 +70,7 @@ class Supply(msgspec.Struct, frozen=True):
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """Batches are made on the ranks' own hosts, by a loader that does not tell what that costs.
+    """Batches are made on the ranks' own hosts, by a loader that does not report what that costs.
 
     Attributes:
         cpu: use of its own cores of the busiest of these hosts, %; None if that of one of them was not measured.
@@ -131,7 +131,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
         usage: how busy GPUs and CPUs were.
         silence: None for a run that has ended by itself.
         window: where all this was measured.
-        beside: batches are made beside the ranks, nobody knows at what cost; None if they are not.
+        beside: batches are made beside the ranks, at an unknown cost; None if they are not.
         servers: tf.data.service had servers, whose CPU time was measured.
     """
 

@@ -101,4 +101,4 @@ NEXT_APART = (
     "for some steps on one batch that is kept (`headrace doctor` does that for PyTorch): if steps get shorter, making "
     "batches was the limit"
 )
-"""What to do when nobody can tell whether the ranks compute or share their cores with the making of batches."""
+"""What to do when it is unknown whether the ranks compute or share their cores with the making of batches."""

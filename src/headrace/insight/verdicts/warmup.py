@@ -1,4 +1,4 @@
-"""What the warm-up leaves out, where it is no small thing: a step that stood still in the first second. Pure."""
+"""A warm-up that was long, because a step stood still in the first second: what the figures leave out. Pure."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class WarmUp(msgspec.Struct, frozen=True):
 
 
 def long_warm_up(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> WarmUp | None:
-    """Returns the warm-up of a loader if it is worth a word, see `LONG_WARM_UP`.
+    """Returns the warm-up of a loader if it was long enough to be mentioned, see `LONG_WARM_UP`.
 
     Args:
         ranks: records of the loader, by rank.
 
     Returns:
-        That of the rank where it lasted longest; None if it was as short as a warm-up is.
+        That of the rank where it lasted longest; None if it was as short as usual.
     """
     found = []
     for stream, records in ranks.items():
@@ -59,7 +59,7 @@ def long_warm_up(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> WarmUp | Non
 
 
 def with_warm_up(found: Verdict, left: WarmUp | None) -> Verdict:
-    """Returns a verdict that tells of a long warm-up: in its notes, and in its sentence if that was most of the run."""
+    """Returns a verdict that mentions a long warm-up: in its notes, and in its sentence if that was most of the run."""
     if left is None:
         return found
     more = f"; but {left}" if left.share >= _MOST else ""
