@@ -39,7 +39,7 @@ INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
-    "instance/s3.py": {"botocore", "s3transfer"},
+    "instance/s3.py": {"botocore"},
     "agent/tf_data_server.py": {"tensorflow"},
 }
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]

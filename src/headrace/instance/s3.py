@@ -3,7 +3,8 @@
 botocore is an extra (`pip install 'headrace[s3]'`), imported when the first object is asked for.
 Credentials, region and endpoint are found as every AWS tool finds them: AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION,
 AWS_ENDPOINT_URL, ~/.aws. Measured against s3fs with 400 files of 20 KB and of 500 KB: threads around botocore cost
-0.8 to 1.0 of its CPU seconds, and half of its start.
+0.8 to 1.0 of its CPU seconds, and half of its start. Against s3transfer with one file of 200 MB, 16 MB a part: the
+same for an upload (0.4 s), half for a download (0.12 s and 0.24 s), which also goes on where it broke off.
 
 A read that breaks off goes on where it was, of the very same object (If-Match). Safe for use by several threads.
 """
