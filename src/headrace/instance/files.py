@@ -175,13 +175,8 @@ def unnamed(folder: Path) -> Iterator[int]:
 
     Where the file system cannot make files without a name it has a hidden one for a moment.
     """
-    try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if error.errno not in _NO_TMPFILE:
-            raise
-        hidden = _hidden(folder)
-        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor, hidden = _open_new(folder, os.O_RDWR)
+    if hidden is not None:
         hidden.unlink()
     try:
         yield descriptor
@@ -199,16 +194,9 @@ def made(path: Path) -> Iterator[int]:
     Raises:
         StorageError: it cannot be made, or not get its name.
     """
-    hidden: Path | None = None
     with told(str(path), "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            if error.errno not in _NO_TMPFILE:
-                raise
-            hidden = _hidden(path.parent)
-            descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor, hidden = _open_new(path.parent, os.O_WRONLY)
     try:
         try:
             yield descriptor
@@ -239,6 +227,17 @@ def folders_of(path: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # not made, or somebody else has put something there
                 folder.rmdir()
         raise
+
+
+def _open_new(folder: Path, access: int) -> tuple[int, Path | None]:
+    """Opens a new file without a name; where the file system cannot make one, with a hidden name, which is returned."""
+    try:
+        return os.open(folder, os.O_TMPFILE | access | os.O_CLOEXEC, 0o666), None
+    except OSError as error:
+        if error.errno not in _NO_TMPFILE:
+            raise
+    hidden = _hidden(folder)
+    return os.open(hidden, access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), hidden
 
 
 def _hidden(folder: Path) -> Path:

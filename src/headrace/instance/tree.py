@@ -20,6 +20,7 @@ from typing import Protocol
 
 from headrace.errors import UsageError
 from headrace.instance import launch_plan, program_arguments, reserved
+from headrace.instance.channels.placing import link
 from headrace.instance.code import copy_code
 from headrace.instance.paths import TreePaths
 
@@ -156,10 +157,10 @@ def build_tree(
         if channel.source is None:
             continue
         if channel.source.is_dir():
-            _link(paths.channel(name), channel.source)
+            link(paths.channel(name), channel.source.resolve())
         else:
             paths.channel(name).mkdir(exist_ok=True)
-            _link(paths.channel(name) / channel.source.name, channel.source)
+            link(paths.channel(name) / channel.source.name, channel.source.resolve())
     _write(paths.hyperparameters, encoded)
     _write(paths.input_data_config, {name: channel.config() for name, channel in channels.items()})
     _write(paths.resource_config, resources)
@@ -212,17 +213,6 @@ def _check_channel(name: str, channel: Channel) -> None:
         raise UsageError(f"channel {name!r}: this name is taken by headrace's own files", "choose another name")
     if channel.source is not None and not channel.source.exists():
         raise UsageError(f"channel {name!r}: {channel.source} does not exist", "check the path under `inputs`")
-
-
-def _link(link: Path, target: Path) -> None:
-    """A symlink to the absolute target. One that is there already must lead to the same place."""
-    target = target.resolve()
-    try:
-        link.symlink_to(target)
-    except FileExistsError:
-        if link.is_symlink() and link.readlink() == target:
-            return
-        raise
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:

@@ -10,9 +10,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, JsonValue, WithJsonSchema
+from pydantic import BeforeValidator, GetCoreSchemaHandler, JsonValue, WithJsonSchema
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_before_validator_function
 
 from headrace.catalog import instance_types, prices
 from headrace.catalog.bandwidth import parse_bandwidth
@@ -275,18 +277,21 @@ def _address_prefix(value: object) -> str:
     return text
 
 
-def one_of(*allowed: str) -> Callable[[object], str]:
-    """Makes the check of a text that must be one of a few."""
+class _OneOf:
+    """The check of a `Literal`: a text that must be one of a few."""
 
-    def check(value: object) -> str:
-        text = text_of(value)
-        if text not in allowed:
-            near = nearest(text, allowed)
-            rule = f"must be {allowed[0]!r}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
-            raise broken(rule, hint=f"did you mean {near!r}?" if near else "")
-        return text
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        allowed = get_args(source)
 
-    return check
+        def check(value: object) -> str:
+            text = text_of(value)
+            if text not in allowed:
+                near = nearest(text, allowed)
+                hint = f"did you mean {near!r}?" if near else ""
+                raise broken(f"must be one of {', '.join(allowed)}", hint=hint)
+            return text
+
+        return no_info_before_validator_function(check, handler(source))
 
 
 def _mapping(value: object) -> object:
@@ -322,16 +327,11 @@ VariableValue = Annotated[str, BeforeValidator(_variable_value)]
 ChannelName = Annotated[str, BeforeValidator(_channel_name)]
 ContentType = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 256))]
 AttributeNames = Annotated[tuple[Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 256))], ...], AsList]
-DataDistribution = Annotated[
-    Literal["FullyReplicated", "ShardedByS3Key"], BeforeValidator(one_of("FullyReplicated", "ShardedByS3Key"))
-]
-DataType = Annotated[
-    Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"],
-    BeforeValidator(one_of("S3Prefix", "ManifestFile", "AugmentedManifestFile")),
-]
-InputMode = Annotated[Literal["File", "FastFile", "Pipe"], BeforeValidator(one_of("File", "FastFile", "Pipe"))]
-Compression = Annotated[Literal["None", "Gzip"], BeforeValidator(one_of("None", "Gzip"))]
-RecordWrapping = Annotated[Literal["None", "RecordIO"], BeforeValidator(one_of("None", "RecordIO"))]
+DataDistribution = Annotated[Literal["FullyReplicated", "ShardedByS3Key"], _OneOf()]
+DataType = Annotated[Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"], _OneOf()]
+InputMode = Annotated[Literal["File", "FastFile", "Pipe"], _OneOf()]
+Compression = Annotated[Literal["None", "Gzip"], _OneOf()]
+RecordWrapping = Annotated[Literal["None", "RecordIO"], _OneOf()]
 Seed = Annotated[int, BeforeValidator(whole(-(2**63), 2**63 - 1))]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Processes = Annotated[int, BeforeValidator(whole(1))]
@@ -356,9 +356,9 @@ _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a
 CpuSet = Annotated[str, BeforeValidator(_id_set("CPU")), _IDS]
 GpuSet = Annotated[str, BeforeValidator(_id_set("GPU")), _IDS]
 CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
-RetryOn = Annotated[Literal["infrastructure", "any"], BeforeValidator(one_of("infrastructure", "any"))]
-Isolation = Annotated[Literal["auto", "none", "namespace"], BeforeValidator(one_of("auto", "none", "namespace"))]
-Limits = Annotated[Literal["auto", "none"], BeforeValidator(one_of("auto", "none"))]
+RetryOn = Annotated[Literal["infrastructure", "any"], _OneOf()]
+Isolation = Annotated[Literal["auto", "none", "namespace"], _OneOf()]
+Limits = Annotated[Literal["auto", "none"], _OneOf()]
 Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]
 AddressPrefix = Annotated[str, BeforeValidator(_address_prefix)]
 Port = Annotated[int, BeforeValidator(whole(1, 65535))]

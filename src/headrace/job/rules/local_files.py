@@ -32,7 +32,7 @@ def missing(data: Mapping[str, object], base: FilePath, broken: frozenset[Path])
         text = channel if key is None else channel[key]
         if isinstance(text, str) and path not in broken and not path_types.is_remote(text):
             manifest = isinstance(channel, Mapping) and channel.get("s3_data_type", "S3Prefix") != "S3Prefix"
-            yield from (_file if manifest else _folder)(path, text, base / path_types.local_form(text))
+            yield from _is("file" if manifest else "folder", path, text, base / path_types.local_form(text))
 
 
 def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
@@ -46,9 +46,9 @@ def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -
         return
     code = base / path_types.local_form(source_dir)
     if path_types.is_archive(source_dir):
-        yield from _file(("source_dir",), source_dir, code)
+        yield from _is("file", ("source_dir",), source_dir, code)
         return
-    problems = list(_folder(("source_dir",), source_dir, code))
+    problems = list(_is("folder", ("source_dir",), source_dir, code))
     yield from problems
     for path, text in () if problems else _programs(data):
         if path not in broken:
@@ -89,20 +89,13 @@ def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
     yield Finding(path, f"must be a file in source_dir; {folder / text} is none", repr(text), hint)
 
 
-def _folder(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
-    if folder.is_dir():
-        return
-    wrong = "is a file" if folder.is_file() else "does not exist"
-    hint = "name the folder that holds it" if folder.is_file() else _makes(path, folder)
-    yield Finding(path, f"must be a folder; {folder} {wrong}", repr(text), hint)
-
-
-def _file(path: Path, text: str, file: FilePath) -> Iterator[Finding]:
-    if file.is_file():
-        return
-    wrong = "is a folder" if file.is_dir() else "does not exist"
-    hint = "" if file.is_dir() else _makes(path, file)
-    yield Finding(path, f"must be a file; {file} {wrong}", repr(text), hint)
+def _is(kind: str, path: Path, text: str, there: FilePath) -> Iterator[Finding]:
+    """Checks that a path is a ``folder`` or a ``file``."""
+    found = "folder" if there.is_dir() else "file" if there.is_file() else ""
+    if found != kind:
+        wrong = f"is a {found}" if found else "does not exist"
+        hint = "name the folder that holds it" if found == "file" else "" if found else _makes(path, there)
+        yield Finding(path, f"must be a {kind}; {there} {wrong}", repr(text), hint)
 
 
 def _makes(path: Path, missing_path: FilePath) -> str:

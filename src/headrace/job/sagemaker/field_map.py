@@ -1,4 +1,4 @@
-"""Where the values of a job are in a CreateTrainingJob request: one table, for both directions."""
+"""Where the values of a job are in a CreateTrainingJob request: one table, for both directions; and reaching them."""
 
 from __future__ import annotations
 
@@ -69,3 +69,35 @@ LISTS: tuple[tuple[Path, str, tuple[tuple[str, str], ...]], ...] = (
     (("Tags",), "tags", (("Key", "key"), ("Value", "value"))),
 )
 """Lists of small structures: where in the request, key of the job, and the names of their members in both."""
+
+
+def get(tree: object, path: Path) -> object:
+    """Returns the value at a place in nested mappings; None when there is none."""
+    for step in path:
+        if not isinstance(tree, dict):
+            return None
+        tree = tree.get(step)
+    return tree
+
+
+def put(tree: dict[str, object], path: Path, value: object) -> None:
+    """Sets a value, and makes the mappings around it. Nothing is set below what is no mapping."""
+    for step in path[:-1]:
+        inner = tree.setdefault(str(step), {})
+        if not isinstance(inner, dict):
+            return
+        tree = inner
+    tree[str(path[-1])] = value
+
+
+def take(tree: dict[str, object], path: Path) -> object:
+    """Takes a value out, and the mappings around it that this empties."""
+    inner = tree[str(path[0])]
+    if len(path) == 1:
+        return tree.pop(str(path[0]))
+    if not isinstance(inner, dict):
+        return None
+    value = take(inner, path[1:])
+    if not inner:
+        del tree[str(path[0])]
+    return value

@@ -26,6 +26,9 @@ from headrace.job.sagemaker.field_map import (
     LISTS,
     PREFERENCES,
     VALUES,
+    get,
+    put,
+    take,
 )
 from headrace.sagemaker_parameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY
 
@@ -67,15 +70,15 @@ def read_request(request: Mapping[str, object]) -> Translated:
 def _values(rest: dict[str, object], result: Translated) -> None:
     for source, target in VALUES:
         result.names[target] = source
-        value = _get(rest, source)
+        value = get(rest, source)
         if value not in (None, "", [], {}):
-            _put(result.data, target, _take(rest, source))
+            put(result.data, target, take(rest, source))
 
 
 def _lists(rest: dict[str, object], result: Translated) -> None:
     for source, key, members in LISTS:
         result.names[(key,)] = source
-        items = _get(rest, source)
+        items = get(rest, source)
         if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
             continue
         if not all(set(item) <= {name for name, _ in members} for item in items):
@@ -84,12 +87,12 @@ def _lists(rest: dict[str, object], result: Translated) -> None:
         for index in range(len(items)):
             result.names[(key, index)] = (*source, index)
             result.names |= {(key, index, ours): (*source, index, theirs) for theirs, ours in members}
-        _take(rest, source)
+        take(rest, source)
 
 
 def _preferences(rest: dict[str, object], result: Translated) -> None:
     """Of several types that the service would choose from, the job names the first."""
-    preferences = _get(rest, PREFERENCES)
+    preferences = get(rest, PREFERENCES)
     first = preferences[0] if isinstance(preferences, list) and preferences else None
     if isinstance(first, dict) and not result.data.keys() & {"instance_type", "instance_groups"}:
         for name, key in (("InstanceType", "instance_type"), ("InstanceCount", "instance_count")):
@@ -99,7 +102,7 @@ def _preferences(rest: dict[str, object], result: Translated) -> None:
 
 
 def _command(rest: dict[str, object], result: Translated) -> None:
-    entrypoint, arguments = _get(rest, ENTRYPOINT), _get(rest, ARGUMENTS)
+    entrypoint, arguments = get(rest, ENTRYPOINT), get(rest, ARGUMENTS)
     result.names[("command",)] = ENTRYPOINT
     if not isinstance(entrypoint, list) or not entrypoint:
         return
@@ -107,7 +110,7 @@ def _command(rest: dict[str, object], result: Translated) -> None:
     result.data["command"] = [*entrypoint, *more]
     result.names |= {("command", index): (*ENTRYPOINT, index) for index in range(len(entrypoint))}
     result.names |= {("command", len(entrypoint) + index): (*ARGUMENTS, index) for index in range(len(more))}
-    _take(rest, ENTRYPOINT)  # the arguments stay: they tell where the entrypoint ends
+    take(rest, ENTRYPOINT)  # the arguments stay: they tell where the entrypoint ends
 
 
 def _channels(rest: dict[str, object], result: Translated) -> None:
@@ -127,8 +130,8 @@ def _channels(rest: dict[str, object], result: Translated) -> None:
         for source, target in CHANNEL:
             place: Path = ("inputs", name, *target)
             result.names[place] = (CHANNELS, index, *source)
-            if _get(item, source) not in (None, []):
-                _put(channel, target, _take(item, source))
+            if get(item, source) not in (None, []):
+                put(channel, target, take(item, source))
         channels[name] = channel
         kept = kept or len(item) > 1
     if channels:
@@ -172,13 +175,13 @@ def _hyperparameters(rest: dict[str, object], result: Translated) -> None:
         elif name == GROUPS:
             world["instance_groups"] = value
         elif name in STRATEGIES:
-            _put(world, STRATEGIES[name], value)
+            put(world, STRATEGIES[name], value)
             place: Path = ("distribution", *STRATEGIES[name])
             result.names[place] = where
         else:
             continue
         if json.dumps(value) == text and not (name == SUBMIT_DIRECTORY and local_form(str(value)) != value):
-            _take(rest, where)  # a job has it in another form: how the request wrote it is kept
+            take(rest, where)  # a job has it in another form: how the request wrote it is kept
     if values_found:
         result.data["hyperparameters"] = values_found
     _distribution(world, result)
@@ -210,33 +213,3 @@ def _program_of_environment(result: Translated) -> None:
         if key not in result.data and isinstance(variables.get(variable), str) and variables[variable]:
             result.data[key] = variables[variable]
             result.names[(key,)] = ("Environment", variable)
-
-
-def _get(tree: object, path: Path) -> object:
-    for step in path:
-        if not isinstance(tree, dict):
-            return None
-        tree = tree.get(step)
-    return tree
-
-
-def _put(tree: dict[str, object], path: Path, value: object) -> None:
-    for step in path[:-1]:
-        inner = tree.setdefault(str(step), {})
-        if not isinstance(inner, dict):
-            return
-        tree = inner
-    tree[str(path[-1])] = value
-
-
-def _take(tree: dict[str, object], path: Path) -> object:
-    """Takes a value out, and the mappings around it that this empties."""
-    inner = tree[str(path[0])]
-    if len(path) == 1:
-        return tree.pop(str(path[0]))
-    if not isinstance(inner, dict):
-        return None
-    value = _take(inner, path[1:])
-    if not inner:
-        del tree[str(path[0])]
-    return value

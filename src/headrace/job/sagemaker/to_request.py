@@ -22,6 +22,7 @@ from headrace.job.sagemaker.field_map import (
     LISTS,
     PREFERENCES,
     VALUES,
+    put,
 )
 from headrace.sagemaker_parameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY
 
@@ -49,13 +50,13 @@ def write_request(job: Job, submit_directory: str) -> dict[str, object]:
     for target, source in VALUES:
         value = _explicit(job, source)
         if value is not None and value not in ((), {}):
-            _put(built, target, _plain(value))
-    _put(built, (ALGORITHM, "TrainingInputMode"), job.input_mode)
-    _put(built, ("StoppingCondition", "MaxRuntimeInSeconds"), job.max_run)
+            put(built, target, _plain(value))
+    put(built, (ALGORITHM, "TrainingInputMode"), job.input_mode)
+    put(built, ("StoppingCondition", "MaxRuntimeInSeconds"), job.max_run)
     for target, key, members in LISTS:
         items = getattr(job, key)
         if items:
-            _put(built, target, [{theirs: getattr(item, ours) for theirs, ours in members} for item in items])
+            put(built, target, [{theirs: getattr(item, ours) for theirs, ours in members} for item in items])
     extras = copy.deepcopy(cast("dict[str, object]", job.request_extras))
     _command(job, built, extras)
     texts = _texts(job, submit_directory, _mapping(extras.pop(HYPERPARAMETERS, None)))
@@ -134,8 +135,8 @@ def _command(job: Job, built: dict[str, object], extras: dict[str, object]) -> N
         kept.pop(ARGUMENTS[1], None)
         command, more = command[:100], command[100:]
         if more:
-            _put(built, ARGUMENTS, more)
-    _put(built, ENTRYPOINT, command)
+            put(built, ARGUMENTS, more)
+    put(built, ENTRYPOINT, command)
 
 
 def _preferences(built: dict[str, object], extras: dict[str, object]) -> None:
@@ -188,8 +189,8 @@ def _channels(job: Job, kept: object) -> list[object]:
         for target, source in CHANNEL:
             value = _explicit(channel, source)
             if value not in (None, ()):
-                _put(item, target, _plain(value))
-        _put(item, ("DataSource", "S3DataSource", "S3DataType"), channel.s3_data_type)
+                put(item, target, _plain(value))
+        put(item, ("DataSource", "S3DataSource", "S3DataType"), channel.s3_data_type)
         built[name] = item
     result: list[object] = []
     for item in cast("list[dict[str, object]]", kept if isinstance(kept, list) else []):
@@ -216,9 +217,3 @@ def _merged(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str
 
 def _mapping(value: object) -> dict[str, object]:
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
-def _put(tree: dict[str, object], path: Path, value: object) -> None:
-    for step in path[:-1]:
-        tree = cast("dict[str, object]", tree.setdefault(str(step), {}))
-    tree[str(path[-1])] = value

@@ -390,16 +390,6 @@ class Supervisor:
                     self._helpers.pop(pid).finish(status)
 
 
-def _sweep_environments() -> None:
-    """Removes what an installation that was killed has left."""
-    from headrace.engines.local.inputs import (
-        requirements,  # slow to import, and few jobs need them
-        virtual_environments,
-    )
-
-    virtual_environments.sweep(requirements.environments_dir())
-
-
 def main() -> int:
     """Entry point. Returns 0 if the job is complete."""
     root, caller = sys.argv[1:]
