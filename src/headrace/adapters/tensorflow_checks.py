@@ -95,7 +95,7 @@ def check_compression(compression: object) -> None:
 
 def check_dataset(dataset: object) -> None:
     """Checks that it is a `tf.data.Dataset`. Raises UsageError. Does not import TensorFlow."""
-    tensorflow = sys.modules.get("tensorflow")  # without it nobody has made a data set
+    tensorflow = sys.modules.get("tensorflow")  # before it is imported there is no data set
     if tensorflow is None or not isinstance(dataset, tensorflow.data.Dataset):
         raise UsageError(
             f"distribute takes a tf.data.Dataset, not {type(dataset).__name__}",
@@ -232,7 +232,7 @@ def check_rounds(elements: int) -> None:
     """Checks that a data set can be read in rounds, which have no last one.
 
     Args:
-        elements: its cardinality; negative when it is infinite or nobody knows.
+        elements: its cardinality; negative when it is infinite or unknown.
 
     Raises:
         PipelineError: it ends.

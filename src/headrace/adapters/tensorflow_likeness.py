@@ -47,7 +47,7 @@ class Likeness:
     """Facts about a pipeline, all of them short texts.
 
     Attributes:
-        elements: how many it has; empty when it has no end, or nobody knows.
+        elements: how many it has; empty when it is infinite or unknown.
         structure: of its elements.
         shards: ``index of count`` of every `shard`.
         sources: digest of what the data sets are made from.
@@ -72,7 +72,7 @@ def likeness_of(graph: Any, elements: int, structure: str, base: str = "") -> Li
 
     Args:
         graph: its GraphDef.
-        elements: its cardinality; negative when it is infinite or nobody knows.
+        elements: its cardinality; negative when it is infinite or unknown.
         structure: of its elements.
         base: directory of this host's tree, which hosts of one job may have at different places; "" for none.
     """

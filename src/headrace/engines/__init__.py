@@ -4,7 +4,7 @@
     limits(job)   what the instances may use of the machine, in words
     check(job)    raises what would stop `start`, else returns what it goes on with; starts nothing
     start(job)    starts a run and returns its `Handle`; the run may be detached from the caller
-    stop(run)     stops a run that somebody else started
+    stop(run)     stops a run, whichever process started it
 
 Each engine is a package of its own with these functions. It is found by entry point (see
 `headrace.job.find_engine`) and imported when it is used.

@@ -3,16 +3,23 @@
 An engine (or SageMaker) writes the /opt/ml tree of a host; the agent turns it into variables and arguments for the
 user's programs; the programs read it through `Environment`.
 
-    paths        where things lie below the base directory
-    tree         `build_tree`: writes the tree of one host
-    code         its code directory, a copy of its own
-    environment  `Environment`: reads it, under the names of SageMaker's training toolkit
-    variables    `program_variables`: the SM_* variables of a program
-    arguments    `hyperparameter_arguments`: hyperparameters as a program's argv
-    ranks        `torch_distributed_variables`: what torchrun tells a rank
-    outcome      `write_failure`, `read_failure`: output/failure
-    launch       the launch plan, which goes beyond SageMaker's own files
-    machine      CPUs, GPUs and Neuron cores of this instance
+    paths              where things lie below the base directory
+    tree               `build_tree`: writes the tree of one host
+    code               its code directory, a copy of its own
+    environment        `Environment`: reads it, under the names of SageMaker's training toolkit
+    toolkit_variables  the SM_* variables that the toolkit sets
+    variables          `program_variables`: those, and headrace's own
+    reserved           hyperparameters that the SDK adds
+    program_arguments  `hyperparameter_arguments`: hyperparameters as a program's argv
+    entry              the command line of an entry point
+    ranks              `torch_distributed_variables`: what torchrun tells a rank
+    torchrun, tfconfig, tfdata   what torchrun, MultiWorkerMirroredStrategy and tf.data.service are started with
+    outcome            `write_failure`, `read_failure`: output/failure
+    launch_plan        the launch plan, which goes beyond SageMaker's own files
+    lifeline           the pipe between a supervisor and an agent
+    machine            CPUs, GPUs and Neuron cores of this instance
+    storage            folders and S3 buckets, with one interface (`files` and `s3` behind it)
+    channels           the data of input channels
 
 Names are imported when they are first used: a program that only wants `Environment` pays for nothing else.
 """

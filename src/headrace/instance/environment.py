@@ -2,7 +2,7 @@
 
 The names, values and mapping behaviour are those of `sagemaker_training.environment.Environment`, so that a script
 changes one import. It reads the three files of input/config when it is made, and is a snapshot: it writes nothing,
-not even variables, and asks for GPUs only when somebody wants to know their number.
+not even variables, and asks for GPUs only when their number is read.
 
 Where it differs from the toolkit (each difference is in the table of tests/instance/test_oracle.py):
 

@@ -100,7 +100,7 @@ def check_same(descriptor: int, source: Object) -> None:
 
 
 def _changed(source: Object) -> ObjectChanged:
-    return ObjectChanged(f"{source.uri} changed while it was read", "let nobody write to what headrace reads")
+    return ObjectChanged(f"{source.uri} changed while it was read", "do not change data while they are read")
 
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
@@ -162,7 +162,7 @@ def opened(source: Object) -> Iterator[int]:
     try:
         if _etag(os.fstat(descriptor)) != source.etag:
             raise ObjectChanged(
-                f"{source.uri} changed since it was listed", "let nobody write to data that a job reads"
+                f"{source.uri} changed since it was listed", "do not change data that a running job reads"
             )
         yield descriptor
     finally:
@@ -224,7 +224,7 @@ def folders_of(path: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in new:
-            with contextlib.suppress(OSError):  # not made, or somebody else has put something there
+            with contextlib.suppress(OSError):  # not made, or another process has put something there
                 folder.rmdir()
         raise
 

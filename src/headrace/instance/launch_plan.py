@@ -1,6 +1,6 @@
 """The launch plan: all that an agent must know beyond SageMaker's own files.
 
-An engine writes it, every agent of the job reads it, nobody changes it afterwards. It is the whole job seen from
+An engine writes it, every agent of the job reads it, and it never changes. It is the whole job seen from
 the cluster: groups, hosts, what runs where, ports, time limits. It holds no secret (see `SECRET_NAME`) and no code.
 
 It lies in `<base>/input/data/headrace/` (`base` is /opt/ml, or $SAGEMAKER_BASE_DIR), because on SageMaker it

@@ -228,7 +228,7 @@ def _of_answer(response: dict[str, Any], uri: str, verb: str) -> HeadraceError:
         what = "bucket" if code == "NoSuchBucket" or uri.count("/") < 3 else "object"
         return ObjectMissing(f"{uri}: there is no such {what}", "check the name, and the account that it is asked of")
     if code in _CHANGED:
-        return ObjectChanged(f"{uri} changed while it was read", "let nobody write to data that a job reads")
+        return ObjectChanged(f"{uri} changed while it was read", "do not change data that a running job reads")
     if code in _CREDENTIALS:
         return StorageError(told, f"the credentials are wrong or too old: {_SET_CREDENTIALS}")
     if code in _DENIED:

@@ -2,7 +2,7 @@
 
 A place is a path, ``file://`` and a path, or ``s3://bucket/key``. Objects are listed as S3 lists them: by prefix, in
 the order of their keys' UTF-8 bytes. What is written, here or there, appears under its name as a whole or not at all:
-a local file is made under a hidden name (`is_temporary`) and renamed. Nobody else in headrace talks to an object store.
+a local file is made under a hidden name (`is_temporary`) and renamed. No other module talks to an object store.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ VERSION_1 = {
 """Name in SDK version 1 to name in version 2."""
 
 JOB_KEYS = frozenset(JobFields.model_fields) - {
-    "code_location",  # the SDK uploads the code there, and here nobody does
+    "code_location",  # where the SDK uploads the code; here no code is uploaded
     "command",
     "inputs",
     "job_name",

@@ -2,12 +2,17 @@
 
 caller (or keeper) -> supervisor -> one agent a host -> programs
 
-planning     job to launch plan (pure)
-checks       what must be true of this machine
-preparing    the run's directory: code, trees, plan, secret
-starting     checks, prepares, starts the supervisor
-handle       the caller's end of a run
-supervisor   watches the agents and the caller, ends what is left, has the last word
+    engine          what `headrace.engines` calls: plan, check, start, stop
+    plan_hosts      job to launch plan (pure)
+    checked_job     what `check` returns and `start` uses
+    checks          whether this machine can start the job
+    prepare_run     fills the run's directory: code, trees, plan, secret
+    isolation_plan  the layout of isolated hosts
+    inputs          code, channels, requirements, certificates, artefacts: planned and checked
+    limits          CPUs, memory and GPUs of each host
+    isolation       namespaces: each host a machine of its own
+    supervision     the supervisor, which watches agents and caller and cleans up; the caller's handle
+    helpers         programs beside the agents: install, stage, serve channels, restore, sync, collect
 
 This package imports nothing when it is imported: the supervisor must start fast.
 """

@@ -1,4 +1,4 @@
-"""What must be true of this machine before a job can start. Nothing is created here."""
+"""Checks that this machine can start a job: name, ports, TensorFlow. Nothing is created here."""
 
 from __future__ import annotations
 

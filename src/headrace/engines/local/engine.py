@@ -1,4 +1,4 @@
-"""The engine's face. It starts a run: checks first, creates afterwards, then hands over to the supervisor."""
+"""What `headrace.engines` calls: plans and checks a job, then creates its run and starts the supervisor."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     <area>/incoming/<n>/  share n, as long as files are missing
     <area>/data/<n>/      share n, complete
 
-`incoming` is renamed to `data` when every file is there with the size that was listed, so nobody ever sees a part.
-Whoever fills again after an interruption keeps the files of `incoming` that are still what is listed; each of them is
+`incoming` is renamed to `data` when every file is there with the size that was listed, so no reader sees a part.
+A filling after an interruption keeps the files of `incoming` that are still what is listed; each of them is
 whole, because a file under its own name always is (`Store.download`). Data of this machine are not copied: their
 shares hold links.
 """
@@ -135,7 +135,7 @@ def named(channel: str, error: HeadraceError) -> HeadraceError:
 
 
 def _keep(channel: ChannelOrder, area: Path, paths: Mapping[str, Path], items: Sequence[Item]) -> set[str]:
-    """Removes what an interrupted filling left and nobody wants any more. Returns the names of the rest."""
+    """Removes what an interrupted filling left and this one does not want. Returns the names of the rest."""
     try:
         before = {
             item.name: (item.source, index % channel.shares) for index, item in enumerate(object_listing.load(area))

@@ -64,7 +64,7 @@ def redirected(folder: str) -> Iterator[tuple[str, str]]:
     while waiting:
         here = waiting.pop()
         found: list[os.DirEntry[str]] = []
-        # What nobody may read, or has just been removed, no program will read either.
+        # What may not be read, or has just been removed, the programs cannot read either.
         with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(here) as entries:
             found = list(entries)
         for entry in found:

@@ -1,7 +1,7 @@
-"""FUSE mounts of this machine: whether one can be made, which are there, and how they go.
+"""FUSE mounts of this machine: whether one can be made, which exist, and how to unmount them.
 
-A mount whose server was killed stays as a dead entry until somebody unmounts it. libfuse leaves a small process
-behind that does so (``auto_unmount``); who finds a dead mount all the same (`mounted_below`) unmounts it lazily.
+A mount whose server was killed stays as a dead entry until it is unmounted. libfuse leaves a small process
+behind that does so (``auto_unmount``); a dead mount that is found all the same (`mounted_below`) is unmounted lazily.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an engine wants staged and served: the file that it leaves for the processes that do it.
+"""Which channels of a run are staged and served: the files that an engine writes for the helpers that do it.
 
 The helper `stage` reads `<run>/engine/stage.json` and fills every `File` channel before the programs start. The helper
 `serve_channels` reads `serve_channels.json` there, which says the same of the channels that it serves while they run,

@@ -1,11 +1,11 @@
 """Pipe: the FIFOs of a host, ``<channel>_<epoch>`` in its input/data, served by one thread a channel.
 
-The FIFO of epoch 0 is there before the programs start. As soon as somebody has opened the FIFO of epoch e, that of
-epoch e + 1 is there too: whoever has read e to its end, or has left it, finds the next one. A FIFO is read once; its
-name is gone when its data are.
+The FIFO of epoch 0 is there before the programs start. As soon as a reader has opened the FIFO of epoch e, that of
+epoch e + 1 is there too: a reader that has read e to its end, or has left it, finds the next one. A FIFO is read once;
+its name is removed when its data have been read.
 
 Invariants:
-* a reader that leaves early, or never comes, harms nobody;
+* a reader that leaves early, or never comes, blocks nothing else;
 * a reader sees the end of the data only when all of them came: on an error the FIFO stays open until the process
   ends, and its end fails the job.
 """
@@ -69,7 +69,7 @@ class Pipe:
         os.mkfifo(self.path(epoch + 1))
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, CAPACITY)
-        except OSError:  # the user has too many pipes: slower, not wrong
+        except OSError:  # the user has too many pipes: it is slower, and still right
             pass
         pieces = self._pieces(epoch)
         try:
@@ -77,7 +77,7 @@ class Pipe:
                 rest = memoryview(piece)
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
-        except BrokenPipeError:  # the reader has seen enough
+        except BrokenPipeError:  # the reader has closed its end
             pass
         # On any other error the descriptor is left open, see the module.
         pieces.close()  # type: ignore[attr-defined]  # a generator: it lets go of what it has fetched

@@ -110,7 +110,7 @@ class Structure(JobFields):
         """Groups that run the entry point, in the job's order: those that are not only data-service groups.
 
         A group of the data service runs it too when the distribution or the completion names it, or when all groups
-        are the data service's and nobody names any: somebody must train.
+        are the data service's and none is named: some group must train.
         """
         service = {*self.feed_groups, *self.tf_data_groups}
         named = set(self.distribution_groups) | set(self._completion_named)

@@ -1,7 +1,7 @@
 """The shape of a job: its keys and the type of each. Rules between keys are in `rules`.
 
 `JobFields` is the whole job as data; `headrace.job.Job` adds what follows from it. Larger parts have modules of their
-own: `groups`, `channels`, `distribution`, `local`, and `service` for what only the service acts on.
+own: `groups`, `channels`, `distribution`, `local_options`, and `platform_options` for what only SageMaker acts on.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class TfData(Part):
         workers_per_host: tf.data workers a host, 1 to 64; each uses all CPUs of its host, so one is mostly enough.
         fault_tolerant: whether the dispatcher keeps its state on disk, from which it goes on after a crash.
         worker_timeout: seconds of silence after which the dispatcher counts a worker as missing; None: TensorFlow's.
-        job_gc_timeout: seconds after which what nobody reads any more is dropped; None: TensorFlow's.
-        job_gc_check_interval: seconds between the looks for it; None: TensorFlow's.
+        job_gc_timeout: seconds after which a data set that is no longer read is dropped; None: TensorFlow's.
+        job_gc_check_interval: seconds between the checks for that; None: TensorFlow's.
     """
 
     enabled: field_types.Flag

@@ -1,5 +1,5 @@
-"""What only the service acts on: image, role, network, volumes, tags. Accepted, checked, without effect here. And the
-metric definitions, which the agents act on here as well.
+"""Options that only SageMaker acts on: image, role, network, volumes, tags. They are checked and have no effect here.
+And the metric definitions, which headrace's agents act on too.
 
 Limits and patterns are those of the CreateTrainingJob request.
 """

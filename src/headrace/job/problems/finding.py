@@ -1,4 +1,4 @@
-"""One broken rule, before anybody knows which file and line it is in.
+"""One broken rule, before its file and line are known.
 
 Rules work on plain values and yield a `Finding`: the path inside the job, what is allowed, the value seen. `JobSource`
 turns it into a `headrace.errors.Problem`, with file and line when the job came from a file.

@@ -46,7 +46,7 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None, data: 
     for details in error.errors(include_url=False):
         unknown += details["type"] == "extra_forbidden"
         if unknown > _UNKNOWN_KEYS and details["type"] == "extra_forbidden":
-            continue  # nobody reads on, and each takes time
+            continue  # a longer list helps no reader, and each takes time
         inner = details.get("ctx", {}).get("error")
         path = tuple(step for step in details["loc"] if step != "[key]")
         if isinstance(inner, ValueError) and hasattr(inner, "findings"):

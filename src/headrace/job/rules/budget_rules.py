@@ -1,4 +1,4 @@
-"""The rule of a budget: nobody can watch a cost that has no price."""
+"""The rule of a budget: the cost of an instance type without a price cannot be watched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a job has no effect in an engine: it is accepted, kept and told, never silently dropped."""
+"""Values of a job that have no effect in an engine. `headrace plan` lists them; none is dropped in silence."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def _local(data: Data) -> Iterator[Unused]:
 
 
 def _members(data: Data, extras: Mapping[str, object]) -> Iterator[Path]:
-    """Yields the members of a request that the job keeps and nobody acts on: of some, each thing that they hold.
+    """Yields the members of a request that the job keeps and that have no effect here; of some, each value inside.
 
-    The texts of hyperparameters, which the programs get, the arguments of a command and the order of channels are kept
-    as well: they only say how the request wrote them.
+    The texts of hyperparameters, the arguments of a command and the order of channels are not among them: they only
+    keep how the request wrote what the job has.
     """
     for name, member in extras.items():
         if name == "InputDataConfig" and isinstance(member, list):

@@ -1,7 +1,7 @@
 """From a CreateTrainingJob request to the data of a job.
 
-What no key of a job holds is kept, at its place, as `request_extras`. Nothing is checked here: `request_check` and the
-rules of the job do that, and a value of the wrong type stays where it was.
+What no key of a job holds is kept, at its place, as `request_extras`. Nothing is checked here: `check` and the rules
+of the job do that, and a value of the wrong type stays where it was.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Keeps a place up to date with a folder that programs write to: new and changed files go there, none is removed there.
 
-A file is taken when nobody has it open for writing (the kernel is asked for a read lease, which is given back at once)
-and it has not changed between two looks. It is copied or uploaded under a check that it has not changed meanwhile, so
-that a place never has half a file. Where the kernel gives no leases (another user's file, a network file system), it
-must not have changed for `QUIET_SECONDS`.
+A file is copied when no process has it open for writing (the kernel is asked for a read lease, which is given back at
+once) and it has not changed between two looks. It is copied or uploaded under a check that it has not changed
+meanwhile, so that a place never has half a file. Where the kernel gives no leases (another user's file, a network file
+system), it must not have changed for `QUIET_SECONDS`.
 
 Several folders may have the same place, as all hosts of a job have one for checkpoints. The last writer of a name wins,
 as on the service; a name with more than one content is counted as a clash.
@@ -80,7 +80,7 @@ class Mirror:
         """Returns what can be taken now.
 
         Args:
-            last: nobody writes any more: everything is taken.
+            last: no program writes any more: everything is taken.
         """
         changes = []
         for folder in self._folders:
@@ -178,7 +178,7 @@ def _pieces(read: Callable[[int], bytes]) -> Iterable[bytes]:
 
 
 def is_settled(file: Object) -> bool:
-    """Tells whether nobody is writing to a file. The process must ignore SIGIO."""
+    """Tells whether no process is writing to a file. The process must ignore SIGIO."""
     try:
         descriptor = os.open(file.uri, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -188,7 +188,7 @@ def is_settled(file: Object) -> bool:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return True
     except OSError as error:
-        if error.errno == errno.EAGAIN:  # somebody has it open for writing
+        if error.errno == errno.EAGAIN:  # a process has it open for writing
             return False
         return time.time() - os.fstat(descriptor).st_mtime > QUIET_SECONDS
     finally:

@@ -1,4 +1,4 @@
-"""Unpacks an archive of code that somebody else may have made: nothing of it can come to lie outside its folder.
+"""Unpacks an archive of code, which may come from a stranger: none of its members is written outside its folder.
 
 The rules are those of `tarfile`'s data filter, which not every Python 3.10 and 3.11 has: no absolute names, no ``..``,
 no links that lead out, no devices and FIFOs, no set-user-id bits; who owned a file does not count. What breaks a rule

@@ -106,7 +106,7 @@ def checkpoint_folder(job: Job, paths: RunPaths, host: str) -> Path:
 
 
 def check_checkpoint_folder(job: Job, isolated: bool) -> None:
-    """Checks that hosts can have `checkpoint_local_path`. Asks nobody.
+    """Checks that hosts can have `checkpoint_local_path`. Contacts no server.
 
     Args:
         job: the job.
@@ -127,7 +127,7 @@ def check_checkpoint_folder(job: Job, isolated: bool) -> None:
 
 
 def check_places(job: Job) -> None:
-    """Checks that what the job keeps can be written where it shall be. Raises EngineRefused."""
+    """Checks that what the job keeps can be written to its place. Raises EngineRefused."""
     try:
         with storage.Store() as store:
             for place in (job.output_path, job.checkpoint_s3_uri):

@@ -1,6 +1,6 @@
-"""The stage area of a run, and how it goes: what was downloaded is a copy, and the mount is nobody's any more.
+"""The stage area of a run, where its channels are downloaded, mounted and written to, and how it is removed.
 
-Apart from `channels`, because the supervisor, which removes it, shall not load the submitting side's libraries.
+Apart from `local_channels`, so that the supervisor, which removes it, loads no library of the submitting side.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def channel_area(paths: RunPaths) -> Path:
 
 
 def remove_channels(paths: RunPaths) -> None:
-    """Takes away what a run's channels have left: mount, FIFOs, downloaded data. For a run that has ended."""
+    """Removes what a run's channels have left: mount, FIFOs, downloaded data. For a run that has ended."""
     folder = channel_area(paths)
     for point in mounts.mounted_below(folder):
         mounts.unmount(point)
@@ -43,7 +43,7 @@ def remove_channels(paths: RunPaths) -> None:
 
 
 def remove_views(paths: RunPaths) -> None:
-    """Takes away what the hosts of a run have written to their channels, when none of them runs."""
+    """Removes what the hosts of a run have written to their channels, when none of them runs."""
     folder = channel_area(paths) / VIEWS
     for here, names, _ in os.walk(folder):
         for name in names:  # an overlay's own folders are closed to everybody but root

@@ -1,7 +1,7 @@
-"""The channels of a job on this machine: what is only linked, what is staged and served, and what must be true first.
+"""The channels of a job on this machine: which are links, which are staged or served, and whether their data exist.
 
 A channel that is a folder of this machine is a link in the tree of every host that has it, and no process is needed.
-Everything else is ordered of `stage` and `serve_channels`, see `headrace.instance.channels`.
+All others are made by the helpers `stage` and `serve_channels`, see `headrace.instance.channels`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def prepare_channels(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: Ru
 
 
 def check_mounts(orders: Sequence[ChannelOrder]) -> None:
-    """Checks that FastFile channels can be mounted. Starts nothing and asks nobody.
+    """Checks that FastFile channels can be mounted. Starts nothing and contacts no server.
 
     Raises:
         EngineRefused: they cannot, with what to install.

@@ -50,7 +50,7 @@ def is_made(environment: Path) -> bool:
 
 
 def make(environment: Path, requirements: Path, code: Path, log: IO[bytes]) -> bool:
-    """Makes an environment, or waits until somebody else has made it.
+    """Makes an environment, or waits until another process has made it.
 
     Args:
         environment: its folder.

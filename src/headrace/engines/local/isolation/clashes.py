@@ -1,7 +1,7 @@
-"""What of a job's code will clash, or not be found, when all hosts are one machine (isolation ``none``).
+"""Lines of a job's code that will clash, or not work, when all hosts are one machine (isolation ``none``).
 
-A reader of text, not a judge: it names lines that mention what hosts then share. Code that is not in source_dir, and
-ports and names that are computed, it cannot see.
+It searches the text for what hosts then share. Code outside source_dir is not searched, and ports and names that are
+computed are not found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Cuts and heals the cable of an instance of a running job: `cut(paths, "algo-2")`, `heal(paths, "algo-2")`.
 
-A cut host goes on running, and nobody is told: that is what a pulled cable, a dead switch or a lost machine look like
-to its peers. Neither the host nor its programs can heal it; the other end of the cable is in the job's own namespace.
+A cut host goes on running, and no process is notified: that is what a pulled cable, a dead switch or a lost machine
+look like to its peers. Neither the host nor its programs can heal it; the other end of the cable is in the job's own
+namespace.
 """
 
 from __future__ import annotations

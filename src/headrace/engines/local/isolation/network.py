@@ -2,7 +2,7 @@
 
 Its standard input is a Unix socket. Through it the caller gets ``{"keeper": pid}``, then ``{"bridge": index}`` with
 descriptors of the network namespace and the user namespace; or, instead of either, ``{"error": "..."}``. The network
-lasts as long as somebody has the descriptor; the way out of it as long as the caller holds the socket's other end.
+lasts as long as a process has the descriptor; the way out of it as long as the caller holds the socket's other end.
 
     caller ── this ── keeper, process 1 of a PID namespace: makes bridge and rule, waits for the caller's end
                           └─ pasta, started from the machine's network

@@ -104,7 +104,7 @@ def share_cpus(
 
     Returns:
         For every instance its CPU ids (empty means all), and its weight; the weights add up to 1, and all are 0
-        when nobody has to share.
+        when no instance has to share.
     """
     wanted = [shape.vcpus if shape else len(machine) for shape in shapes]
     sets: list[tuple[int, ...]] = []
@@ -129,7 +129,7 @@ def share_memory(shapes: Sequence[InstanceShape | None], memory: int) -> list[in
 
     Returns:
         Bytes for every instance, whole MiB; 0 is no limit. They add up to at most ``memory * (1 - SYSTEM_PART)``,
-        except that nobody gets less than `LEAST_MEMORY`.
+        except that no instance gets less than `LEAST_MEMORY`.
     """
     limits = [0] * len(shapes)
     if not memory:

@@ -27,7 +27,7 @@ def main() -> int:
         print(complaint(error), flush=True)
         return 1
     print(READY, flush=True)
-    null = os.open(os.devnull, os.O_WRONLY)  # nobody reads on
+    null = os.open(os.devnull, os.O_WRONLY)  # the caller reads no further
     os.dup2(null, 1)
     os.close(null)
     while handle.exit_code is None:

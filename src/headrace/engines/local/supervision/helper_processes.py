@@ -7,11 +7,11 @@
     sync             checkpoints and intermediate output             while they run; says ``ready`` as well
     collect          model and output to where the job wants them    after them
 
-Each is `python -m headrace.engines.local.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
+Each is `python -m headrace.engines.local.helpers.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
 directory: who prepares the run writes it, and with it says that there is something to do. It has the run's directory
 as working directory and the machine's own namespaces, is tied to the supervisor (the kernel kills it when the
 supervisor dies) and starts no process that is not tied to it in the same way. One that is stopped (SIGSTOP) for some
-seconds is killed: nobody else would end the wait for it. SIGTERM asks it to end in order. It ends with 0, or with
+seconds is killed, or the supervisor would wait for ever. SIGTERM asks it to end in order. It ends with 0, or with
 another code and one line ``error: ...`` as the last one on standard error, which goes to `engine/NAME.log`. `collect`
 finds the job's status so far in HEADRACE_JOB_STATUS.
 """
@@ -125,7 +125,7 @@ class HelperProcess:
         self._send(signal.SIGKILL)
 
     def look_after(self) -> None:
-        """Ends it when it has been stopped for too long: nobody would wait for it in vain."""
+        """Kills it when it has been stopped (SIGSTOP) for too long, so that the supervisor does not wait for ever."""
         if not self.ended and self._stillness.seconds() > LIMIT:
             self._stood_still = True
             self._send(signal.SIGKILL)

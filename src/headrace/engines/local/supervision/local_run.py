@@ -24,7 +24,7 @@ POLL_SECONDS = 0.05
 LOOKS = 0.5  # seconds between two looks at the supervisor
 AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
-_live: set[Handle] = set()  # a handle that nobody holds must not close the lifeline of its run
+_live: set[Handle] = set()  # keeps handles alive: one that is collected would close the lifeline of its run
 
 
 class Handle:
