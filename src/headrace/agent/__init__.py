@@ -4,11 +4,11 @@
 under $SAGEMAKER_BASE_DIR (`resourceconfig.json`, `plan.json`, the secret). The agent of `plan.leader` is also the
 coordinator of the job.
 
-    host_agent       the agent of one host: starts, measures, reports and stops what the packages below make
+    host_agent       the agent of one host: carries out the orders, reports, stops
     program_specs    which programs run on a host, and their command lines (pure)
     tf_data_server   one server of tf.data.service, a process of its own
     agent_log        writes the agent's log records into its log of the run
-    control/         what agents and the coordinator say to each other, sealed, over gRPC
+    control/         sealed messages between agents and coordinator, over gRPC
     coordinator/     the job's state machine (pure), and `leader`, which runs it on the leader's host
     launchers/       torchrun and mpirun: they ask the agents for the ranks
     host/            one host's programs and data servers: start, environment, output, end

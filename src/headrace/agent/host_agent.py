@@ -57,9 +57,7 @@ _log = logging.getLogger(__name__)
 SUPERVISOR_DIED = Cause(CauseKind.ENGINE_FAILED, "the engine's supervisor died")
 ORPHAN_GRACE = 5.0  # at most this long for the programs, when the coordinator or the supervisor is lost
 FEED_GRACE = 5.0
-LAUNCHER_GRACE = (
-    3.0  # for torchrun, mpirun and its daemons to end by themselves after the last rank, then 1 s more after SIGTERM
-)
+LAUNCHER_GRACE = 3.0  # for torchrun, mpirun and its daemons to end after the last rank; then SIGTERM and 1 s
 LEAVE_SECONDS = 8.0  # for the coordinator's verdict, when this host has ended
 
 

@@ -7,7 +7,7 @@
 On `--status-fd` it writes one JSON object a line:
 
     {"event": "ready", "version": "2.21.0"}
-    {"event": "alive", "workers": 2}            every second; a worker says its "tasks" and the bytes that it "sent"
+    {"event": "alive", "workers": 2}            every second; of a worker "tasks" and the bytes "sent"
     {"event": "failed", "reason": "..."}        it cannot run here, however often it is started
 
 SIGTERM ends it, with exit code 0 once it serves: the trainers that read from it have ended by then. TensorFlow is
@@ -58,7 +58,7 @@ def milliseconds(seconds: float | None) -> int | None:
 
 
 def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str, int]]]:
-    """Starts the server. Returns TensorFlow's version, and a function that says what the server has to do.
+    """Starts the server. Returns TensorFlow's version, and a function that returns its load.
 
     Raises:
         CannotRun: no TensorFlow, or no port.
@@ -95,8 +95,8 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
     sent = BytesSent(given.port) if given.dispatcher else None
 
     def load(keep: Any = server) -> dict[str, int]:  # the server ends with the last reference to it
-        told = {} if sent is None else {"sent": sent.look()}
-        return told if count is None else {name: int(count()), **told}
+        bytes_sent = {} if sent is None else {"sent": sent.look()}
+        return bytes_sent if count is None else {name: int(count()), **bytes_sent}
 
     return str(tf.__version__), load
 
@@ -122,7 +122,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True, help="TCP port, on all addresses")
     parser.add_argument("--dispatcher", default="", help="address:port of the dispatcher: this is a worker")
     parser.add_argument("--address", default="", help="address:port at which trainers reach this worker")
-    parser.add_argument("--work-dir", default="", help="where a dispatcher keeps its state; it goes on from it")
+    parser.add_argument("--work-dir", default="", help="where a dispatcher keeps its state, from which it resumes")
     parser.add_argument("--worker-timeout", type=float, default=None, help="seconds, see DispatcherConfig")
     parser.add_argument("--job-gc-timeout", type=float, default=None, help="seconds, see DispatcherConfig")
     parser.add_argument("--job-gc-check-interval", type=float, default=None, help="seconds, see DispatcherConfig")

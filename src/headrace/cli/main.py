@@ -47,7 +47,7 @@ BROKEN_PIPE = 141
 
 
 class _ReaderGone(Exception):
-    """Nobody reads standard output any more. Click would make exit code 1 of a BrokenPipeError."""
+    """The reader of standard output is gone. Click would turn a BrokenPipeError into exit code 1."""
 
 
 class _Commands(click.Group):

@@ -41,7 +41,7 @@ def become_subreaper() -> None:
 
 
 def enter_groups(directories: list[str]) -> bool:
-    """Moves this process into control groups. Returns whether it could; says why not."""
+    """Moves this process into control groups. Returns whether it could; prints why not."""
     for directory in directories:
         try:
             with open(f"{directory}/cgroup.procs", "w") as file:  # noqa: PTH123  (pathlib is slow to import)

@@ -1,6 +1,6 @@
 """How many processes of a control group the kernel has killed because the group, or the machine, had no memory left.
 
-The kernel counts before it sends the SIGKILL, so whoever has seen such a process end finds the count risen already.
+The kernel counts before it sends the SIGKILL, so when such a process is seen to end the count has already risen.
 The counter is read through a descriptor that the engine's supervisor opened: that works in any namespace, and also
 where /sys is not to be seen. Standard library only.
 """
@@ -42,7 +42,7 @@ class RecentKills:
     """Whether the kernel has just killed for memory.
 
     A process that it kills ends some time after the counter has risen, and is found ended later still: a rise is news
-    for `RECENT` seconds, however often somebody looks in between.
+    for `RECENT` seconds, however often it is read in between.
 
     Args:
         counter: of the group; it belongs to this object.

@@ -1,4 +1,4 @@
-"""The process table: who descends from whom, what they used, and how to end them.
+"""The process table: the descendants of a process, what they used, and how to end them.
 
 Descendants are found by walking down from a process along the kernel's own lists of children, so that the cost grows
 with what is found and not with what else runs on the machine. The kernel leaves out a child of such a list only while

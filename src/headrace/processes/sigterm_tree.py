@@ -23,7 +23,7 @@ _TERM = 1 << (signal.SIGTERM - 1)
 
 
 def ask_to_end(pid: int) -> list[Process]:
-    """Sends SIGTERM to a program as the module says.
+    """Sends SIGTERM to the processes of a program that must get it, see the module.
 
     Args:
         pid: its main process, a child of the caller that was not waited for yet.

@@ -1,1 +1,1 @@
-"""What agents and the coordinator say to each other: sealed messages over gRPC."""
+"""Sealed messages between agents and coordinator, over gRPC."""

@@ -1,6 +1,6 @@
 """The agent's end of the control connection: keeps it up, delivers every report once, hands on the orders.
 
-A report stays in a queue until the coordinator has said that it took it in; a new connection begins with the whole
+A report stays in a queue until the coordinator has acknowledged it; a new connection begins with the whole
 queue. A heartbeat is sent when there is nothing to report. When the coordinator is silent for too long, it is lost.
 """
 

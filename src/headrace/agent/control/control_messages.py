@@ -96,7 +96,7 @@ class ServerDown(_Message, frozen=True, tag="server_down"):
         stream: which one.
         cause: how.
         gone: it is not started again.
-        refused: it said itself that it cannot run there.
+        refused: it reported that it cannot run there.
     """
 
     stream: str

@@ -54,11 +54,6 @@ class Leader:
         """How the job ended, None while it has not."""
         return self._coordinator.verdict
 
-    @property
-    def refused(self) -> int:
-        """Messages that the control port refused."""
-        return self._server.refused
-
     async def start(self) -> None:
         """Opens the control port. Raises OSError."""
         await self._server.start(f"{self._plan.host(self._plan.leader).address}:{self._plan.ports.control}")
@@ -89,24 +84,24 @@ class Leader:
         """Stops the job."""
         self._do(self._coordinator.stop_requested(status, cause, grace, self._now()))
 
-    # --- the server's desk ---------------------------------------------------------------------------------------
+    # --- called by the control server ----------------------------------------------------------------------------
 
     def connected(self, host: str) -> None:
-        """See `control.ControlHandler`."""
+        """See `ControlHandler`."""
         self._connected.add(host)
         self._do(self._coordinator.connected(host, self._now()))
 
     def disconnected(self, host: str) -> None:
-        """See `control.ControlHandler`."""
+        """See `ControlHandler`."""
         self._connected.discard(host)
         self._do(self._coordinator.disconnected(host, self._now()))
 
     def receive(self, host: str, report: Report) -> None:
-        """See `control.ControlHandler`."""
+        """See `ControlHandler`."""
         self._do(self._coordinator.report(host, report, self._now()))
 
     def orders(self, host: str) -> Orders:
-        """See `control.ControlHandler`."""
+        """See `ControlHandler`."""
         return self._coordinator.orders(host)
 
     def _do(self, effects: Effects) -> None:

@@ -23,7 +23,7 @@ from headrace.runs.metric_records import ServiceSecond
 
 INTERVAL = 1.0
 IMPORT_SECONDS = 180.0  # for TensorFlow to be imported: 4 s on an idle machine, a minute on a busy one with cold disks
-SILENCE = 20.0  # seconds without a word of a tf.data server, which speaks every second
+SILENCE = 20.0  # seconds without a status line of a tf.data server, which writes one every second
 
 
 class _FeedStatus(msgspec.Struct):

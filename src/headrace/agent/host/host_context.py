@@ -1,4 +1,4 @@
-"""What every part of one host's agent works with: the plan, the host's identity, its record, and who is told."""
+"""What every part of one host's agent uses: the plan, the host's identity, its record, its reports."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Bytes that a program wrote, to lines of its log.
 
-* A line ends with a newline. It is never split below `LINE_LIMIT`; of a longer one the beginning is kept, and it says
+* A line ends with a newline. It is never split below `LINE_LIMIT`; a longer one is cut there, with a mark that says
   how much is missing.
 * A line that is redrawn with carriage returns (a progress bar) is kept in its last visible state. While it goes on,
-  its state is logged once in `BAR_INTERVAL` seconds, so that one sees that the program lives.
+  its state is logged once in `BAR_INTERVAL` seconds, to show that the program is alive.
 * What comes last without a newline is a line too.
 
 Pure: no clock, no file. Memory is bounded by `LINE_LIMIT`, however long a bar runs.

@@ -41,7 +41,7 @@ def listens(address: str, port: int, tables: Iterable[str] = _TABLES) -> bool:
 
 
 async def until_listens(address: str, port: int) -> None:
-    """Waits until `listens`, or until cancelled: the coordinator knows how long is too long."""
+    """Waits until `listens`, or until cancelled: the coordinator limits the time."""
     while not listens(address, port):
         await asyncio.sleep(POLL)
 

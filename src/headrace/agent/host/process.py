@@ -40,7 +40,7 @@ class Pump:
         on_lines: called with the lines too.
 
     Attributes:
-        heard: when something came last (time.monotonic).
+        heard: when the last output was read (time.monotonic).
     """
 
     def __init__(
@@ -237,11 +237,6 @@ class Reaper:
     def __init__(self) -> None:
         self._children: dict[int, tuple[Started, Callable[[], None]]] = {}
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
-
-    @property
-    def pids(self) -> frozenset[int]:
-        """Children that were started here and have not ended."""
-        return frozenset(self._children)
 
     def watch(self, child: Started, on_exit: Callable[[], None]) -> None:
         """Calls `on_exit` after `child.finish`."""

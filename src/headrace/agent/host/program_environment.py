@@ -78,7 +78,7 @@ class HostVariables:
             self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
         if not self._plan.command_of(self._me.group):
-            with contextlib.suppress(OSError):  # then its start says what is wrong
+            with contextlib.suppress(OSError):  # its start will report what is wrong
                 make_executable(self._plan.entry_point_of(self._me.group), environment.paths().code)
 
     def _gather(self, environment: Environment, inherited: Mapping[str, str]) -> dict[str, str]:

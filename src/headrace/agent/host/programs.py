@@ -1,4 +1,4 @@
-"""The programs of one host: each is started, logged, recorded and reported the same way, whoever asked for it."""
+"""The programs of one host: each is started, logged, recorded and reported in the same way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class HostPrograms:
-    """Starts programs, and says how they ended.
+    """Starts programs, records them and reports their ends.
 
     Args:
         context: the host's.

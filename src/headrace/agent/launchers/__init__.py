@@ -8,7 +8,7 @@ MPI: mpirun on the first host of a world, its daemons on the others, the ranks a
 mpirun needs neither ssh nor keys: its ``plm_rsh_agent`` is `headrace.agent.host.launcher_proxy`, which asks the agent
 of its host, and the request travels on the control connection. What mpirun and its daemons start on a host is the same
 proxy; the rank itself is started by that host's agent. So a rank has that host's variables, its output has a log of its
-own, and its exit code or signal is known, however mpirun puts it.
+own, and its exit code or signal is known, whatever mpirun reports.
 
     elastic_torchrun   torchrun on this host, and the ranks that it wants
     launched_ranks     what torchrun and MPI have in common
@@ -18,7 +18,7 @@ own, and its exit code or signal is known, however mpirun puts it.
     mpi_variables      the variables of a rank: its host's, and those that mpirun gives it (pure)
     mpi_host           the agent's part
 
-The coordinator's part is `coordinator.mpi_daemons` (which daemon was wanted by whom, and how it ended) and
+The coordinator's part is `coordinator.mpi_daemons` (which host asked for which daemon, and how it ended) and
 `coordinator.mpi_outcome` (what the end of mpirun means).
 
 This package imports nothing when it is imported.

@@ -95,7 +95,7 @@ class ElasticHost:
     def _note_generation(self, stream: str, seen: Mapping[str, str]) -> None:
         """Forgets the ends of earlier ranks when torchrun starts them again.
 
-        That all have ended does not say so: the first of a generation may have failed before the next one is there.
+        That all have ended is no proof of it: the first rank of a generation may fail before the next one is started.
         """
         generation = tuple(seen.get(name, "") for name in _GENERATION)
         if generation != self._generation or stream in self.ranks.running:

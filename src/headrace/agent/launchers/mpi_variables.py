@@ -3,7 +3,7 @@
 A rank has the variables of its own host, as a plain script there has, and over them those that mpirun gave it: its
 place in the world (OMPI_COMM_WORLD_RANK, ...), what its library needs, and what was forwarded with ``-x``. mpirun's
 part is what differs between the variables that mpirun, or its daemon, was started with and those that reach the rank.
-What says who the host is cannot be forwarded: on SageMaker every rank has the SM_CURRENT_HOST of the first host.
+Variables that identify the host are never forwarded; on SageMaker every rank has the SM_CURRENT_HOST of the first host.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from headrace.runs.metric_records import GpuUse
 _log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
-SILENT = 5.0  # seconds after which a reading is too old to be told as that of now
+SILENT = 5.0  # seconds after which a reading is too old to count
 _CLOSE_SECONDS = 1.0
 
 

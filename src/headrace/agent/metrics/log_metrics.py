@@ -7,7 +7,7 @@ A regular expression of the user must not hold up the agent, whatever it does on
   looks for signals while it searches. A definition that this happens to `STRIKES` times is switched off.
 * In a second all searches together get `SECOND_SECONDS`; the lines that come after that are not searched.
 
-What was left out is told in the agent's log, when it first happens and with its number at the end.
+What was left out is logged when it first happens, and with its count at the end.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LogValues:
         self._left = SECOND_SECONDS
 
     def close(self) -> None:
-        """Writes what is left, and says what was left out."""
+        """Writes what is left, and logs what was left out."""
         self.flush()
         for what, count in self._left_out.items():
             _log.info("%ss: %d %s", OF_DEFINITIONS, count, what)
