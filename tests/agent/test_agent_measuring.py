@@ -9,7 +9,7 @@ from agent_plans import make_plan, scripts
 from headrace.agent.metrics import sampler
 from headrace.agent.metrics.activity import Activity
 from headrace.agent.metrics.sampler import HostSampler
-from headrace.runs import Run, RunPaths
+from headrace.runs import EventWriter, Run, RunPaths
 
 
 def test_nothing_is_written_after_the_last_time(tmp_path, monkeypatch) -> None:
@@ -21,7 +21,7 @@ def test_nothing_is_written_after_the_last_time(tmp_path, monkeypatch) -> None:
         return sum(len(found) for found in run.host_seconds().values())
 
     async def host() -> None:
-        made = HostSampler(plan, "algo-1", run.paths, Activity())
+        made = HostSampler(plan, "algo-1", run.paths, Activity(), EventWriter(run.paths.events("algo-1")))
         task = asyncio.ensure_future(made.run())
         while records() < 3:
             await asyncio.sleep(0.01)

@@ -7,21 +7,22 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from headrace.agent.metrics.log_metrics import LINE_CHARACTERS, SECOND_SECONDS, STRIKES, LogValues
 from headrace.instance.launch_plan import MetricDefinition
 from headrace.runs import MetricWriter, ValueSecond
+from headrace.runs.events import LeftOut
 
 
 class Kept(MetricWriter):
     def __init__(self) -> None:
-        self.found: list[ValueSecond] = []
+        self.found: list[Any] = []
 
-    def write(self, metric: object) -> bool:
-        assert isinstance(metric, ValueSecond)
-        self.found.append(metric)
+    def write(self, record: object) -> bool:
+        self.found.append(record)
         return True
 
     def close(self) -> None:
@@ -34,7 +35,13 @@ class Host:
         self.writer = Kept()
         definitions = [MetricDefinition(name, regex) for name, regex in regexes.items()]
         self.spent = time.thread_time
-        self.values = LogValues(definitions, self.writer, clock=lambda: self.now, spent=lambda: self.spent())
+        self.events = Kept()
+        self.values = LogValues(
+            definitions, self.writer, self.events, "g", "algo-1", clock=lambda: self.now, spent=lambda: self.spent()
+        )
+
+    def left_out(self) -> list[tuple[LeftOut, str, int, str]]:
+        return [(each.what, each.definition, each.count, each.example) for each in self.events.found]
 
     @property
     def found(self) -> list[ValueSecond]:
@@ -75,6 +82,7 @@ def test_text_that_is_no_finite_number_is_counted_and_told(make, logged) -> None
         "metric definitions: values of loss were no finite numbers, the first: 'nan' (told once, counted at the end)",
         "metric definitions: 4 values of loss were no finite numbers",
     ]
+    assert host.left_out() == [(LeftOut.VALUES, "loss", 0, "nan"), (LeftOut.VALUES, "loss", 4, "")]
 
 
 def test_the_far_end_of_a_long_line_is_not_searched_and_that_is_told(make, logged) -> None:
@@ -108,6 +116,11 @@ def test_a_search_that_would_take_for_ever_is_broken_off_and_its_definition_swit
         line.startswith(f"metric definition evil is switched off: {STRIKES} of its searches") for line in logged()
     )
     assert logged()[-1] == f"metric definitions: {STRIKES} searches of evil were broken off after 50 ms"
+    assert host.left_out() == [
+        (LeftOut.SEARCHES, "evil", 0, ""),
+        (LeftOut.DEFINITION, "evil", STRIKES, regex),
+        (LeftOut.SEARCHES, "evil", STRIKES, ""),
+    ]
 
 
 def test_lines_beyond_the_budget_of_a_second_are_left_out_and_counted(make, logged) -> None:

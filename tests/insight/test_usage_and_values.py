@@ -8,8 +8,8 @@ import pytest
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
 from headrace.insight.figures.host_usage import UseFigures
 from headrace.insight.figures.instance_groups import GroupReport, group_report
-from headrace.insight.figures.logged_values import left_out, value_reports
-from headrace.runs import GpuUse, HostSecond, LogLine, Stream, ValueSecond
+from headrace.insight.figures.logged_values import value_reports
+from headrace.runs import GpuUse, HostSecond, Stream, ValueSecond
 
 WINDOW = Window(101.0, 103.0)
 
@@ -173,25 +173,3 @@ def test_a_metric_has_the_figures_of_all_its_programs() -> None:
 def test_a_metric_that_was_found_but_is_not_in_the_plan_is_shown_all_the_same() -> None:
     [found] = value_reports([], {Stream("g", "algo-1", "values"): [value(1, "0", 5)]})
     assert (found.name, found.last.value) == ("loss", 5)
-
-
-def test_what_the_agents_left_out_of_their_search_is_told_once() -> None:
-    one, two = Stream("g", "algo-1", "agent"), Stream("g", "algo-2", "agent")
-    told = [
-        LogLine(1.0, one, "o", "program 0 started"),
-        LogLine(2.0, one, "o", "metric definitions: lines were not searched: busy (told once, counted at the end)"),
-        LogLine(3.0, one, "o", "metric definition loss is switched off: slow"),
-        LogLine(4.0, one, "o", "metric definitions: 7 lines were not searched: busy"),
-        LogLine(
-            4.0,
-            two,
-            "o",
-            "metric definitions: values of a were no numbers, the first: 'x' (told once, counted at the end)",
-        ),
-    ]
-    assert left_out(told) == (
-        "g/algo-1[agent]: metric definition loss is switched off: slow",
-        "g/algo-1[agent]: metric definitions: 7 lines were not searched: busy",
-        "g/algo-2[agent]: metric definitions: values of a were no numbers, the first: 'x'",
-    )
-    assert left_out(told[:1]) == ()

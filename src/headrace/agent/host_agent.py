@@ -119,7 +119,7 @@ class HostAgent:
             report=self._client.report,
             memory=MemoryKills(self.me.memory),
         )
-        self._sampler = HostSampler(plan, host, paths, self._context.activity)
+        self._sampler = HostSampler(plan, host, paths, self._context.activity, events)
         self._programs = HostPrograms(self._context, self._reaper, self._sampler.take)
         self._programs.on_end = self._program_ended
         self._services = HostServices(self._context, self._programs)

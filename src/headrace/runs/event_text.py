@@ -21,6 +21,8 @@ from headrace.runs.events import (
     JobFinished,
     JobStarted,
     JobStopping,
+    LeftOut,
+    MetricsLeftOut,
     ProgramExited,
     ProgramStarted,
     RequirementsInstalled,
@@ -30,12 +32,6 @@ from headrace.runs.events import (
 )
 
 _DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.tfdata` names it, which this room may not import
-
-
-OF_DEFINITIONS = "metric definition"
-"""How lines of an agent's log begin that tell what the search for metrics left out."""
-TOLD_ONCE = " (told once, counted at the end)"
-"""How they end when the same is told again, with its number, at the end of the host."""
 
 
 def counted(number: int, what: str) -> str:
@@ -89,7 +85,31 @@ def sentence(event: Event) -> str:
         return f"channel {event.channel}: {files}, {event.bytes / 1e6:.1f} MB"
     if isinstance(event, ArtefactsStored):
         return f"{event.name} stored: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB, in {event.uri}"
+    if isinstance(event, MetricsLeftOut):
+        return left_out(event)
     return _short(event)
+
+
+def left_out(event: MetricsLeftOut) -> str:
+    """Returns what the search for metrics left out, with its number once that is known.
+
+    >>> left_out(MetricsLeftOut(t=0.0, group="g", host="algo-1", what=LeftOut.VALUES, definition="loss", count=2))
+    'metric definitions: 2 values of loss were no finite numbers'
+    """
+    name, number = event.definition, f"{event.count} " if event.count else ""
+    milliseconds = f"{event.limit * 1000:g} ms"
+    if event.what is LeftOut.DEFINITION:
+        return (
+            f"metric definition {name} is switched off: {number}of its searches took more than {milliseconds}; its "
+            f"regex tries too many ways to match: {event.example}"
+        )
+    what = {
+        LeftOut.LINES: f"lines were not searched: more than {event.limit:g} s of work",
+        LeftOut.LINE_ENDS: f"lines were searched in their first {event.limit:g} characters only",
+        LeftOut.SEARCHES: f"searches of {name} were broken off after {milliseconds}",
+        LeftOut.VALUES: f"values of {name} were no finite numbers",
+    }[event.what]
+    return f"metric definitions: {number}{what}" + (f", the first: {event.example!r}" if event.example else "")
 
 
 def _short(

@@ -264,6 +264,42 @@ class RequirementsInstalled(_Event, frozen=True, tag="requirements_installed"):
     reused: bool = False
 
 
+class LeftOut(str, enum.Enum):
+    """What the search for metrics in the output of the programs left out."""
+
+    LINES = "lines"
+    """Lines that were not searched, because the searches of a second may take `limit` seconds."""
+    LINE_ENDS = "line_ends"
+    """Lines that were searched in their first `limit` characters only."""
+    SEARCHES = "searches"
+    """Searches of a definition that were broken off after `limit` seconds."""
+    DEFINITION = "definition"
+    """A definition that was switched off after `count` such searches. `example` is its regex."""
+    VALUES = "values"
+    """Values of a definition that are no finite numbers. `example` is the first."""
+
+
+class MetricsLeftOut(_Event, frozen=True, tag="metrics_left_out"):
+    """The search for metrics left something out on a host: recorded when it happens first, and counted at the end.
+
+    Attributes:
+        group, host: where.
+        what: what kind of thing.
+        limit: see `LeftOut`.
+        definition: name of the metric definition; empty when it concerns all of them.
+        count: how many, at the end of the host; 0 while the number is not known.
+        example: see `LeftOut`.
+    """
+
+    group: str
+    host: str
+    what: LeftOut
+    limit: float = 0.0
+    definition: str = ""
+    count: int = 0
+    example: str = ""
+
+
 Event = (
     StatusChanged
     | InstancesStarted
@@ -281,6 +317,7 @@ Event = (
     | CheckpointsRestored
     | RequirementsInstalled
     | ChannelProgress
+    | MetricsLeftOut
     | JobStarted
     | JobStopping
     | JobFinished

@@ -15,6 +15,7 @@ from headrace.runs.events import (
     HostLost,
     JobFinished,
     JobStarted,
+    MetricsLeftOut,
     ProgramExited,
     ProgramStarted,
     RunFinished,
@@ -74,6 +75,7 @@ class RunState:
         attempt: which attempt this is or was, from 1.
         failure_reason: SageMaker's FailureReason; empty unless the run Failed.
         instances_started: when the instances began to cost, None if they did not.
+        left_out: what the search for metrics left out: the last word of each host and attempt about each thing.
         hosts: how long each instance ran, in the plan's order; empty when none did.
     """
 
@@ -91,6 +93,7 @@ class RunState:
     attempt: int = 1
     failure_reason: str = ""
     instances_started: float | None = None
+    left_out: tuple[MetricsLeftOut, ...] = ()
     hosts: tuple[HostTime, ...] = ()
 
     @property
@@ -120,6 +123,7 @@ class _Fold:
     programs: list[Program] = field(default_factory=list)
     lost: list[HostLost | DataWorkerLost] = field(default_factory=list)
     artefacts: dict[str, ArtefactsStored] = field(default_factory=dict)
+    left_out: dict[tuple[object, ...], MetricsLeftOut] = field(default_factory=dict)
     started: float | None = None
     last: float | None = None
     verdict: JobFinished | None = None
@@ -168,6 +172,8 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
             fold.lost.append(event)
         elif isinstance(event, ArtefactsStored):
             fold.artefacts[event.name] = event
+        elif isinstance(event, MetricsLeftOut):
+            fold.left_out[fold.life.attempt, event.host, event.what, event.definition] = event
         elif isinstance(event, JobStarted):
             fold.started = event.t if fold.started is None else fold.started
         elif isinstance(event, AttemptStarted):
@@ -196,6 +202,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         attempt=fold.life.attempt,
         failure_reason=(reason or str(cause or ""))[:FAILURE_CHARACTERS] if status is Status.FAILED else "",
         instances_started=fold.life.instances_started,
+        left_out=tuple(fold.left_out.values()),
         hosts=fold.life.hosts(ended),
     )
 

@@ -29,6 +29,11 @@ P = TypeVar("P")
 _ID = re.compile(r"(?P<name>.+)-\d{8}-\d{6}-[0-9a-f]{4}")
 
 
+RECORD_VERSION = 2
+"""1: a cause is a sentence, and what the search for metrics left out is told in the agents' logs only (`old_records`).
+2: a cause has a kind, and `metrics_left_out` is an event."""
+
+
 class RunHeader(msgspec.Struct, frozen=True):
     """What is known of a run from its first moment: run.json.
 
@@ -41,6 +46,7 @@ class RunHeader(msgspec.Struct, frozen=True):
         supervisor_pid: process that answers for the run.
         supervisor_start_time: its start (`process_start_time`), because pids are used again.
         node: name of the machine where that pid is valid.
+        version: of the record, see `RECORD_VERSION`; 1 for runs that were made before there were others.
         base_path: what relative paths of its job are relative to; empty when unknown.
     """
 
@@ -120,7 +126,9 @@ def create_run(
         staging = parent / f".{run_id}.{os.getpid()}"
         staging.mkdir(mode=0o700)
         try:
-            header = RunHeader(run_id, job_name, engine, now, __version__, 0, 0.0, base_path=base_path)
+            header = RunHeader(
+                run_id, job_name, engine, now, __version__, 0, 0.0, version=RECORD_VERSION, base_path=base_path
+            )
             _write_header(staging, _signed(header))
             staging.rename(parent / run_id)
         except OSError:

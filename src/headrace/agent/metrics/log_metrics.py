@@ -7,7 +7,7 @@ A regular expression of the user must not hold up the agent, whatever it does on
   looks for signals while it searches. A definition that this happens to `STRIKES` times is switched off.
 * In a second all searches together get `SECOND_SECONDS`; the lines that come after that are not searched.
 
-What was left out is logged when it first happens, and with its count at the end.
+What was left out is recorded as an event, and logged, when it first happens and with its count at the end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from types import FrameType
 
 from headrace.instance.launch_plan import MetricDefinition
-from headrace.runs import MetricWriter
-from headrace.runs.event_text import OF_DEFINITIONS, TOLD_ONCE
+from headrace.runs import EventWriter, MetricWriter
+from headrace.runs.event_text import sentence
+from headrace.runs.events import LeftOut, MetricsLeftOut
 from headrace.runs.metric_records import ValueSecond
 
 _log = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ class LogValues:
     Args:
         definitions: the job's metric definitions; their regular expressions are valid.
         writer: where the values go.
+        events: where it is recorded what was left out.
+        group, host: the host.
         clock: seconds since the epoch.
         spent: seconds of any clock that measures the work of this process.
     """
@@ -70,16 +73,21 @@ class LogValues:
         self,
         definitions: Sequence[MetricDefinition],
         writer: MetricWriter,
+        events: EventWriter,
+        group: str,
+        host: str,
         clock: Callable[[], float] = time.time,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         self._rules = [_Rule(each.name, re.compile(each.regex)) for each in definitions]
         self._writer = writer
+        self._events = events
+        self._where = {"group": group, "host": host}
         self._clock = clock
         self._spent = spent
         self._sums: dict[tuple[str, str], _Sum] = {}
         self._left = SECOND_SECONDS
-        self._left_out: Counter[str] = Counter()
+        self._left_out: Counter[tuple[LeftOut, str, float]] = Counter()
         self._searching = False
         signal.signal(signal.SIGVTALRM, self._alarm)
 
@@ -92,7 +100,7 @@ class LogValues:
         """
         for number, line in enumerate(lines):
             if self._left <= 0:
-                self._leave_out(f"lines were not searched: more than {SECOND_SECONDS:g} s of work", len(lines) - number)
+                self._leave_out(LeftOut.LINES, SECOND_SECONDS, count=len(lines) - number)
                 return
             began = self._spent()
             self._search(stream, self._text(line))
@@ -120,8 +128,8 @@ class LogValues:
     def close(self) -> None:
         """Writes what is left, and logs what was left out."""
         self.flush()
-        for what, count in self._left_out.items():
-            _log.info("%ss: %d %s", OF_DEFINITIONS, count, what)
+        for (what, name, limit), count in self._left_out.items():
+            self._record(what, limit, name, count)
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
         self._writer.close()
 
@@ -129,7 +137,7 @@ class LogValues:
         # A character has 4 bytes at most, so no more than these need to be decoded.
         text = line[: 4 * LINE_CHARACTERS].decode(errors="replace")
         if len(text) > LINE_CHARACTERS or len(line) > 4 * LINE_CHARACTERS:
-            self._leave_out(f"lines were searched in their first {LINE_CHARACTERS} characters only")
+            self._leave_out(LeftOut.LINE_ENDS, LINE_CHARACTERS)
         return text[:LINE_CHARACTERS]
 
     def _search(self, stream: str, text: str) -> None:
@@ -155,14 +163,10 @@ class LogValues:
 
     def _strike(self, rule: _Rule) -> None:
         rule.strikes += 1
-        self._leave_out(f"searches of {rule.name} were broken off after {SEARCH_SECONDS * 1000:g} ms")
+        self._leave_out(LeftOut.SEARCHES, SEARCH_SECONDS, rule.name)
         if rule.strikes == STRIKES:
             self._rules.remove(rule)
-            _log.warning(
-                "%s %s is switched off: %d of its searches took more than %g ms; its regex tries too many ways to "
-                "match: %s",
-                *(OF_DEFINITIONS, rule.name, STRIKES, SEARCH_SECONDS * 1000, rule.regex.pattern),
-            )
+            self._record(LeftOut.DEFINITION, SEARCH_SECONDS, rule.name, STRIKES, rule.regex.pattern)
 
     def _add(self, name: str, stream: str, text: str) -> None:
         try:
@@ -170,7 +174,7 @@ class LogValues:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            self._leave_out(f"values of {name} were no finite numbers", example=text)
+            self._leave_out(LeftOut.VALUES, 0.0, name, example=text)
             return
         known = self._sums.get((name, stream))
         if known is None:
@@ -182,8 +186,14 @@ class LogValues:
         known.high = max(known.high, value)
         known.total += value
 
-    def _leave_out(self, what: str, count: int = 1, example: str = "") -> None:
-        if what not in self._left_out:
-            seen = f", the first: {example[:_SHOWN]!r}" if example else ""
-            _log.warning("%ss: %s%s%s", OF_DEFINITIONS, what, seen, TOLD_ONCE)
-        self._left_out[what] += count
+    def _leave_out(self, what: LeftOut, limit: float, name: str = "", count: int = 1, example: str = "") -> None:
+        if (what, name, limit) not in self._left_out:
+            self._record(what, limit, name, 0, example[:_SHOWN])
+        self._left_out[what, name, limit] += count
+
+    def _record(self, what: LeftOut, limit: float, name: str, count: int, example: str = "") -> None:
+        event = MetricsLeftOut(
+            t=self._clock(), **self._where, what=what, limit=limit, definition=name, count=count, example=example
+        )
+        self._events.write(event)
+        _log.warning("%s%s", sentence(event), "" if count else " (told once, counted at the end)")

@@ -12,7 +12,7 @@ from headrace.agent.metrics.gpus import Gpus, gpus_of
 from headrace.agent.metrics.log_metrics import LogValues
 from headrace.agent.metrics.usage import UsageSampler
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.runs import MetricWriter, RunPaths, Stream
+from headrace.runs import EventWriter, MetricWriter, RunPaths, Stream
 from headrace.runs.run_paths import HOST, VALUES
 
 INTERVAL = 1.0
@@ -26,16 +26,19 @@ class HostSampler:
         host: name of the host.
         paths: the run's directory.
         activity: gets what the host uses.
+        events: where it is recorded what the search for metrics left out.
     """
 
-    def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, activity: Activity) -> None:
+    def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, activity: Activity, events: EventWriter) -> None:
         def writer(name: str) -> MetricWriter:
             return MetricWriter(paths.metrics(Stream(plan.host(host).group, host, name)))
 
         self._gpus = Gpus(gpus_of(plan, host, os.environ))
         self._usage = UsageSampler(writer(HOST), plan, host, self._gpus)
         definitions = plan.metric_definitions
-        self._values = LogValues(definitions, writer(VALUES)) if definitions else None
+        self._values: LogValues | None = None
+        if definitions:
+            self._values = LogValues(definitions, writer(VALUES), events, plan.host(host).group, host)
         self._activity = activity
         self._closed = False
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from headrace.insight.figures.figure import Figure, Window, missing, spread_of
-from headrace.runs import LogLine, Stream, ValueSecond
-from headrace.runs.event_text import OF_DEFINITIONS, TOLD_ONCE
+from headrace.runs import Stream, ValueSecond
 
 AS_PRINTED = ""
 """Unit of a value: what the program meant by it."""
@@ -47,21 +46,6 @@ def value_reports(names: Iterable[str], seconds: Mapping[Stream, Sequence[ValueS
             program = Stream(stream.group, stream.host, second.stream)
             found.setdefault(second.name, []).append((program, second))
     return tuple(_report(name, records) for name, records in found.items())
-
-
-def left_out(lines: Iterable[LogLine]) -> tuple[str, ...]:
-    """Returns what the agents say that they left out: definitions switched off, lines not searched. Pure.
-
-    Args:
-        lines: the agents' own.
-    """
-    told = [(str(line.stream), line.text) for line in lines if line.text.startswith(OF_DEFINITIONS)]
-    counted = [(host, text) for host, text in told if not text.endswith(TOLD_ONCE)]
-    for host, text in told:
-        what = text.removesuffix(TOLD_ONCE).removeprefix(f"{OF_DEFINITIONS}s: ").partition(", the first: ")[0]
-        if text.endswith(TOLD_ONCE) and not any(where == host and what in each for where, each in counted):
-            counted.append((host, text.removesuffix(TOLD_ONCE)))
-    return tuple(f"{host}: {text}" for host, text in counted)
 
 
 def _report(name: str, records: list[tuple[Stream, ValueSecond]]) -> ValueReport:

@@ -13,7 +13,7 @@ from headrace.insight.figures.data_workers import WorkersReport, workers_reports
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
 from headrace.insight.figures.instance_groups import GroupReport, group_report
 from headrace.insight.figures.loaders import LoaderReport, Training, by_loader, loader_report, training_of
-from headrace.insight.figures.logged_values import ValueReport, left_out, value_reports
+from headrace.insight.figures.logged_values import ValueReport, value_reports
 from headrace.insight.figures.missing_files import absent
 from headrace.insight.figures.planned_job import PlannedJob, planned_job
 from headrace.insight.figures.tf_data_servers import ServerReport, server_reports
@@ -44,9 +44,11 @@ from headrace.runs import (
     ValueSecond,
     WorkerSecond,
     of_kind,
+    old_records,
 )
 from headrace.runs.cause import CauseInWords, in_words
-from headrace.runs.event_text import losses
+from headrace.runs.event_text import losses, sentence
+from headrace.runs.run_paths import AGENT
 
 
 class ProgramReport(msgspec.Struct, frozen=True):
@@ -133,9 +135,6 @@ def report(run: Run) -> Report:
     plan, unread = planned_job(run)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
     cost = None if unread else cost_of(state, plan, training, now=now, on=on, engine=header.engine)
-    unsearched: tuple[str, ...] = ()
-    if plan.metric_definitions:
-        unsearched = left_out(LogFollower(run.paths, Selector(None, None, "agent"), run.on_damage).poll(final=True))
     found = judge(
         header,
         state,
@@ -151,7 +150,15 @@ def report(run: Run) -> Report:
         now=now,
     )
     first = (unread,) if unread else ()
-    return msgspec.structs.replace(found, notes=(*first, *found.notes, *unsearched), unread=unread)
+    return msgspec.structs.replace(found, notes=(*first, *found.notes, *_left_out(run, plan, state)), unread=unread)
+
+
+def _left_out(run: Run, plan: PlannedJob, state: RunState) -> tuple[str, ...]:
+    """Returns what the search for metrics left out."""
+    if plan.metric_definitions and run.header.version < 2:
+        agents = LogFollower(run.paths, Selector(None, None, AGENT), run.on_damage)
+        return old_records.left_out(agents.poll(final=True))
+    return tuple(f"{Stream(each.group, each.host, AGENT)}: {sentence(each)}" for each in state.left_out)
 
 
 def judge(
