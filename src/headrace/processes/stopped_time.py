@@ -19,7 +19,7 @@ def is_stopped(pid: int) -> bool:
     return process is not None and process.state == STOPPED_STATE
 
 
-class Stillness:
+class StoppedTime:
     """Watches one process.
 
     Args:
@@ -46,6 +46,6 @@ class Stillness:
         return max(0.0, now - self._since)
 
 
-def stood_still(seconds: float = LIMIT) -> str:
+def describe_stopped(seconds: float = LIMIT) -> str:
     """Returns how such a process ended, in words."""
     return f"stopped (SIGSTOP) for {seconds:g} s, then killed"

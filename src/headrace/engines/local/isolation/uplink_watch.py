@@ -13,7 +13,7 @@ import socket
 from headrace.engines.local.isolation.network_layout import CLOSED
 from headrace.exit_status import exit_text
 from headrace.processes.process_table import Process, descendants, describe_exit, look, send
-from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
+from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 
 
 class WayOut:
@@ -28,14 +28,14 @@ class WayOut:
         self._messages = messages
         own = look(keeper)
         watched = [*([own] if own is not None else []), *descendants(keeper)]
-        self._watched: list[tuple[Process, Stillness]] = [(each, Stillness(each.pid)) for each in watched]
+        self._watched: list[tuple[Process, StoppedTime]] = [(each, StoppedTime(each.pid)) for each in watched]
         self._keeper = keeper
         self._still: set[bool] = set()  # of what stood still: is it the keeper?
 
     def look_after(self) -> None:
         """Kills what has been stopped for too long."""
-        for process, stillness in self._watched:
-            if stillness.seconds() > LIMIT:
+        for process, stopped_time in self._watched:
+            if stopped_time.seconds() > LIMIT:
                 self._still.add(process.pid == self._keeper)
                 send(process, signal.SIGKILL)
 
@@ -52,5 +52,5 @@ class WayOut:
         except BlockingIOError:
             closed = None
         who, status = ("its keeper", status) if closed is None else ("pasta", int(closed))
-        how = stood_still() if (closed is None) in self._still else exit_text(*describe_exit(status))
+        how = describe_stopped() if (closed is None) in self._still else exit_text(*describe_exit(status))
         return f"the way out of the job's network failed: {who} {how}"

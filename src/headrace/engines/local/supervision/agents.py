@@ -32,7 +32,7 @@ from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_memory
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
-from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
+from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostStarted, JobFinished
 from headrace.runs.run_paths import AGENT
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 FAILURE_GRACE = 5.0
 AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
-STILL_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
+STOPPED_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
 NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
 AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
 
@@ -52,8 +52,8 @@ class _Agent:
     process: Started
     lifeline: int  # this end of it
     memory: RecentKills | None  # processes of the host that the kernel killed for memory
-    stillness: Stillness
-    stood_still: bool = False
+    stopped_time: StoppedTime
+    found_stopped: bool = False
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Agents:
         for host, each in zip(self._plan.hosts, begun, strict=True):
             process = self._started(each, host.name)
             memory = None if each.memory is None else RecentKills(each.memory)
-            agent = _Agent(host, process, each.lifeline, memory, Stillness(process.pid))
+            agent = _Agent(host, process, each.lifeline, memory, StoppedTime(process.pid))
             self._agents[agent.process.pid] = agent
             _log.info("agent of %s: process %d", host.name, agent.process.pid)
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
@@ -205,8 +205,10 @@ class Agents:
             if agent.memory is not None:
                 agent.memory.look()
             if self.leader_ended or agent.host.name == self._plan.leader:
-                agent.stood_still = agent.stillness.seconds() > (STILL_AFTER_VERDICT if self.leader_ended else LIMIT)
-            if agent.stood_still or time.monotonic() > self._kill_at:
+                agent.found_stopped = agent.stopped_time.seconds() > (
+                    STOPPED_AFTER_VERDICT if self.leader_ended else LIMIT
+                )
+            if agent.found_stopped or time.monotonic() > self._kill_at:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
@@ -262,6 +264,6 @@ def _how_it_ended(agent: _Agent, status: int) -> str:
         agent.memory.close()
         if killed and number == signal.SIGKILL:
             return str(Cause(CauseKind.OUT_OF_MEMORY, whose_memory(agent.host.memory)))
-    if agent.stood_still and number == signal.SIGKILL:
-        return stood_still()
+    if agent.found_stopped and number == signal.SIGKILL:
+        return describe_stopped()
     return exit_text(exit_code, number)

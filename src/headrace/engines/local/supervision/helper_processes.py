@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from headrace.exit_status import exit_text
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
-from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
+from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, RunPaths
 
 JOB_STATUS = "HEADRACE_JOB_STATUS"
@@ -104,8 +104,8 @@ class HelperProcess:
         finally:
             os.close(out_end)
         self.pid = self._process.pid
-        self._stillness = Stillness(self.pid)
-        self._stood_still = False
+        self._stopped_time = StoppedTime(self.pid)
+        self._found_stopped = False
         os.set_blocking(self._out, False)
         selector.register(self._out, selectors.EVENT_READ, self._read)
 
@@ -126,8 +126,8 @@ class HelperProcess:
 
     def look_after(self) -> None:
         """Kills it when it has been stopped (SIGSTOP) for too long, so that the supervisor does not wait for ever."""
-        if not self.ended and self._stillness.seconds() > LIMIT:
-            self._stood_still = True
+        if not self.ended and self._stopped_time.seconds() > LIMIT:
+            self._found_stopped = True
             self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
@@ -147,7 +147,7 @@ class HelperProcess:
         lines = self._complaint()
         last = lines[-1].removeprefix("error: ") if lines else exit_text(self.exit_code, self.signal)
         if self.signal is not None:
-            last = stood_still() if self._stood_still else exit_text(None, self.signal)
+            last = describe_stopped() if self._found_stopped else exit_text(None, self.signal)
         reason = last if last.startswith(SERVICE_ERRORS) else f"{WORK[self.name]} failed: {last}"
         return Cause(
             CauseKind.HELPER_FAILED,

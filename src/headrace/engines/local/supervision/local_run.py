@@ -14,7 +14,7 @@ from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_p
 from headrace.engines.local.supervision.cleanup import remove_leftovers
 from headrace.exit_status import exit_text, split_status
 from headrace.processes.process_table import Process, is_running, look, send
-from headrace.processes.stopped_time import LIMIT, Stillness, stood_still
+from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
 from headrace.runs.events import HostStarted, RunFinished
 from headrace.runs.run_paths import AGENT
@@ -46,8 +46,8 @@ class Handle:
         self._process = process
         self._lifeline = lifeline
         self._over = False
-        self._stillness = Stillness(process.pid)
-        self._stood_still = False
+        self._stopped_time = StoppedTime(process.pid)
+        self._found_stopped = False
         _live.add(self)
 
     def __repr__(self) -> str:
@@ -95,8 +95,8 @@ class Handle:
     def look_after(self) -> None:
         """Ends a supervisor that has been stopped (SIGSTOP) for some seconds: the run would never end. `wait` does it;
         whoever waits in another way calls it now and then."""
-        if self._process.poll() is None and self._stillness.seconds() > LIMIT:
-            self._stood_still = True
+        if self._process.poll() is None and self._stopped_time.seconds() > LIMIT:
+            self._found_stopped = True
             self._process.kill()
 
     def wait_interactively(self) -> Status:
@@ -140,7 +140,7 @@ class Handle:
 
     def _say_last_word(self) -> None:
         code = self._process.returncode
-        how = stood_still() if self._stood_still else exit_text(*split_status(code))
+        how = describe_stopped() if self._found_stopped else exit_text(*split_status(code))
         end_agents(self.run, AGENTS_SECONDS)
         remove_leftovers(self.paths)
         sweep(find_places(), [self.paths.root / RECORD], REMOVE_SECONDS)
