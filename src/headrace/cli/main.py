@@ -77,7 +77,7 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
         "Exit codes: 0 success, 1 failed, 2 usage, 4 budget used up, 130 stopped. "
-        "Runs lie in $HEADRACE_HOME/runs (~/.headrace/runs)."
+        "Runs are in $HEADRACE_HOME/runs (~/.headrace/runs)."
     ),
 )
 @click.version_option(__version__, prog_name="headrace", message="%(prog)s %(version)s")
@@ -85,7 +85,7 @@ class _Commands(click.Group):
     "-v",
     "--verbose",
     count=True,
-    help="Log what headrace itself does, here and in what it starts (-vv: in detail); sets HEADRACE_LOG.",
+    help="Log what headrace itself does, here and in the processes that it starts (-vv: in detail); sets HEADRACE_LOG.",
 )
 def cli(verbose: int) -> None:
     """One training job on two kinds of machines: CPU hosts prepare the batches, GPU hosts only train.

@@ -36,7 +36,7 @@ def document_options(command: F) -> F:
         metavar="FILE",
         is_eager=True,  # the format follows from its name
         callback=_file,
-        help="Write it to FILE instead of standard output; the name tells the format: .json, .md, .html, else text.",
+        help="Write to FILE instead of standard output; its ending chooses the format: .json, .md, .html, else text.",
     )
     how = click.option(
         "--output",
@@ -73,7 +73,9 @@ def set_option(command: F) -> F:
 
 def region_option(command: F) -> F:
     """Adds ``--region``: one whose prices are known, None when it is not given."""
-    return click.option("--region", metavar="REGION", callback=_region, help="Whose prices, e.g. eu-west-1.")(command)
+    return click.option(
+        "--region", metavar="REGION", callback=_region, help="Region whose prices to use, e.g. eu-west-1."
+    )(command)
 
 
 def _region(context: click.Context, option: click.Parameter, value: str | None) -> str | None:

@@ -35,13 +35,13 @@ def command(
     verify: bool,
     output: str,
 ) -> int:
-    """Tell how many data hosts would remove the wait of RUN, a run id or a job name (its newest run).
+    """Say how many data hosts would remove the data wait of RUN, a run id or a job name (its newest run).
 
-    A model (compute, workers, network: the longest decides) predicts the step of clusters that keep the hosts which
-    train and put data hosts beside them. What the run did not measure is listed under "assumed". See docs/advise.md.
+    A model (compute, workers, network: the longest decides) predicts the step time of clusters that keep the
+    training hosts and add data hosts. What the run did not measure is listed under "assumed". See docs/advise.md.
     Prices are those of --region, else of the job's budget, else of us-east-1.
 
-    --verify runs the advised cluster with the run's own code and data, each host on CPUs of its own. If this machine
+    --verify runs the advised cluster with the run's own code and data, each host on its own CPUs. If this machine
     has too few CPUs for it, the best one that fits is run.
 
     \b

@@ -14,15 +14,15 @@ from headrace.cli.options import output_option, region_option
     type=click.Choice(["group", "host", "step", "epoch"]),
     default="group",
     show_default=True,
-    help="What the table is divided by. The JSON output holds all four.",
+    help="What the rows of the table are. The JSON output holds all four.",
 )
 @region_option
 @output_option
 def command(run: str, by: str, region: str | None, output: str) -> None:
     """Show what RUN costs, a run id or a job name (its newest run). It may still be going on.
 
-    Money is the list price of the instance types that the job names, for the time that was measured; every price has
-    its source and its date. Beside it stands what the platform would bill, where no instance is released early.
+    The cost is the list price of the instance types that the job names, for the time that was measured; every
+    price has its source and date. It also shows what the platform would bill, where no instance is released early.
 
     \b
     Examples:

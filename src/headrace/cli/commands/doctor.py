@@ -23,13 +23,17 @@ TRANSFER_SECONDS = 120.0
 
 @click.command(
     "doctor",
-    short_help="Is my script's data loading slow? What does this machine offer to hosts?",
+    short_help="Is my script's data loading slow? How does this machine separate hosts?",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Measured, and replayed, steps.")
-@click.option("--warmup", type=click.IntRange(1), default=5, show_default=True, help="Steps before that do not count.")
+@click.option(
+    "--steps", type=click.IntRange(4), default=100, show_default=True, help="Steps to measure, and to replay."
+)
+@click.option(
+    "--warmup", type=click.IntRange(1), default=5, show_default=True, help="Steps before that, which do not count."
+)
 @click.option("--cache", type=click.IntRange(1), default=512, show_default=True, help="MiB of batches to keep.")
-@click.option("--full", is_flag=True, help="Let the script go on to its end; by default it is stopped.")
+@click.option("--full", is_flag=True, help="Let the script run to its end; by default it is stopped.")
 @click.option("--no-transfer", is_flag=True, help="Do not measure what a batch costs over TCP.")
 @click.option("--job", default="", metavar="FILE", help="Without COMMAND: also look at the code of this job.")
 @set_option
@@ -50,16 +54,16 @@ def command(
 
     torch's DataLoader (torchdata's StatefulDataLoader and headrace's own too) is measured in every Python process of
     the command: python, torchrun, a shell script. After --steps steps, copies of kept batches are handed out for as
-    many steps, without any wait: that is the step floor, the best that any loader can bring. Then the script is stopped
-    as sys.exit would stop it, and headrace measures what such a batch costs over TCP, on loopback.
+    many steps, without any wait: that is the step floor, which no loader can beat. Then the script is stopped as
+    by sys.exit, and headrace measures what such a batch costs over TCP, on loopback.
 
-    The trial trains on kept batches for some steps, and what the script saves it saves: give it an output directory of
-    its own.
+    For some steps the script trains on kept batches, so the model that it saves is useless: give it a separate
+    output directory.
 
-    Without COMMAND: say how this machine keeps the hosts of a job apart (engines.local.isolation), why so, and with
+    Without COMMAND: say how this machine separates the hosts of a job (engines.local.isolation), why, and with
     --job which lines of the job's code would clash if all hosts were one machine.
 
-    Exit codes: 0 there is a verdict; the command's own code when it failed before; 1 there was nothing to measure;
+    Exit codes: 0 there is a verdict; the command's own code when it failed first; 1 there was nothing to measure;
     2 usage; 130 Ctrl-C.
 
     \b

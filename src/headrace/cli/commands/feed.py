@@ -37,7 +37,7 @@ def size(text: str) -> int:
 
 @click.group("feed", short_help="Data workers by hand: serve, status, bench, secret.")
 def command() -> None:
-    """Data workers on hosts of your own, without a job.
+    """Data workers on your own hosts, without a job.
 
     \b
     Examples:
@@ -81,13 +81,17 @@ def secret(file: Path | None) -> None:
 
 @command.command("serve", short_help="Serve data workers on this host.")
 @click.option("--bind", default="127.0.0.1:7070", show_default=True, metavar="IP:PORT", help="Where to listen.")
-@click.option("--executors", type=click.IntRange(1), help="Worker processes. Default: the cores that may be used here.")
+@click.option(
+    "--executors",
+    type=click.IntRange(1),
+    help="Worker processes. Default: one for each core that this process may use.",
+)
 @click.option(
     "--secret-file",
     envvar=SECRET_VARIABLE,
     show_envvar=True,
     type=click.Path(path_type=Path),
-    help="File with the secret that trainers hold too.",
+    help="File with the secret; trainers need the same one.",
 )
 @click.option(
     "--code",
@@ -97,7 +101,12 @@ def secret(file: Path | None) -> None:
 )
 @click.option("--nice", type=click.IntRange(0, 19), default=0, help="Niceness of the worker processes.")
 @click.option(
-    "--memory", type=size, metavar="SIZE", default="1GiB", show_default=True, help="Limit for results on their way."
+    "--memory",
+    type=size,
+    metavar="SIZE",
+    default="1GiB",
+    show_default=True,
+    help="Memory limit for results that wait to be sent.",
 )
 @click.option("--host-name", help="Name of this host in messages. Default: its own.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate, PEM: connections are TLS 1.3.")

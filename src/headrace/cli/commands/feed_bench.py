@@ -29,10 +29,10 @@ FIGURES = (
     "--output", type=click.Choice(["text", "json", "csv"]), default="text", help="csv: the windows, one a line."
 )
 def command(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -> None:
-    """Measure how fast batches come here: over shared memory, over TCP on loopback, from torch's DataLoader.
+    """Measure how fast batches arrive: over shared memory, over TCP on loopback, from torch's DataLoader.
 
-    It takes about a minute and needs nothing but torch. The rows "limit" are no loaders; they show what the machine
-    can do. Look at the ratios: a machine that does other things slows all rows.
+    It takes about a minute and needs only torch. The rows "limit" show what the machine can do, without a loader.
+    Look at the ratios: other load on the machine slows all rows.
 
     \b
     Examples:

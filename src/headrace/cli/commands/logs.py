@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 @click.command("logs", short_help="Show or follow what the programs of a run wrote.")
 @click.argument("selector", metavar="RUN[/GROUP[/HOST[/RANK]]]")
 @click.option("-f", "--follow", is_flag=True, help="Wait for further lines until the run has finished.")
-@click.option("--grep", "pattern", default="", metavar="PATTERN", help="Only lines that hold this regular expression.")
+@click.option("--grep", "pattern", default="", metavar="PATTERN", help="Only lines that match this regular expression.")
 @click.option("--since", metavar="TIME", help="Only lines since then: 30s, 10m, 2h, 1d (ago), or 2026-11-20T19:01:02Z.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Of the lines so far, only the last N.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Of the existing lines, only the last N.")
 @click.option("--timestamps", is_flag=True, help="Show when each line was written (UTC).")
 @output_option
 def command(
     selector: str, follow: bool, pattern: str, since: str | None, tail: int | None, timestamps: bool, output: str
 ) -> int:
-    """Show the lines of all programs of a run, or of some, in the order of time.
+    """Show the lines of all programs of a run, or of some, by time.
 
     RUN is a run id or a job name (its newest run). RANK is a global rank, `feed` or `agent`; GROUP/HOST[RANK], as
-    the lines themselves say it, works too. With --output json every line is a JSON object.
+    the lines show it, works too. With --output json every line is a JSON object.
 
     \b
     Examples:

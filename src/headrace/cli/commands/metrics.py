@@ -9,15 +9,17 @@ from headrace.cli.options import output_option
 
 @click.command("metrics", short_help="Show what a run did over time: step time, data wait, CPU, bytes/s ...")
 @click.argument("run")
-@click.option("--points", type=click.IntRange(1, 2000), default=400, show_default=True, help="Values a line, at most.")
-@click.option("--start", type=float, metavar="SECONDS", help="From then on, seconds since the epoch.")
-@click.option("--end", type=float, metavar="SECONDS", help="Until then, seconds since the epoch.")
+@click.option(
+    "--points", type=click.IntRange(1, 2000), default=400, show_default=True, help="At most so many values a line."
+)
+@click.option("--start", type=float, metavar="SECONDS", help="Show values from this time on, seconds since the epoch.")
+@click.option("--end", type=float, metavar="SECONDS", help="Show values until this time, seconds since the epoch.")
 @output_option
 def command(run: str, points: int, start: float | None, end: float | None, output: str) -> None:
     """Show the metrics of RUN, a run id or a job name (its newest run), over time.
 
-    Seconds are summed up into buckets, so that a long run is as quick to look at as a short one; --output json has
-    every value with its least and greatest, and the formula. The page of `headrace ui` draws it.
+    Seconds are summed into buckets, so that a long run shows as quickly as a short one; --output json has every
+    value with its minimum and maximum, and the formula. The page of `headrace ui` draws it.
 
     \b
     Examples:

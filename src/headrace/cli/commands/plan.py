@@ -17,7 +17,7 @@ def command(job: str, overrides: tuple[str, ...], region: str | None, output: st
 
     The list price of an hour is shown too, and the most that the job may cost.
 
-    JOB is a job file, or a CreateTrainingJob request as JSON. What of it has no effect on this machine is listed.
+    JOB is a job file, or a CreateTrainingJob request as JSON. Keys that have no effect on this machine are listed.
 
     \b
     Examples:

@@ -7,14 +7,14 @@ import click
 from headrace.cli.options import output_option
 
 
-@click.command("ps", short_help="List the runs that go on.")
-@click.option("-a", "--all", "every", is_flag=True, help="List those that have ended, too; newest last.")
+@click.command("ps", short_help="List the runs that are going on.")
+@click.option("-a", "--all", "every", is_flag=True, help="Include runs that have ended; newest last.")
 @output_option
 def command(every: bool, output: str) -> None:
-    """List the runs of this machine that go on, or all of them.
+    """List the runs of this machine that are going on, or all of them.
 
-    A run whose engine was killed is shown as Failed. With --all, standard error names the runs whose header cannot be
-    read; they are in no list.
+    A run whose engine was killed is shown as Failed. With --all, standard error names the runs whose header cannot
+    be read; the list leaves them out.
 
     \b
     Examples:

@@ -13,15 +13,16 @@ from headrace.cli.options import output_option, set_option
 @click.argument("job", type=click.Path())
 @set_option
 @output_option
-@click.option("-q", "--quiet", is_flag=True, help="Show how the run ends and nothing else.")
-@click.option("-d", "--detach", is_flag=True, help="Start the run, print its id and return; it lives on by itself.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only how the run ends.")
+@click.option("-d", "--detach", is_flag=True, help="Start the run, print its id and return; the run continues.")
 def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, detach: bool) -> int:
     """Run the job file JOB on this machine; follow its logs and progress to the end.
 
-    JOB may also be a CreateTrainingJob request as JSON; `headrace plan` tells what of it has no effect here.
+    JOB may also be a CreateTrainingJob request as JSON; `headrace plan` lists
+    what has no effect here.
 
-    Ctrl-C stops the job in order, a second Ctrl-C kills it. When this command dies the job is stopped too, unless it
-    was detached: then it goes on without this command, the shell and the terminal.
+    Ctrl-C stops the job with time to save; a second Ctrl-C kills it. If this command is killed, the job is stopped
+    too, unless it was detached: then it continues without this command, the shell and the terminal.
 
     Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 4 stopped because its budget was
     used up, 130 stopped.

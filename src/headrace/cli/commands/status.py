@@ -7,14 +7,14 @@ import click
 from headrace.cli.options import output_option
 
 
-@click.command("status", short_help="Show where a run is, why it failed, and what its hosts cost in time.")
+@click.command("status", short_help="Show the state of a run, why it failed, and for how long each host was needed.")
 @click.argument("run")
 @output_option
 def command(run: str, output: str) -> None:
     """Show the status of RUN, a run id or a job name (its newest run).
 
-    With --output json the keys are those of the service's DescribeTrainingJob; what the service does not know is
-    under `headrace`.
+    With --output json the keys are those of the service's DescribeTrainingJob; what only headrace knows is under
+    `headrace`.
 
     \b
     Examples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command("stop", short_help="Stop a run that goes on.")
+@click.command("stop", short_help="Stop a run that is going on.")
 @click.argument("run")
 @click.option("--now", is_flag=True, help="Kill its programs instead of asking them to end.")
 def command(run: str, now: bool) -> None:

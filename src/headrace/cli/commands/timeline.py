@@ -11,7 +11,7 @@ from headrace.cli.options import output_option
 @click.argument("run")
 @output_option
 def command(run: str, output: str) -> None:
-    """Show what happened in RUN, a run id or a job name (its newest run): its events in the order of time.
+    """Show what happened in RUN, a run id or a job name (its newest run): its events by time.
 
     With --output json also the life of every host: starting, ready, running, done, stopping, released or lost. The page
     of `headrace ui` draws it.

@@ -15,7 +15,7 @@ def command(run: str | None, port: int, browse: bool) -> int:
     """Show all runs, or RUN (a run id or a job name: its newest run), on a web page, live.
 
     The page is on this machine only, needs nothing from the network, and reads the runs without changing them. Its
-    address holds a token; who does not know it sees nothing. For the runs of another machine: `ssh -L
+    address holds a token; without it nothing can be seen. For the runs of another machine: `ssh -L
     8000:127.0.0.1:8000 HOST`, and there `headrace ui --port 8000 --no-open`.
 
     It ends with Ctrl-C, exit code 0.

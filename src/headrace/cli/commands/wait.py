@@ -7,13 +7,15 @@ import click
 
 @click.command("wait", short_help="Wait for the end of a run; exit as the run does.")
 @click.argument("run")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer; the run goes on.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most so long; the run goes on."
+)
 def command(run: str, timeout: float | None) -> int:
-    """Wait until RUN has ended, a run id or a job name (its newest run).
+    """Wait until RUN, a run id or a job name (its newest run), has ended.
 
-    Ctrl-C ends the waiting, not the run.
+    Ctrl-C ends the wait, not the run.
 
-    Exit codes: those of the run (0 Completed, 1 Failed, 130 stopped); 124 when the time is over.
+    Exit codes: those of the run (0 Completed, 1 Failed, 130 stopped); 124 on timeout.
 
     \b
     Examples:
