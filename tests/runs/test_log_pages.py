@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.errors import UsageError
 from headrace.runs import LogWriter, RunPaths, Selector, Stream, log_file, log_pages
 from headrace.runs.log_file import LINE_BYTES, Budget, LogFile, clean
-from headrace.runs.log_pages import LogPage, Wanted, page_at, page_from
+from headrace.runs.log_pages import LogPage, LogQuery, page_at, page_from
 
 T = 1_795_201_200.0
 RANK, FEED = Stream("dnn", "algo-2", "0"), Stream("data", "algo-1", "feed")
@@ -36,68 +36,71 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def test_the_last_lines_of_all_streams_come_in_the_order_of_time(paths: RunPaths) -> None:
-    page = page_at(paths, Wanted(limit=4), None)
+    page = page_at(paths, LogQuery(limit=4), None)
     assert texts(page) == ["step 96", "step 97", "step 98", "step 99"]
     assert (page.first, page.last) == (False, True)
     assert page.streams == [FEED, RANK]
-    earlier = page_from(paths, Wanted(limit=8), page.before, forwards=False)
+    earlier = page_from(paths, LogQuery(limit=8), page.before, forwards=False)
     assert texts(earlier) == [f"step {index}" for index in (89, 90)] + ["served 9"] + [
         f"step {index}" for index in range(91, 96)
     ]
 
 
 def test_pages_forwards_and_backwards_show_every_line_once(paths: RunPaths) -> None:
-    whole = texts(page_at(paths, Wanted(limit=1000), T))
+    whole = texts(page_at(paths, LogQuery(limit=1000), T))
     assert len(whole) == 110
-    page, found = page_at(paths, Wanted(limit=7), 0.0), []
+    page, found = page_at(paths, LogQuery(limit=7), 0.0), []
     while page.lines:
         found += texts(page)
-        page = page_from(paths, Wanted(limit=7), page.after, forwards=True)
+        page = page_from(paths, LogQuery(limit=7), page.after, forwards=True)
     assert page.last
     assert found == whole
-    page, found = page_at(paths, Wanted(limit=7), None), []
+    page, found = page_at(paths, LogQuery(limit=7), None), []
     while page.lines:
         found = texts(page) + found
-        page = page_from(paths, Wanted(limit=7), page.before, forwards=False)
+        page = page_from(paths, LogQuery(limit=7), page.before, forwards=False)
     assert page.first
     assert found == whole
 
 
 def test_a_moment_is_found_and_what_precedes_it_may_come_too(paths: RunPaths) -> None:
-    assert texts(page_at(paths, Wanted(limit=3), T + 50.2)) == ["served 5", "step 51", "step 52"]
-    assert texts(page_at(paths, Wanted(limit=2), T + 50.2, back=2)) == ["step 49", "step 50", "served 5", "step 51"]
-    assert texts(page_at(paths, Wanted(limit=2), T + 1e6)) == []
+    assert texts(page_at(paths, LogQuery(limit=3), T + 50.2)) == ["served 5", "step 51", "step 52"]
+    assert texts(page_at(paths, LogQuery(limit=2), T + 50.2, back=2)) == ["step 49", "step 50", "served 5", "step 51"]
+    assert texts(page_at(paths, LogQuery(limit=2), T + 1e6)) == []
 
 
 def test_streams_and_words_are_chosen(paths: RunPaths) -> None:
-    assert texts(page_at(paths, Wanted(Selector(group="data"), limit=2), None)) == ["served 8", "served 9"]
-    assert texts(page_at(paths, Wanted(Selector(host="algo-2", name="0"), limit=1), None)) == ["step 99"]
-    assert texts(page_at(paths, Wanted(text="STEP 9", limit=50), 0.0)) == ["step 9", *(f"step 9{i}" for i in range(10))]
-    assert texts(page_at(paths, Wanted(Selector(group="none")), None)) == []
+    assert texts(page_at(paths, LogQuery(Selector(group="data"), limit=2), None)) == ["served 8", "served 9"]
+    assert texts(page_at(paths, LogQuery(Selector(host="algo-2", name="0"), limit=1), None)) == ["step 99"]
+    assert texts(page_at(paths, LogQuery(text="STEP 9", limit=50), 0.0)) == [
+        "step 9",
+        *(f"step 9{i}" for i in range(10)),
+    ]
+    assert texts(page_at(paths, LogQuery(Selector(group="none")), None)) == []
 
 
 def test_lines_that_come_later_and_new_streams_follow(paths: RunPaths) -> None:
-    page = page_at(paths, Wanted(), None)
-    assert page_from(paths, Wanted(), page.after, forwards=True).last
+    page = page_at(paths, LogQuery(), None)
+    assert page_from(paths, LogQuery(), page.after, forwards=True).last
     write(paths, RANK, [(T + 200, "more")])
     write(paths, Stream("dnn", "algo-3", "1"), [(T + 201, "hello")])
-    assert texts(page_from(paths, Wanted(), page.after, forwards=True)) == ["more", "hello"]
+    assert texts(page_from(paths, LogQuery(), page.after, forwards=True)) == ["more", "hello"]
 
 
 def test_a_torn_last_line_is_kept_back_and_a_damaged_one_is_shown_as_that(paths: RunPaths) -> None:
     with paths.log(FEED).open("ab") as file:
         file.write(b"\xff\xfe<b>no stamp</b>\n2026-11-20T19:05:00.000000Z o torn")
-    page = page_at(paths, Wanted(Selector(group="data"), limit=2), None)
+    page = page_at(paths, LogQuery(Selector(group="data"), limit=2), None)
     assert [(line.kind, line.t is None, line.text) for line in page.lines] == [
         ("stdout", False, "served 9"),
         ("damaged", True, "\ufffd\ufffd<b>no stamp</b>"),
     ]
-    assert texts(page_at(paths, Wanted(Selector(group="data"), limit=9), T + 90.2))[0] == "served 9"
+    assert texts(page_at(paths, LogQuery(Selector(group="data"), limit=9), T + 90.2))[0] == "served 9"
 
 
 def test_a_huge_line_is_cut_and_says_how_much_is_left_out(paths: RunPaths) -> None:
     write(paths, FEED, [(T + 300, "x" * 300_000), (T + 301, "after")])
-    for page in (page_at(paths, Wanted(limit=3), None), page_at(paths, Wanted(limit=9), T + 299)):
+    for page in (page_at(paths, LogQuery(limit=3), None), page_at(paths, LogQuery(limit=9), T + 299)):
         huge, after = page.lines[-2:]
         assert (huge.text, huge.cut, after.text) == ("x" * LINE_BYTES, 300_000 - LINE_BYTES, "after")
 
@@ -108,12 +111,14 @@ def test_a_search_reads_so_much_at_once_and_says_where_to_go_on(
     monkeypatch.setattr(log_pages, "SEARCH_BYTES", 1000)
     monkeypatch.setattr(log_file, "CHUNK", 256)
     for forwards in (True, False):
-        page = page_at(paths, Wanted(text="step 50"), 0.0 if forwards else None)
+        page = page_at(paths, LogQuery(text="step 50"), 0.0 if forwards else None)
         asked = 1
         while not page.lines:
             assert page.bytes_read < 2000
             assert not (page.last if forwards else page.first)
-            page = page_from(paths, Wanted(text="step 50"), page.after if forwards else page.before, forwards=forwards)
+            page = page_from(
+                paths, LogQuery(text="step 50"), page.after if forwards else page.before, forwards=forwards
+            )
             asked += 1
         assert texts(page) == ["step 50"]
         assert asked > 1
@@ -124,11 +129,11 @@ def test_a_line_longer_than_all_that_is_read_at_once_does_not_stop_a_search(
 ) -> None:
     monkeypatch.setattr(log_pages, "SEARCH_BYTES", 1000)
     write(paths, FEED, [(T + 300, "x" * 300_000), (T + 301, "needle")])
-    page, cursors = page_at(paths, Wanted(text="needle"), 0.0), []
+    page, cursors = page_at(paths, LogQuery(text="needle"), 0.0), []
     while not page.lines:
         assert page.after not in cursors
         cursors.append(page.after)
-        page = page_from(paths, Wanted(text="needle"), page.after, forwards=True)
+        page = page_from(paths, LogQuery(text="needle"), page.after, forwards=True)
     assert texts(page) == ["needle"]
 
 
@@ -164,4 +169,4 @@ def test_control_sequences_are_taken_out() -> None:
 
 def test_a_page_has_a_limit() -> None:
     with pytest.raises(UsageError, match="1 to 1000 lines"):
-        Wanted(limit=1001)
+        LogQuery(limit=1001)

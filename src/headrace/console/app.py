@@ -42,7 +42,7 @@ from headrace.insight.figures.missing_files import why_unread
 from headrace.insight.run_index import MOST_SECONDS, SINCE, Library, RunIndex
 from headrace.runs import Run, Selector
 from headrace.runs.describe import describe
-from headrace.runs.log_pages import Cursor, LogPage, Wanted, page_at, page_from
+from headrace.runs.log_pages import Cursor, LogPage, LogQuery, page_at, page_from
 
 STATIC = Path(__file__).parent / "static"
 _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag
@@ -149,12 +149,12 @@ class _Api:
     def logs(self, request: Request) -> LogPage:
         asked = request.query_params
         selector = Selector(*(asked.get(name) or None for name in ("group", "host", "stream")))
-        wanted = Wanted(selector, asked.get("text", ""), _count(request, "limit") or 300)
+        query = LogQuery(selector, asked.get("text", ""), _count(request, "limit") or 300)
         paths = self._index(request).paths
         for name in ("after", "before"):
             if name in asked:
-                return page_from(paths, wanted, _cursor(asked[name]), forwards=name == "after")
-        return page_at(paths, wanted, _number(request, "t"), _count(request, "back") or 0)
+                return page_from(paths, query, _cursor(asked[name]), forwards=name == "after")
+        return page_at(paths, query, _number(request, "t"), _count(request, "back") or 0)
 
     def compare(self, request: Request) -> object:
         return insight.compare([self._library.open(name).report() for name in request.query_params.getlist("run")])

@@ -49,7 +49,7 @@ class LogPage(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LogQuery:
     """Which lines.
 
     Attributes:
@@ -72,23 +72,23 @@ def log_streams(paths: RunPaths) -> list[Stream]:
     return sorted(stream_of(path) for path in Tree(paths.root / "logs", 3, ".log").new())
 
 
-def page_at(paths: RunPaths, wanted: Wanted, t: float | None, back: int = 0) -> LogPage:
+def page_at(paths: RunPaths, query: LogQuery, t: float | None, back: int = 0) -> LogPage:
     """Returns the page that begins with the first line at or after a time; None: the last lines of all.
 
     Args:
         paths: the run.
-        wanted: which lines.
+        query: which lines.
         t: seconds since the epoch.
         back: so many lines before that time, too.
     """
-    with _opened(paths, wanted.selector) as logs:
+    with _opened(paths, query.selector) as logs:
         start = {name: log.size if t is None else log.seek(t) for name, log in logs.files.items()}
         if t is None:
-            return logs.page(wanted, start, forwards=False)
-        here = logs.page(wanted, start, forwards=True)
+            return logs.page(query, start, forwards=False)
+        here = logs.page(query, start, forwards=True)
         if not back:
             return here
-        earlier = logs.page(replace(wanted, limit=back), start, forwards=False)
+        earlier = logs.page(replace(query, limit=back), start, forwards=False)
         return msgspec.structs.replace(
             here,
             lines=earlier.lines + here.lines,
@@ -98,18 +98,18 @@ def page_at(paths: RunPaths, wanted: Wanted, t: float | None, back: int = 0) -> 
         )
 
 
-def page_from(paths: RunPaths, wanted: Wanted, cursor: Cursor, forwards: bool) -> LogPage:
+def page_from(paths: RunPaths, query: LogQuery, cursor: Cursor, forwards: bool) -> LogPage:
     """Returns the page after, or before, a cursor. A stream that the cursor does not name is new: it begins at 0.
 
     Args:
         paths: the run.
-        wanted: which lines.
-        cursor: of another page with the same wishes.
+        query: which lines.
+        cursor: of another page of the same query.
         forwards: after, or before.
     """
-    with _opened(paths, wanted.selector) as logs:
+    with _opened(paths, query.selector) as logs:
         start = {name: min(max(0, cursor.get(name, 0)), log.size) for name, log in logs.files.items()}
-        return logs.page(wanted, start, forwards=forwards)
+        return logs.page(query, start, forwards=forwards)
 
 
 @dataclass
@@ -118,13 +118,13 @@ class _Logs:
     streams: list[Stream]
     damage: list[str]
 
-    def page(self, wanted: Wanted, start: Cursor, *, forwards: bool) -> LogPage:
+    def page(self, query: LogQuery, start: Cursor, *, forwards: bool) -> LogPage:
         """Merges the files from their places on."""
         budget = Budget(SEARCH_BYTES)
-        needle = wanted.text.lower()
+        needle = query.text.lower()
         heads = {name: _Head(log, start[name], budget, needle, forwards=forwards) for name, log in self.files.items()}
         found: list[LogRecord] = []
-        while len(found) < wanted.limit:
+        while len(found) < query.limit:
             if any(head.starved for head in heads.values()):
                 break
             ready = [head for head in heads.values() if head.record is not None]
@@ -150,7 +150,7 @@ class _Logs:
 
 
 class _Head:
-    """The next line of one file that is wanted.
+    """The next line of one file that the query selects.
 
     Attributes:
         record: it; None at the end, or when the budget is spent.
@@ -204,7 +204,7 @@ class _Head:
 
 @contextlib.contextmanager
 def _opened(paths: RunPaths, selector: Selector) -> Iterator[_Logs]:
-    """Opens the selected logs. One that cannot be read is left out, and said."""
+    """Opens the selected logs. One that cannot be read is left out and named in `damage`."""
     streams = log_streams(paths)
     files: dict[str, LogFile] = {}
     damage: list[str] = []

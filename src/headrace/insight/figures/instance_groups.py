@@ -52,15 +52,15 @@ def group_report(
         window: the training window, None if there is none.
     """
     records = {stream.host: found for stream, found in sorted(seconds.items()) if found}
-    silent = [host for host in hosts if host not in records]
-    note = f"without {', '.join(silent)}, which wrote no metrics" if silent else ""
-    heard = list(records.values())
+    unmeasured = [host for host in hosts if host not in records]
+    note = f"without {', '.join(unmeasured)}, which wrote no metrics" if unmeasured else ""
+    measured = list(records.values())
     return GroupReport(
         name=name,
         hosts=tuple(hosts),
-        cores=sum(found[-1].cores for found in heard) if heard and not silent else None,
+        cores=sum(found[-1].cores for found in measured) if measured and not unmeasured else None,
         by_host=tuple(_host_report(name, host, records.get(host, ()), window) for host in hosts),
-        **usage_figures(heard, window, note),
+        **usage_figures(measured, window, note),
     )
 
 

@@ -78,11 +78,11 @@ def chart(title: str, unit: str, lines: Sequence[Trace]) -> str:
     left = min(0.0, *(min(line.t) for line in lines))
     axes = _Axes(left, max(right, left + 1.0), _top(max(max(line.high) for line in lines), unit))
     parts = [*_grid(axes), *(part for line in lines for part in _drawn(line, unit, axes))]
-    said = html.escape(f"{title}: " + "; ".join(_said(line, unit) for line in lines), quote=True)
+    label = html.escape(f"{title}: " + "; ".join(_summary(line, unit) for line in lines), quote=True)
     legend = "".join(f"<li>{key(line.style)}{html.escape(line.label)}</li>" for line in lines if line.label != title)
     return (
         f"<figure><figcaption>{html.escape(title)}<span>{html.escape(unit)}</span></figcaption>"
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
         + (f'<ul class="legend">{legend}</ul></figure>' if legend else "</figure>")
     )
 
@@ -160,7 +160,7 @@ def _drawn(line: Trace, unit: str, axes: _Axes) -> Iterable[str]:
         points = [f"{x:.1f} {axes.y(line.values[index]):.1f}" for x, index in zip(xs, part, strict=True)]
         path.append(f"M{'L'.join(points)}" + (f"L{points[0]}" if len(points) == 1 else ""))
     yield f'<path class="band s{style}" d="{"".join(band)}"/>'
-    yield f'<path class="line s{style}" d="{"".join(path)}"><title>{html.escape(_said(line, unit))}</title></path>'
+    yield f'<path class="line s{style}" d="{"".join(path)}"><title>{html.escape(_summary(line, unit))}</title></path>'
 
 
 def _unbroken(line: Trace) -> list[list[int]]:
@@ -172,6 +172,6 @@ def _unbroken(line: Trace) -> list[list[int]]:
     return parts
 
 
-def _said(line: Trace, unit: str) -> str:
+def _summary(line: Trace, unit: str) -> str:
     low, high = quantity(min(line.low), unit), quantity(max(line.high), unit)
     return f"{line.label}, {len(line.t)} points, {low} to {high}"
