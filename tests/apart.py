@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headrace.engines.local.isolation import syscalls
+from notes import note
 
 BOX = "HEADRACE_TESTS_BOX"  # tells the first program of a box its folder for temporary files
 UNSHARE = ("unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
@@ -39,6 +40,14 @@ exec 3<&0
 "$@" <&3 3<&- &
 wait $!
 """
+
+
+_own_shared_memory: list[bool] = []
+
+
+def has_own_shared_memory() -> bool:
+    """Whether this process, and what it starts, alone use its /dev/shm."""
+    return bool(_own_shared_memory)
 
 
 @functools.cache
@@ -85,6 +94,12 @@ def stand_apart() -> Callable[[], None]:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
         syscalls.mount("tmpfs", "/dev/shm", "tmpfs")
+        _own_shared_memory.append(True)
+    else:
+        note(
+            "not looked for on this machine",
+            "files of /dev/shm that nobody holds: only root may mount one for the tests",
+        )
     return functools.partial(shutil.rmtree, folder, ignore_errors=True)
 
 
@@ -92,6 +107,7 @@ def settle() -> str:
     """Makes this process, the first Python of a box, at home there. Returns its folder for temporary files."""
     for number in (signal.SIGINT, signal.SIGQUIT):  # a shell starts its background ignoring them
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _own_shared_memory.append(True)
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ.pop(BOX)
     return tempfile.tempdir
 

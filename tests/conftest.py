@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import compileall
 import functools
 import os
 import shutil
@@ -14,6 +15,7 @@ import execnet
 import pytest
 
 import apart
+import headrace
 import leaks
 from notes import NOTES, note
 from objectstore import s3, s3_endpoint
@@ -33,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Gives a process that runs all tests one after the other what workers have in their boxes, as far as it may."""
     config = session.config
+    if not hasattr(config, "workerinput"):
+        # Tests start thousands of processes, often where Python may not keep what it compiled.
+        compileall.compile_dir(Path(headrace.__file__).parent, quiet=2)
     if not hasattr(config, "workerinput") and not config.getoption("numprocesses", None):
         config._tmp_path_factory.getbasetemp()  # pytest's own folders stay where people look for them
         config.add_cleanup(apart.stand_apart())
@@ -44,7 +49,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return apart.workers()
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[execnet.XSpec]) -> None:
     """Puts every worker into a box."""
     if why := apart.why_not():
@@ -52,7 +57,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[execnet.XSpec]) -
     for place in range(len(specs)):
         folder = Path(tempfile.mkdtemp(prefix="hr-"))
         config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
-        specs[place] = execnet.XSpec(f"popen//python={apart.boxed_python(folder)}")
+        specs[place] = execnet.XSpec(f"popen//id={specs[place].id}//python={apart.boxed_python(folder)}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

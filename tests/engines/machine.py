@@ -1,4 +1,4 @@
-"""What namespaces could leave on the machine: interfaces, mounts, named network namespaces, processes in namespaces.
+"""What namespaces could leave on the machine: interfaces, mounts, processes in namespaces.
 
 machine = Machine()
 ... start a run; machine.know(handle) while it runs ...
@@ -8,12 +8,17 @@ machine.assert_unchanged()
 from __future__ import annotations
 
 import os
+import re
+import socket
 import tempfile
 import time
 from pathlib import Path
 
+import apart
+from headrace.engines.local.isolation import network_layout, uplink
 from headrace.processes.process_table import scan
 
+MADE = re.compile(rf"({network_layout.BRIDGE}|{network_layout.INTERFACE}|{uplink.INTERFACE}|algo-\d+)$")
 KINDS = ("net", "pid", "mnt", "uts", "ipc", "user")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -59,13 +64,14 @@ class Machine:
 
     @staticmethod
     def _look() -> set[str]:
-        found = {f"interface {path.name}" for path in Path("/sys/class/net").iterdir()}
-        found |= {f"/opt/{path.name}" for path in Path("/opt").iterdir()}
-        mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-        others = f"{tempfile.gettempdir()}/pytest-of-"  # of tests that run at the same time
-        found |= {f"mount {' '.join(words[3:6])}" for words in mounts if not words[4].startswith(others)}
-        named = Path("/run/netns")
-        return found | {f"namespace {path}" for path in (named.iterdir() if named.exists() else ())}
+        """What other programs of the machine make is left out: headrace's own names and folders count."""
+        found = {f"interface {name}" for _, name in socket.if_nameindex() if MADE.match(name)}
+        found |= {f"/opt/{path.name}" for path in Path("/opt").glob("*ml*")}
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            words = line.split()
+            if apart.has_own_shared_memory() or words[4].startswith(("/opt/ml", tempfile.gettempdir())):
+                found.add(f"mount {' '.join(words[3:6])}")
+        return found
 
 
 def _spaces_of(pid: int | str) -> set[str]:

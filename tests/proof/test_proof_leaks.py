@@ -14,7 +14,7 @@ from feed_servers import Server, wait_until
 from training import Training, feed_hosts, remote, training
 
 from headrace.feed.batch.slab import MAX_FREE
-from observer import abstract_sockets
+from observer import abstract_sockets, shared_memory
 
 MOST_STAGING = 6 * (MAX_FREE + 4)  # a free slab is two descriptors in the server and in each of two executors
 DATA = {"floats": 16384, "delay": 0.001}  # 64 KB a sample
@@ -23,12 +23,11 @@ DATA = {"floats": 16384, "delay": 0.001}  # 64 KB a sample
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Variables that give a trainer a temporary directory; it is empty at the end, and /dev/shm is as it was."""
-    folder, shared = tmp_path / "scratch", set(Path("/dev/shm").iterdir())
+    folder, shared = tmp_path / "scratch", shared_memory()
     folder.mkdir()
     yield {"TMPDIR": str(folder)}
     assert list(folder.iterdir()) == []
-    new = set(Path("/dev/shm").iterdir()) - shared
-    wait_until(lambda: not any(path.exists() for path in new), f"{new} are gone, if they are of others")
+    assert shared_memory() - shared == set()
 
 
 def memfds(host: Server) -> int:
