@@ -1,4 +1,4 @@
-"""Hyperparameters as SageMaker carries them: texts, mostly JSON; and the names that it reserves. Pure.
+"""Hyperparameters as SageMaker carries them: texts, mostly JSON; and the names that it reserves or gives. Pure.
 
 Both ends of the contract use it: the job, which reads and writes requests, and the instance, which reads and writes
 hyperparameters.json.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+HOMOGENEOUS = "homogeneousCluster"
+"""Name of the one group of a job that is given with instance_type and instance_count."""
 PREFIX = "sagemaker_"
 PROGRAM = "sagemaker_program"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"

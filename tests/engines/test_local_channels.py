@@ -20,9 +20,8 @@ import pytest
 from stage import assert_failed, flag, groups, kill, said, text, until
 
 from headrace import engines
-from headrace.engines.local.inputs.local_channels import order_of
 from headrace.engines.local.supervision.scratch_dir import remove_scratch
-from headrace.errors import EngineRefused, JobInvalid, UsageError
+from headrace.errors import EngineRefused, JobInvalid
 from headrace.instance.channels import mounts
 from headrace.instance.channels.order import ChannelOrder, StageOrder, write_orders
 from headrace.processes.process_table import scan
@@ -334,13 +333,6 @@ def test_an_endpoint_that_does_not_answer_is_refused_soon(stage, s3, monkeypatch
 def test_without_the_extra_it_is_said_how_to_get_it(stage, s3, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
     assert refused(stage, s3.uri("train/")).hint == "pip install 'headrace[s3]'"
-
-
-def test_an_address_that_is_not_of_s3_is_refused(stage) -> None:
-    for address in ("https://s3.eu-west-1.amazonaws.com/bucket/a/b", "https://bucket.s3.amazonaws.com/a/b"):
-        assert order_of(stage.job("pass", inputs={"train": address}), "train").uri == "s3://bucket/a/b"
-    with pytest.raises(UsageError, match="no address of S3"):
-        order_of(stage.job("pass", inputs={"train": "https://example.com/a"}), "train")
 
 
 def test_a_fastfile_channel_where_nothing_can_be_mounted_is_refused_by_plan_and_start(stage, s3, monkeypatch) -> None:

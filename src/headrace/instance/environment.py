@@ -28,6 +28,7 @@ from headrace.instance.toolkit_variables import toolkit_variables
 from headrace.sagemaker_parameters import (
     ABOUT_THE_JOB,
     GROUPS,
+    HOMOGENEOUS,
     JOB_NAME,
     LOG_LEVEL,
     PROGRAM,
@@ -38,7 +39,6 @@ from headrace.sagemaker_parameters import (
     is_reserved,
 )
 
-HOMOGENEOUS_GROUP = "homogeneousCluster"
 TF_DATA_SERVICE = "HEADRACE_TF_DATA_SERVICE"
 
 # With one of these and no `GROUPS` the own group is the distribution, as on a homogeneous job.
@@ -186,7 +186,7 @@ class Environment(Mapping[str, object]):
     @property
     def current_instance_group(self) -> str:
         """Name of this host's instance group; ``homogeneousCluster`` in a job without groups."""
-        return cast(str, self._resource_config.get("current_group_name", HOMOGENEOUS_GROUP))
+        return cast(str, self._resource_config.get("current_group_name", HOMOGENEOUS))
 
     @property
     def current_instance_group_hosts(self) -> list[str]:

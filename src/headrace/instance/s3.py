@@ -134,13 +134,6 @@ class S3:
         if got < length:
             raise ObjectChanged(f"{uri} ends at byte {start + got}, expected were {start + length}")
 
-    def stream(self, bucket: str, key: str, etag: str, size: int) -> Iterator[bytes]:
-        """Yields the pieces of an object in order, each fetched when it is asked for."""
-        for start in range(0, size, PART):
-            pieces: list[bytes] = []
-            self.read(bucket, key, etag, start, min(PART, size - start), pieces.append)
-            yield from pieces
-
     def upload(self, descriptor: int, size: int, bucket: str, key: str, check: Callable[[], None]) -> None:
         """Writes an open file as an object; it is there as a whole or not at all.
 

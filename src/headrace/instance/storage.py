@@ -20,7 +20,6 @@ from typing import IO
 
 from headrace.errors import ObjectChanged, StorageError, UsageError
 from headrace.instance.files import (
-    CHUNK,
     Object,
     check_same,
     copy,
@@ -247,15 +246,6 @@ class Store:
             if len(data) < length:
                 raise ObjectChanged(f"{source.uri} changed while it was read")
             return data
-
-    def stream(self, source: Object) -> Iterator[bytes]:
-        """Yields an object in pieces, each read when it is asked for. Raises as `download`."""
-        if is_s3(source.uri):
-            yield from self._s3.stream(*split(source.uri), source.etag, source.size)
-            return
-        with told(source.uri), opened(source) as descriptor:
-            while piece := os.read(descriptor, CHUNK):
-                yield piece
 
     # --- writing -------------------------------------------------------------------------------------------------
 

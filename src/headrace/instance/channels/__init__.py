@@ -13,7 +13,7 @@
     pipes           Pipe: the FIFOs of a host
     blocks          FastFile: parts of objects, read when they are asked for
     fastfile        FastFile: the file system
-    mounts          FUSE mounts of this machine
+    mounts          FUSE mounts of this machine; `mountinfo`: all mounts
 
 Everything takes its objects from a store, `headrace.instance.storage`, or from anything that does the same.
 """

@@ -13,6 +13,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from headrace.instance.channels.mountinfo import read_mounts
+
 KIND = "headrace"
 """Type of headrace's file system, after ``fuse.``."""
 
@@ -55,14 +57,8 @@ def mounted_below(folder: Path) -> list[Path]:
     Args:
         folder: an absolute path without symlinks.
     """
-    found = []
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        if after.split()[0] == f"fuse.{KIND}":
-            point = Path(_unescaped(before.split()[4]))
-            if point.is_relative_to(folder):
-                found.append(point)
-    return found
+    points = [Path(mount.point) for mount in read_mounts() if mount.kind == f"fuse.{KIND}"]
+    return [point for point in points if point.is_relative_to(folder)]
 
 
 def unmount(point: Path) -> str:
@@ -90,9 +86,3 @@ def _loads(name: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _unescaped(text: str) -> str:
-    for code in ("040", "011", "012", "134"):
-        text = text.replace(f"\\{code}", chr(int(code, 8)))
-    return text

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 from headrace.catalog import instance_types
 from headrace.job.model import field_types
 from headrace.job.model.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TfData, TrainingInput
-from headrace.job.model.groups import HOMOGENEOUS
 from headrace.job.model.hyperparameters import KNOWN, encoded, is_reserved
+from headrace.sagemaker_parameters import HOMOGENEOUS
 
 RANKS_A_GPU = ("torch_distributed", "mpi")  # the others start one process a host
 

@@ -9,9 +9,6 @@ from pydantic import AliasChoices, Field, ValidationError
 from headrace.job.model import field_types, path_types
 from headrace.job.model.frozen_model import Part, PartInvalid, given
 
-HOMOGENEOUS = "homogeneousCluster"
-"""Name of the one group of a job that is given with instance_type and instance_count; SageMaker's own."""
-
 READY_SECONDS = 300.0
 
 

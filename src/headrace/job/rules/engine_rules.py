@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 
 from headrace.catalog import instance_types
 from headrace.errors import EngineRefused
-from headrace.job.model.groups import HOMOGENEOUS
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.raw_access import (
     Data,
@@ -22,6 +21,7 @@ from headrace.job.rules.raw_access import (
     pick,
     worlds,
 )
+from headrace.sagemaker_parameters import HOMOGENEOUS
 
 ENGINES = ("local", "sagemaker")
 

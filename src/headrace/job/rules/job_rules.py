@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
-from headrace.job.model.groups import HOMOGENEOUS
 from headrace.job.model.local_options import CONTROL_PORT, FEED_PORT, MASTER_PORT, TF_DATA_PORT
 from headrace.job.problems.finding import Finding, Path, nearest, show
 from headrace.job.rules.budget_rules import budget
@@ -27,6 +26,7 @@ from headrace.job.rules.raw_access import (
     quoted,
     worlds,
 )
+from headrace.sagemaker_parameters import HOMOGENEOUS
 
 MAX_HOSTS = 254
 DATA_SERVICES = ("feed", "tf_data")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.job.model.distribution import STRATEGIES
-from headrace.job.model.groups import HOMOGENEOUS
 from headrace.job.problems.finding import Path
+from headrace.sagemaker_parameters import HOMOGENEOUS
 
 Data = Mapping[str, object]
 

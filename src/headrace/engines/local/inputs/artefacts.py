@@ -182,6 +182,4 @@ def has_artefacts(run: RunPaths) -> bool:
 
 
 def _absolute(place: str, base: Path) -> str:
-    if place.startswith("https://"):  # the other spelling of an S3 place: https://bucket/prefix
-        return storage.S3_SCHEME + place.removeprefix("https://")
     return place if storage.is_s3(place) else str(storage.local_path(place, base))

@@ -7,13 +7,12 @@ All others are made by the helpers `stage` and `serve_channels`, see `headrace.i
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.engines.local.inputs.channel_area import FOLDER, LINKS, VIEWS, channel_area
 from headrace.engines.local.isolation.network_layout import View
-from headrace.errors import EngineRefused, HeadraceError, UsageError
+from headrace.errors import EngineRefused, HeadraceError
 from headrace.instance import Channel
 from headrace.instance.channels import filling, linking, mounts, object_listing
 from headrace.instance.channels.filling import named
@@ -33,18 +32,14 @@ from headrace.runs import RunPaths
 CHECK_SECONDS = 5.0  # for one answer of an object store before a run is made
 CHECK_ATTEMPTS = 2
 
-# Both forms in which S3 itself writes https:// addresses.
-_PATH_STYLE = re.compile(r"https://s3[.-][^/]*amazonaws\.com(?:\.cn)?/([^/]+)/?(.*)")
-_HOST_STYLE = re.compile(r"https://([^/]+?)\.s3[.-][^/]*amazonaws\.com(?:\.cn)?/?(.*)")
-
 
 def order_of(job: Job, name: str) -> ChannelOrder:
-    """Returns a channel of a job as an order. Raises UsageError for an address that is none of S3's."""
+    """Returns a channel of a job as an order."""
     channel = job.inputs[name]
     hosts = tuple(host for group, hosts in job.hosts.items() if name in job.channels_of(group) for host in hosts)
     return ChannelOrder(
         name=name,
-        uri=_s3_uri(name, channel.s3_data) if channel.is_remote else str(channel.local_path(job.base_path).absolute()),
+        uri=channel.s3_data if channel.is_remote else str(channel.local_path(job.base_path).absolute()),
         hosts=hosts,
         data_type=channel.s3_data_type,
         distribution=channel.distribution,
@@ -165,12 +160,3 @@ def _check(order: ChannelOrder, store: Store) -> None:
             raise object_listing.empty(order)
     else:
         object_listing.list_items(order, store)
-
-
-def _s3_uri(name: str, uri: str) -> str:
-    if uri.startswith("s3://"):
-        return uri
-    found = _PATH_STYLE.fullmatch(uri) or _HOST_STYLE.fullmatch(uri)
-    if found is None:
-        raise UsageError(f"channel {name!r}: {uri!r} is no address of S3", "write s3://bucket/prefix")
-    return f"s3://{found[1]}/{found[2]}"

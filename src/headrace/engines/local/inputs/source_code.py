@@ -13,8 +13,8 @@ from headrace.engines.local.inputs.archive import unpack
 from headrace.errors import UsageError
 from headrace.instance import storage
 from headrace.instance.storage import Store
+from headrace.job.model.path_types import is_archive
 
-ARCHIVES = (".tar.gz", ".tgz")
 SKIPPED = (".git", "__pycache__", ".venv*", ".headrace")
 
 
@@ -41,7 +41,7 @@ def bring_code(source: str, base: Path, dependencies: Sequence[str], target: Pat
             unpack(fetched, target, source)
         finally:
             fetched.unlink(missing_ok=True)
-    elif source.endswith(ARCHIVES):
+    elif is_archive(source):
         unpack(storage.local_path(source, base), target, source)
     elif source:
         snapshot(base / source, target, leave_out)

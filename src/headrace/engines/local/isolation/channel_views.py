@@ -33,12 +33,12 @@ from headrace.engines.local.isolation.syscalls import (
     bind,
     mount,
 )
+from headrace.instance.channels.mountinfo import read_mounts
 
 DATA, SOURCES = (
     "input/data",
     "input/sources",
 )  # of /opt/ml; as headrace.instance.channels has them, which needs more
-MOUNTS = "/proc/self/mountinfo"
 _KEPT = {  # of a mount that is mounted once more; the kernel lets a user namespace take none of them away
     os.ST_NOSUID: MS_NOSUID,
     os.ST_NODEV: MS_NODEV,
@@ -150,13 +150,4 @@ def _is_crossed(source: str, own: Path | None) -> bool:
 def _mounted_below(folder: str) -> Iterator[str]:
     """Yields the mount points inside a directory, which are not it itself; `folder` has no links in it."""
     prefix = folder.rstrip("/") + "/"
-    for line in Path(MOUNTS).read_text(errors="surrogateescape").splitlines():
-        point = _unescaped(line.split()[4])
-        if point.startswith(prefix) and point != prefix:
-            yield point
-
-
-def _unescaped(text: str) -> str:
-    for code in ("040", "011", "012", "134"):
-        text = text.replace(f"\\{code}", chr(int(code, 8)))
-    return text
+    yield from (each.point for each in read_mounts() if each.point.startswith(prefix) and each.point != prefix)

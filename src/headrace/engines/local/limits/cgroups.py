@@ -26,6 +26,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.instance.channels import mountinfo
+from headrace.instance.channels.mountinfo import read_mounts
 from headrace.processes.process_table import is_running, look
 
 MEMORY = "memory"
@@ -72,7 +74,7 @@ def find_places(mounts: str | None = None, own: str | None = None) -> Places:
         own: content of /proc/self/cgroup, read if not given.
     """
     try:
-        mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
+        mounts = Path(mountinfo.FILE).read_text() if mounts is None else mounts
         own = Path("/proc/self/cgroup").read_text() if own is None else own
     except OSError as error:
         return Places({}, dict.fromkeys((CPU, MEMORY), f"this kernel has no control groups ({error.strerror})"))
@@ -119,20 +121,12 @@ def _find_v2(controller: str, mounts: str, groups: Mapping[str, str]) -> Place |
 
 def _mounted(kind: str, mounts: str, path: str, option: str = "") -> Path | None:
     """Directory of a group in a hierarchy that is mounted; a part of it may be mounted, as in a container."""
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        _, _, _, root, point, *_ = before.split(" ")
-        name, _, options = after.split(" ")
-        if name == kind and (not option or option in options.split(",")):
-            relative = os.path.relpath(path, root)
+    for mount in read_mounts(mounts):
+        if mount.kind == kind and (not option or option in mount.options.split(",")):
+            relative = os.path.relpath(path, mount.root)
             inside = "" if relative.startswith("..") else relative  # not below what is mounted: its top is ours
-            return Path(_unescape(point)) / inside
+            return Path(mount.point) / inside
     return None
-
-
-def _unescape(text: str) -> str:
-    """Mount points have octal escapes for blanks and the like."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def available_memory(places: Places) -> int:
