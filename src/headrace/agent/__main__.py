@@ -6,9 +6,7 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 from headrace.agent.agent_log import AgentLogHandler
@@ -17,22 +15,11 @@ from headrace.instance.lifeline import OPTION
 from headrace.instance.paths import TreePaths, base_directory
 from headrace.log_setup import levels_of_environment, log_to
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.process_table import descendants, reap, send
+from headrace.processes.process_table import kill_descendants
 from headrace.runs import LogWriter, RunPaths, Stream
 from headrace.runs.run_paths import AGENT
 
-
-def kill_descendants(seconds: float = 5.0) -> None:
-    """Kills all that descends from this process; the last resort at its end."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        reap()
-        left = descendants(os.getpid())
-        if not left:
-            return
-        for process in left:
-            send(process, signal.SIGKILL)
-        time.sleep(0.01)
+END_SECONDS = 5.0  # for what is killed at the very end
 
 
 def main() -> int:
@@ -58,7 +45,7 @@ def main() -> int:
         try:
             return asyncio.run(run())
         finally:
-            kill_descendants()
+            kill_descendants(END_SECONDS)
 
 
 if __name__ == "__main__":

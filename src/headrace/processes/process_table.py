@@ -18,7 +18,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from headrace.exit_status import split_status
@@ -176,6 +177,25 @@ def reap() -> list[tuple[int, int]]:
                 break
             ended.append((pid, status))
     return ended
+
+
+def kill_descendants(seconds: float, on_end: Callable[[int, int], object] = lambda *_: None) -> None:
+    """Kills all that descends from this process until none is left: the last resort at its end.
+
+    Args:
+        seconds: after which it gives up.
+        on_end: called with pid and wait status of every child that has ended.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        for pid, status in reap():
+            on_end(pid, status)
+        left = descendants(os.getpid())
+        if not left or time.monotonic() > deadline:
+            return
+        for process in left:
+            send(process, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def describe_exit(status: int) -> tuple[int | None, int | None]:

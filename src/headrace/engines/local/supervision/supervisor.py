@@ -49,7 +49,7 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.process_table import descendants, reap, send
+from headrace.processes.process_table import descendants, kill_descendants, reap, send
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status, adopt, read_plan
 from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
@@ -378,16 +378,14 @@ class Supervisor:
 
     def _end_everything(self) -> None:
         """Kills all that is left. After an orderly end there is nothing."""
-        deadline = time.monotonic() + END_SECONDS
-        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
-            for process in left:
-                send(process, signal.SIGKILL)
-            time.sleep(POLL_END)
-            for pid, status in reap():
-                if self._agents is not None and pid in self._agents.pids:
-                    self._agents.ended(pid, status)
-                elif pid in self._helpers:
-                    self._helpers.pop(pid).finish(status)
+
+        def ended(pid: int, status: int) -> None:
+            if self._agents is not None and pid in self._agents.pids:
+                self._agents.ended(pid, status)
+            elif pid in self._helpers:
+                self._helpers.pop(pid).finish(status)
+
+        kill_descendants(END_SECONDS, ended)
 
 
 def main() -> int:
