@@ -20,7 +20,7 @@ class Metering:
         self._epoch = 0
 
     def _wants(self, *loaders: object) -> bool:
-        """Says whether loaders are to be measured: in a job, and where they are not measured already."""
+        """Tells whether loaders are to be measured: in a job, and where they are not measured already."""
         return bool(self._meter.file) and not any(
             isinstance(one, (feed.DataLoader, Tracked)) or getattr(one, "headrace_measures", False) for one in loaders
         )

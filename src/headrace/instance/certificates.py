@@ -7,7 +7,7 @@ They travel with the plan and the secret, in headrace's own channel:
     tls.key    its private key, mode 0600
 
 Both ends show a certificate on control connections. On feed connections the server does, and the client proves with
-the secret who it is. The authority's own key is nowhere: it is forgotten as soon as the job's hosts have theirs.
+the secret who it is. The authority's own key is not kept.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A fixed world needs no torchrun: the agents start its ranks with torchrun's vari
 torchrun's own: one `torch.distributed.run` on every host of the world, which meet in a c10d rendezvous. Its store is a
 part of the torchrun on the world's first host, at the world's master port; when that host is lost, so is the world.
 
-* Who hosts the store is said, not guessed: torchrun takes every loopback address for its own.
+* Which host has the store is given (`is_host`), because torchrun takes every loopback address for its own.
 * `TORCH_DISABLE_SHARE_RDZV_TCP_STORE`: every generation of ranks meets in a store of its own, hosted by its rank 0.
   In the shared one (torch 2.13) ranks of two agents look under different names as soon as one agent was restarted by
   a failed rank and the other by the change of members, and read addresses of ranks that are gone.

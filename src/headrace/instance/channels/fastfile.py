@@ -8,7 +8,7 @@ it has read (objects do not change, see below), so a second epoch costs a reques
 Invariants:
 * it is never written to;
 * a program reads what was listed or gets an error: the objects are asked for by their ETag;
-* an error that is not the program's own is told to whoever serves, because the job cannot go on with it.
+* an error that is not the program's own is passed to the serving process, because it must end the job.
 
 Needs the library `mfusepy` (extra ``headrace[fastfile]``) and libfuse; see `mounts.why_not`.
 """

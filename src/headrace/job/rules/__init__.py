@@ -1,1 +1,1 @@
-"""What must hold between the fields of a job, and what of a job has no effect on this engine."""
+"""Rules between the fields of a job, and which of its values have no effect in an engine."""

@@ -162,7 +162,7 @@ def hosts(data: Data) -> Iterator[Finding]:
 
 
 def references(data: Data) -> Iterator[Finding]:
-    """Whoever names a group names one that exists, once."""
+    """Every group that is named exists, and is named once in its list."""
     known = group_names(data)
     for path, names in _references(data):
         if not names:
@@ -209,14 +209,14 @@ def _cycle(start: str, waits: Mapping[str, list[str]]) -> list[str]:
 
 
 def completion(data: Data) -> Iterator[Finding]:
-    """A completion says something."""
+    """A completion holds something."""
     if isinstance(data.get("completion"), Mapping) and not data["completion"]:
         hint = "name the groups that must succeed; or leave completion out"
         yield Finding(("completion", "instance_groups"), "is required", hint=hint)
 
 
 def waiting(data: Data) -> Iterator[Finding]:
-    """Who waits for capacity and runs, waits at least as long as he may run."""
+    """`max_wait`, which counts waiting and running, is at least `max_run`."""
     section = mapping(data, "stopping_condition")
     longest, run = section.get("max_wait"), section.get("max_run", MAX_RUN_DEFAULT)
     if isinstance(longest, int) and isinstance(run, int) and longest < run:

@@ -13,7 +13,7 @@ _HERE = "all hosts are on this machine"
 _NO_IMAGE = "programs run in the Python that runs headrace, not in an image"
 _NO_WAIT = "this machine is there at once"
 _DISK = "the run's folder is on this machine's disk"
-_SERVICE = "only the service has it"
+_SERVICE = "only SageMaker has it"
 
 _LOCAL: dict[str, str] = {
     "image_uri": _NO_IMAGE,

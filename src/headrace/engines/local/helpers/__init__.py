@@ -1,1 +1,1 @@
-"""Programs of a run beside its agents: they stage and serve channels, install, copy and collect."""
+"""Programs that a run starts beside its agents: they install, stage and serve channels, restore, sync and collect."""

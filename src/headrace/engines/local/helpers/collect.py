@@ -1,6 +1,6 @@
 """Brings what the hosts made to its place, after the job: `python -m headrace.engines.local.helpers.collect RUN_DIR`.
 
-Model and output of all hosts are merged (see `merging`) and become archives, or folders (see `artefacts`).
+Model and output of all hosts are merged (see `merge_hosts`) and become archives, or folders (see `artefacts`).
 HEADRACE_JOB_STATUS holds how the job has ended so far. As on the service, the model is stored when the job is Completed
 or Stopped, the output in every case. A folder without anything in it gives no archive.
 

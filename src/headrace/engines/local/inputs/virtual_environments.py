@@ -2,9 +2,9 @@
 
 An environment is a virtual environment on top of the Python that runs headrace: it sees that one's packages (torch,
 say), and what it installs goes before them. It is made in a folder of its own, `.made/<digest>-<letters>`, and then
-gets its name, a link, in one step: an environment is never seen half made. Who makes one holds the lock
-`.<digest>.lock`; a second job that needs it waits, and then finds it made. What a killed one has left is removed by the
-next (`sweep`).
+gets its name, a link, in one step: an environment is never seen half made. The process that makes one
+holds the lock `.<digest>.lock`; a second job that needs it waits, and then finds it made. What a killed process has
+left is removed by the next one (`sweep`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The mounts of one instance, made in its own mount namespace: nothing of them is seen or left outside.
 
     /opt/ml           the host's tree; the rest of /opt stays as it is
-    /opt/ml/input     its views of its channels, see `views`
+    /opt/ml/input     its views of its channels, see `channel_views`
     (anywhere)        its checkpoints once more, at the job's checkpoint_local_path
     /tmp              a directory of the run's temporary files; what the job names below /tmp is shown in it
     /dev/shm          empty, in memory; gone with the instance

@@ -1,7 +1,7 @@
 """Watches the way out of the job's network, which two processes keep open: pasta, and the keeper of the network.
 
-Neither is missed by the hosts until a program tries to reach another machine, so the supervisor looks after both. When
-pasta ends the keeper says how, and goes; one that is stopped (SIGSTOP) for some seconds is killed.
+The hosts would notice the end of neither before a program tries to reach another machine, so the supervisor watches
+both. When pasta ends, the keeper sends how and ends too; one that is stopped (SIGSTOP) for some seconds is killed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ CPUs. An instance may use as many CPUs as its type has vCPUs, at most all of the
 When the types have no more vCPUs together than the machine has CPUs, every instance has CPUs of its own. Otherwise
 the instances overlap, and a weight says who gets how much *while they compete*: in proportion to the vCPUs, but never
 less than half of an equal part (`parts`). A weight, and no quota: what one group leaves idle the others can use, and
-96 vCPUs beside 4 do not starve the 4 on a laptop. Who wants hard borders has `cpu_sets` and `cpu_shares`, which come
-before all of this.
+96 vCPUs beside 4 do not starve the 4 on a laptop. For hard limits there are `cpu_sets` and `cpu_shares`, which take
+precedence over all of this.
 
 Memory. An instance gets the memory of its type when all fit; otherwise parts of what is there, divided in the same
 way, never less than `LEAST_MEMORY` (an interpreter with torch or TensorFlow must fit) and never more than the type.

@@ -8,8 +8,8 @@ that lets its children be limited and that this user may write to: the delegated
     PARENT/headrace-HASH-SPACE-PID-START/algo-1     HASH of the run id; PID and START of the supervisor, SPACE its pid
                                                     namespace
 
-The name tells whose a group is: `sweep` removes those whose supervisor does not run any more. Containers may share
-this part of the file system and do not see each other's processes, so those of another pid namespace are left alone.
+The name tells the supervisor of a group: `sweep` removes those whose supervisor does not run any more. Containers may
+share this part of the file system and do not see each other's processes, so those of another pid namespace are left.
 The kernel refuses to remove a group that has a process, so a sweep can never take one from a process that lives. A run
 also keeps a list of its groups in its directory until they are gone (`RECORD`), since the next start may be in another
 session, with another PARENT.
@@ -88,7 +88,7 @@ def find_places(mounts: str | None = None, own: str | None = None) -> Places:
         else:
             missing[controller] = place or f"no control group has the controller {controller!r}"
     if {found[controller].version for controller in found} == {2} and len(set(found.values())) > 1:
-        del found[CPU]  # a process is in one group of v2 only, and the memory is worth more
+        del found[CPU]  # a process is in one group of v2 only, and the limit of memory matters more
         missing[CPU] = f"{found[MEMORY].parent} does not hand on the controller 'cpu'"
     return Places(found, missing)
 

@@ -1,7 +1,7 @@
 """What a run leaves on this machine outside its record, and its removal: by its supervisor at the end, by the caller
 when the supervisor was killed, and by the next start of any run when all were killed together.
 
-Control groups have a sweep of their own (`limits_cgroup`): they may lie where no run can be read.
+Control groups have a sweep of their own (`limits.cgroups`): they may lie where no run can be read.
 """
 
 from __future__ import annotations

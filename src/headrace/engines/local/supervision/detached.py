@@ -1,8 +1,8 @@
-"""Stays with a detached run in the place of a caller: `python -m headrace.engines.local.supervision.detached RUN_DIR`.
+"""The keeper, the caller of a detached run: `python -m headrace.engines.local.supervision.detached RUN_DIR`.
 
 It starts the supervisor, says ``ready`` on standard output (else ``error: ...``), and waits. Whoever is killed, the
 other one cleans up: a supervisor whose keeper dies stops the job, a keeper whose supervisor dies waits for the agents,
-removes what is left and says the last word. It has a session of its own and ignores the end of a terminal.
+removes what is left and writes how the run ended. It has a session of its own and ignores the end of a terminal.
 """
 
 from __future__ import annotations

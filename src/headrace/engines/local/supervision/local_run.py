@@ -128,7 +128,7 @@ class Handle:
                 self._process.send_signal(number)
 
     def _look(self) -> None:
-        """When the supervisor has ended: lets go of it, and says the last word if it could not."""
+        """When the supervisor has ended: closes its lifeline, and writes how the run ended if it could not."""
         if self._over or self._process.poll() is None:
             return
         self._over = True
@@ -136,9 +136,9 @@ class Handle:
             os.close(self._lifeline)
         _live.discard(self)
         if not any(isinstance(event, RunFinished) for event in self.run.events()):
-            self._say_last_word()
+            self._write_end()
 
-    def _say_last_word(self) -> None:
+    def _write_end(self) -> None:
         code = self._process.returncode
         how = describe_stopped() if self._found_stopped else exit_text(*split_status(code))
         end_agents(self.run, AGENTS_SECONDS)

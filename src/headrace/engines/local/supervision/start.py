@@ -1,4 +1,4 @@
-"""Starts the supervisor of a run, the process that answers for it.
+"""Starts the supervisor of a run, the process that is responsible for it.
 
 A supervisor stops its run when its caller dies, and the caller cleans up when the supervisor was killed: each ends what
 the other one leaves. A detached run has a keeper as its caller (see `start_detached`), so that this holds there too.
@@ -56,7 +56,7 @@ def start_supervisor(paths: RunPaths) -> Handle:
 
 
 def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None:
-    """Waits until the supervisor answers for the run, so that from here on others can see and stop it."""
+    """Waits until the supervisor is responsible for the run, so that other processes can see and stop it."""
     deadline = time.monotonic() + SUPERVISOR_SECONDS
     while read_header(paths).supervisor_pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:

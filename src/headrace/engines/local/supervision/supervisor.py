@@ -18,8 +18,8 @@ and only watches meanwhile:
 * a process that works beside the agents, or keeps the way out of their network open, ends unasked: the job fails;
 * what an agent or another process leaves running is adopted (child subreaper) and ended.
 
-At the end it removes the temporary files and says the last word, `run_finished`. It never says Completed unless the
-coordinator did.
+At the end it removes the temporary files and writes the last event, `run_finished`. Its status is Completed only when
+the coordinator's is.
 """
 
 from __future__ import annotations
