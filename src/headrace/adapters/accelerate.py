@@ -133,7 +133,7 @@ class DataLoader(feed.DataLoader):
 
 
 class _Unskippable(PlanBatchSampler):
-    """Stands where `accelerate.skip_first_batches` would make a torch DataLoader of ours, without a word."""
+    """Raises where `accelerate.skip_first_batches` would silently turn this loader into a torch DataLoader."""
 
     def __iter__(self) -> NoReturn:
         raise FeedError(

@@ -79,7 +79,7 @@ def distribute(
         processing_mode: ``dynamic``: the data is divided among the workers, each element comes once, and what a worker
             had that died is lost; ``off``: every worker makes all of the data. TensorFlow's words for them may be
             used: `ShardingPolicy.DYNAMIC` and `OFF`, ``distributed_epoch`` and ``parallel_epochs``. Its static policies
-            are refused: the shard of a worker that registers late, or has died, is left out without a word.
+            are refused: the shard of a worker that registers late, or has died, is silently left out.
         consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the data set must be
             infinite, and every rank gets an element of each round.
         max_outstanding_requests: elements that are asked for ahead, at least 1; None: TensorFlow decides.

@@ -199,7 +199,7 @@ def check_pipeline(graph: Any, mode: str) -> None:
         mode: ``dynamic`` or ``off``.
 
     Raises:
-        PipelineError: it holds Python functions, or cannot be divided among workers and shall be.
+        PipelineError: it holds Python functions, or the mode divides it among workers and that is not possible.
     """
     found = sorted(set(python_ops(graph)))
     if found:

@@ -1,7 +1,7 @@
-"""List prices of instances: what an hour of a type costs in a region, who says so and when it was written.
+"""List prices of instances: what an hour of a type costs in a region, with source and date.
 
-The facts are in `prices.csv` beside this module, with their sources. The table is read when the first price is asked
-for; nothing is fetched. A price that is not in it is unknown, and no other region's price stands in for it.
+The prices are in `prices.csv` beside this module, with their sources. The table is read when the first price is needed;
+nothing is fetched. A price that is not in the table is unknown; another region's price is never used instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 CURRENCY = "USD"
 DEFAULT_REGION = "us-east-1"
-"""Whose prices are shown when nobody names a region."""
+"""The region whose prices are shown when none is given."""
 
 SAGEMAKER = "sagemaker"
 EC2 = "ec2"

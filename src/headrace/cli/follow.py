@@ -97,7 +97,7 @@ def watch(
     Args:
         run: the run.
         screen: where to show it.
-        interrupts: the user's wish to stop: once in order, twice at once.
+        interrupts: Ctrl-C: the first stops the run with time to save, the second kills it.
         stop: stops the run; its argument is whether at once.
         look_after: called all the time; see `Handle.look_after`.
     """

@@ -83,7 +83,7 @@ def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
 
 
 def stop(run: Run, now: bool = False) -> bool:
-    """Asks a run to stop, whoever started it.
+    """Asks a run to stop, whichever process started it.
 
     Args:
         run: the run.

@@ -40,7 +40,7 @@ def read_failure(base: str | os.PathLike[str]) -> str:
     """Returns the first 1024 characters of output/failure, empty when there is none."""
     path = TreePaths(base).failure
     try:
-        if not path.is_file():  # whoever opens a pipe waits
+        if not path.is_file():  # opening a FIFO would wait
             return ""
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             return file.read(FAILURE_CHARACTERS)

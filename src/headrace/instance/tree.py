@@ -68,7 +68,7 @@ class Channel:
     compression: str = "None"
 
     def config(self) -> dict[str, str]:
-        """Returns the channel's part of inputdataconfig.json. Compression is said only where there is one."""
+        """Returns the channel's part of inputdataconfig.json. Compression is left out when there is none."""
         content_type = {} if self.content_type is None else {"ContentType": self.content_type}
         compression = {} if self.compression == "None" else {"CompressionType": self.compression}
         return (

@@ -2,7 +2,7 @@
 
     python -I -S bootstrap.py PARENT_PID TIED CPUS NICE GROUPS PROGRAM [ARGUMENT ...]
 
-`TIED` is 1 if the kernel shall send SIGKILL to the program when its parent dies (PR_SET_PDEATHSIG). The parent may
+`TIED` is 1 if the kernel must send SIGKILL to the program when its parent dies (PR_SET_PDEATHSIG). The parent may
 die before that request is made, so the parent's pid is compared afterwards. The kernel looks at the parent's
 *thread*: start programs from a thread that lives as long as the process. `CPUS` is a comma-separated list, or `-` for
 all. `GROUPS` are the directories of the control groups that it enters, one a line, or `-`: it is in them before the

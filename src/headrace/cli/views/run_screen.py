@@ -88,7 +88,7 @@ class RunScreen:
             self._terminal.log(line)
 
     def stopping(self, now: bool) -> None:
-        """Says that a wish to stop was heard."""
+        """Says that the run is being stopped."""
         self._say("killing" if now else "stopping (Ctrl-C again to kill)")
 
     def tick(self, now: float) -> None:

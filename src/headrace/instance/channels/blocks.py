@@ -1,7 +1,7 @@
 """FastFile: parts of objects, fetched when they are asked for and kept for a while.
 
-A block is `BLOCK` bytes of an object. Two readers of one block share one request. Whoever reads block after block has
-the next ones fetched ahead of him. The blocks kept are bounded in bytes; the ones used longest ago go first.
+A block is `BLOCK` bytes of an object. Two readers of one block share one request. For a reader that takes block after
+block, the next ones are fetched ahead. The cache is bounded in bytes; the least recently used blocks go first.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def empty(channel: ChannelOrder) -> UsageError:
 
 
 def save(items: Sequence[Item], area: Path) -> None:
-    """Keeps a listing in a channel's area, for whoever serves the channel. Raises OSError."""
+    """Keeps a listing in a channel's area, for the process that serves the channel. Raises OSError."""
     area.mkdir(parents=True, exist_ok=True)
     temporary = area / f".{LISTING}"
     temporary.write_bytes(msgspec.json.encode(items))

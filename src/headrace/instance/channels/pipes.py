@@ -60,12 +60,12 @@ class Pipe:
             while True:
                 self._serve(epoch)
                 epoch += 1
-        except BaseException as error:  # noqa: BLE001  (the boundary of the thread: whoever started it is told)
+        except BaseException as error:  # noqa: BLE001  (the boundary of the thread: its starter gets the error)
             self._on_error(error)
 
     def _serve(self, epoch: int) -> None:
         path = self.path(epoch)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # waits for a reader, for ever if need be
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # waits for a reader, without a limit
         os.mkfifo(self.path(epoch + 1))
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, CAPACITY)

@@ -6,8 +6,8 @@ New and changed files of /opt/ml/checkpoints and /opt/ml/output/intermediate of 
 `artefacts`) within about a second of their last write; nothing is ever removed there. It says ``ready`` on standard
 output when it has begun. SIGTERM asks for a last look, after which it ends.
 
-A place that cannot be written is tried again as long as the job runs, and told on standard error. When the last look
-cannot be stored either it ends with 1 and ``error: ...`` as the last line of standard error, else with 0.
+A place that cannot be written is tried again as long as the job runs, with a warning on standard error. If the last
+look cannot be stored either it ends with 1 and ``error: ...`` as the last line of standard error, else with 0.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
     syscalls          the system calls that Python lacks, and becoming root of a user namespace
     netlink           links, addresses, routes and rates, by rtnetlink: no `ip`, no `tc`
-    network_layout    what the programs below are told: addresses, files, rates (pure)
+    network_layout    the layout that the programs below get: addresses, files, rates (pure)
     network           program: the job's network, a bridge in a network namespace that no file names
     uplink            the way out of it: pasta, and one nft rule inside the namespace
     uplink_watch      notices that the way out has closed

@@ -72,7 +72,7 @@ def _remove_former(links: Netlink, name: str) -> None:
     """Removes the cable of a former attempt: the kernel takes its time to do so after its host has ended."""
     for index, other in socket.if_nameindex():
         if other == name:
-            with contextlib.suppress(OSError):  # it has just gone; if it has not, its name is taken, and that is said
+            with contextlib.suppress(OSError):  # it may be gone already; if not, making the new one fails
                 links.remove(index)
 
 

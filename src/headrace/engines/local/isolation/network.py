@@ -109,7 +109,7 @@ class Opener:
 
 
 def wait(caller: socket.socket) -> None:
-    """Returns when the caller has closed its end, or died, or when pasta has ended; the caller is told so."""
+    """Returns when the caller has closed its end or died, or when pasta has ended, which it reports to the caller."""
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)

@@ -1,4 +1,4 @@
-"""What the programs of isolation are told, and the facts about addresses. Pure but for reading the machine's routes.
+"""The layout that the programs of isolation get, and facts about addresses. Pure, but it reads the machine's routes.
 
 The job's network is a /16 that none of the machine's routes meets. Host algo-n is its n-th address, the bridge its
 last one. `Layout` lies in the run as engine/isolation.json, plain JSON, because what reads it has no msgspec.

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         if b"keeper" in answers[0][0]:
             answers.append(socket.recv_fds(caller, 1 << 16, 2))
         data, descriptors, _, _ = answers[-1]
-        told = json.loads(data or b'{"error": "the process that makes the network ended without a word"}')
+        told = json.loads(data or b'{"error": "the process that makes the network ended without a message"}')
         if "error" in told:
             print(told["error"])
             return 1

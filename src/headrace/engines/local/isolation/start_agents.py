@@ -34,7 +34,7 @@ from headrace.runs import RunPaths
 ENTER = "headrace.engines.local.isolation.enter_namespaces"
 NETWORK = "headrace.engines.local.isolation.network"
 NETWORK_SECONDS = 30.0
-END_SECONDS = 1.0  # between the last word of a process and its end
+END_SECONDS = 1.0  # between the last message of a process and its end
 LOG = "network.log"
 
 
@@ -110,7 +110,7 @@ class Starter:
         return ""
 
     def look_after(self) -> None:
-        """Ends what belongs to the starter and has stood still for too long."""
+        """Ends processes of the starter that have been stopped (SIGSTOP) for too long."""
 
     def close(self) -> None:
         """Ends what belongs to the starter."""
@@ -156,7 +156,7 @@ class NamespaceStarter(Starter):
             data, descriptors, _, _ = socket.recv_fds(self._caller, 1 << 16, 2)
         except TimeoutError:
             raise HeadraceError(f"the job's network was not there within {NETWORK_SECONDS:g} s") from None
-        answer: dict[str, object] = json.loads(data or b'{"error": "it ended without a word"}')
+        answer: dict[str, object] = json.loads(data or b'{"error": "it ended without a message"}')
         if "error" in answer:
             raise HeadraceError(f"the job's network could not be made: {answer['error']}")
         if descriptors:

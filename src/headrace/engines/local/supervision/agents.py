@@ -1,7 +1,7 @@
-"""The agents of one attempt: their start, what they are told, and their end as the supervisor sees it.
+"""The agents of one attempt: the supervisor starts them, sends them orders and sees how they end.
 
-* An agent dies: the leader's agent is told; when it was the leader's, the others are told to stop.
-* A host that was released early is no loss: its agent ended with 0 while the job went on.
+* When an agent dies, the supervisor tells the leader's agent; when the leader's dies, it tells the others to stop.
+* A host that was released early is not lost: its agent ended with 0 while the job continued.
 * Agents that do not end in time are killed, and the leader's when it has been stopped (SIGSTOP) for some seconds: the
   coordinator is in it, which finds out about the others.
 * What was asked for before the leader's agent died stays the reason of the end.
@@ -40,7 +40,7 @@ from headrace.runs.run_paths import AGENT
 _log = logging.getLogger(__name__)
 
 FAILURE_GRACE = 5.0
-AFTER_VERDICT = 4.0  # for the agents to go, when the coordinator has said its last word
+AFTER_VERDICT = 4.0  # for the agents to end, after the coordinator's verdict
 STOPPED_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
 NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
 AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
@@ -98,7 +98,7 @@ class Agents:
         self._agents: dict[int, _Agent] = {}
         self._earlier = len(self._verdicts())  # of earlier attempts
         self._cause: Cause | None = None  # why the leader is no help any more
-        self._asked: StopJob | None = None  # the first wish that the leader was told
+        self._asked: StopJob | None = None  # the first request to stop that the leader got
         self._kill_at = float("inf")
 
     @property
@@ -179,8 +179,8 @@ class Agents:
         if agent.host.name != self._plan.leader:
             deaf = agent.process.returncode == COORDINATOR_LOST
             self._tell(self._plan.leader, AgentGone(agent.host.name, how, deaf))
-            # The leader alone, and others have given up waiting for its word, or have its last word: it must come to an
-            # end. When they were killed, or released, it goes on.
+            # Only the leader is left: the others lost contact with it, or got its verdict, so it must end now. If they
+            # were killed or released, it continues.
             alone = (
                 not self.leader_ended and len(self._agents) == 1
             )  # else the whole record would be read for each host
@@ -213,7 +213,7 @@ class Agents:
                     os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
     def verdict_of_coordinator(self) -> JobFinished | None:
-        """Returns the coordinator's last word, None if it has not said it."""
+        """Returns the coordinator's verdict, None if it has not given one."""
         verdicts = self._verdicts()
         return verdicts[self._earlier] if len(verdicts) > self._earlier else None
 
@@ -236,7 +236,7 @@ class Agents:
         return ()
 
     def _tell(self, host: str, command: Command) -> bool:
-        """Returns whether the agent of that host could be told, or has ended."""
+        """Returns whether the message reached the agent of that host, or the agent has ended."""
         for agent in self._agents.values():
             if agent.host.name == host:
                 try:

@@ -125,7 +125,7 @@ class HelperProcess:
         self._send(signal.SIGKILL)
 
     def look_after(self) -> None:
-        """Kills it when it has been stopped (SIGSTOP) for too long, so that the supervisor does not wait for ever."""
+        """Kills it when it has been stopped (SIGSTOP) for too long, so that the supervisor does not wait forever."""
         if not self.ended and self._stopped_time.seconds() > LIMIT:
             self._found_stopped = True
             self._send(signal.SIGKILL)

@@ -157,7 +157,7 @@ class Supervisor:
         self._events.write(StatusChanged(t=time.time(), status=status, message=message))
 
     def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
-        """Does some work before the programs start. Returns how the job ends if they shall not."""
+        """Does some work before the programs start. Returns how the job ends if they must not start."""
         if not is_wanted(self._paths, name):
             return None
         self._part(status, message)
@@ -173,7 +173,7 @@ class Supervisor:
         return Status.FAILED, helper.failure()
 
     def _attempts(self) -> Outcome:
-        """Runs the programs, and once more after a failure as often as the job wants it."""
+        """Runs the programs, and again after a failure as often as the job's `retry` says."""
         attempt = 1
         while True:
             self._part(SecondaryStatus.TRAINING, "Training in progress")

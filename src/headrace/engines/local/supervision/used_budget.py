@@ -33,7 +33,7 @@ class Spent:
         return time.monotonic() - self._began
 
     def variables(self) -> dict[str, str]:
-        """Returns what the agents of an attempt are told."""
+        """Returns the variables for the agents of an attempt."""
         now = time.time()
         return {SPENT: f"{self.seconds:.3f}", COST: f"{self._money(now)[0]!r} {now!r}"}
 
@@ -47,7 +47,7 @@ class Spent:
         return min(limit, time.monotonic() + (plan.budget.max_cost - cost) / per_second)
 
     def cause(self, work: str) -> Cause | None:
-        """Returns why nothing more may be done; None while there is time and money left.
+        """Returns why the run must end: time or budget is used up; None while some is left.
 
         Args:
             work: what took so long, in words.
