@@ -1,0 +1,90 @@
+"""Every promise of the documentation has tests that exist, at least one of them in the normal run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+TESTS = Path(__file__).parent
+DOCS = TESTS.parent / "docs"
+PAGE = DOCS / "promises.md"
+ROW = re.compile(r"^\| (?P<promise>.+?) \| \[(?P<name>[\w-]+)\]\((?P<page>[\w-]+\.md)\) \| (?P<tests>`.+`) \|$")
+NAMED = re.compile(r"(?P<file>[\w/]+\.py)::(?P<test>\w+)(\[(?P<row>.+)\])?$")
+WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
+    "architecture", "benchmarks", "glossary", "index", "promises", "tensorflow-tutorial", "when-not",
+}  # fmt: skip
+
+
+class Promise(NamedTuple):
+    text: str
+    page: str
+    tests: tuple[str, ...]
+
+
+def promises() -> list[Promise]:
+    """The rows of the page's tables, without their heads."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    found = []
+    for line in lines:
+        if not line.startswith(("| promise |", "|---")):
+            row = ROW.match(line)
+            assert row is not None, f"a row is: a promise, its page, its tests; not {line}"
+            found.append(Promise(row["promise"], row["page"], tuple(re.findall(r"`([^`]+)`", row["tests"]))))
+    return found
+
+
+@cache
+def cases_of(file: str) -> dict[str, bool]:
+    """The tests of a file, and whether the normal run has them: it leaves out what stands below `if SOAK`."""
+    tree = ast.parse((TESTS / file).read_text())
+    return {
+        node.name: node in tree.body
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def is_in_the_normal_run(test: str) -> bool:
+    """Whether `make test` runs a test. Fails when the test does not exist."""
+    named = NAMED.match(test)
+    assert named is not None, f"a test is FILE::TEST or FILE::TEST[ROW of the fault table], not {test}"
+    assert named["test"] in cases_of(named["file"]), f"there is no {test}"
+    if named["row"] is None:
+        return cases_of(named["file"])[named["test"]]
+    rows = fault_rows()
+    assert named["row"] in rows, f"the fault table has no row {named['row']}"
+    return not rows[named["row"]]
+
+
+@cache
+def fault_rows() -> dict[str, bool]:
+    """The rows of the fault table, and which of them are left to the long run."""
+    sys.path[:0] = folders = [str(TESTS / "engines"), str(TESTS / "proof")]
+    try:
+        from fault_table import ROWS
+    finally:
+        for folder in folders:
+            sys.path.remove(folder)
+    return {name: row.soak for name, row in ROWS.items()}
+
+
+@pytest.mark.parametrize("promise", promises(), ids=lambda promise: promise.text[:60])
+def test_a_promise_is_held_by_a_test_of_the_normal_run(promise: Promise) -> None:
+    assert (DOCS / promise.page).exists()
+    normal = [is_in_the_normal_run(test) for test in promise.tests]  # all of them are looked for
+    assert any(normal), "all its tests are left to `make soak`"
+
+
+def test_every_page_that_promises_is_there() -> None:
+    pages = {path.stem for path in DOCS.glob("*.md")} - WITHOUT_PROMISES
+    assert pages - {Path(promise.page).stem for promise in promises()} == set()
+
+
+def test_the_whole_page_is_read() -> None:
+    assert len({promise.text for promise in promises()}) == len(promises()) > 60
