@@ -1,6 +1,7 @@
 """Plays the processes that work for a run beside its agents: `engine/NAME.json` says what, a sitecustomize puts it in.
 
-A part is Python code; `run` is the run's directory, `log(text)` appends a line to `run/played`.
+A part is Python code; `run` is the run's directory, `log(text)` appends a line to `run/played`, `ready()` and
+`fail(error)` report.
 """
 
 from __future__ import annotations
@@ -20,11 +21,17 @@ headrace.engines.local.helpers.__path__.insert(0, {folder!r})
 """
 PLAYER = """
 import json, os, pathlib, signal, sys, time
+from headrace.processes.child_report import ChildReport
 run = pathlib.Path(sys.argv[1])
 name = pathlib.Path(__file__).stem
 def log(text):
     with open(run / "played", "a") as file:
         print(f"{name} {text}", file=file)
+def ready():
+    print(ChildReport(ready=True).line(), flush=True)
+def fail(error, of_service=False):
+    print(ChildReport(error=error, of_service=of_service).line(), flush=True)
+    sys.exit(f"error: {error}")
 if __name__ == "__main__":
     exec(json.loads((run / "engine" / f"{name}.json").read_text())["code"])
 """

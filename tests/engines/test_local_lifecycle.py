@@ -24,7 +24,7 @@ time.sleep(600)
 """
 BEFORE = "log('done')"
 SERVE = """
-print("ready", flush=True)
+ready()
 log("ready")
 signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
 while True:
@@ -96,7 +96,7 @@ def test_a_run_without_channels_does_not_download_and_one_that_leaves_nothing_do
 
 @pytest.mark.parametrize("name", ["install", "stage", "restore", "serve_channels"])
 def test_work_before_the_programs_that_fails_is_the_cause_with_its_last_line(stage, parts, name):
-    parts(**{name: "sys.exit('noise\\nerror: channel train: no such bucket: b')"})
+    parts(**{name: "print('noise')\nfail('channel train: no such bucket: b')"})
     handle = stage.start(HELLO)
     assert handle.wait(30) is Status.FAILED
     assert str(handle.cause).endswith(" failed: channel train: no such bucket: b")
@@ -106,7 +106,7 @@ def test_work_before_the_programs_that_fails_is_the_cause_with_its_last_line(sta
 
 
 def test_a_reason_in_the_words_of_the_service_stands_as_it_is(stage, parts):
-    parts(stage="sys.exit('error: ClientError: Data download failed: no such bucket')")
+    parts(stage="fail('ClientError: Data download failed: no such bucket', of_service=True)")
     handle = stage.start(HELLO)
     assert handle.wait(30) is Status.FAILED
     assert str(handle.cause) == "ClientError: Data download failed: no such bucket"
@@ -154,15 +154,15 @@ def test_what_works_beside_the_programs_and_is_killed_fails_the_job(stage, parts
 
 
 def test_a_last_sync_that_fails_fails_the_job(stage, parts):
-    failing = "signal.signal(signal.SIGTERM, lambda *_: sys.exit('error: disk full'))"
-    parts(sync=f"{failing}\nprint('ready', flush=True)\nwhile True:\n    signal.pause()")
+    failing = "signal.signal(signal.SIGTERM, lambda *_: fail('disk full'))"
+    parts(sync=f"{failing}\nready()\nwhile True:\n    signal.pause()")
     handle = stage.start("import time; time.sleep(1)")
     assert handle.wait(20) is Status.FAILED
     assert handle.cause.reason == "keeping the checkpoints failed: disk full"
 
 
 def test_a_model_that_cannot_be_collected_fails_the_job_but_hides_no_earlier_cause(stage, parts):
-    parts(collect="sys.exit('error: model.pt comes from algo-1 and algo-2')")
+    parts(collect="fail('model.pt comes from algo-1 and algo-2')")
     handle = stage.start(HELLO)
     assert handle.wait(20) is Status.FAILED
     assert handle.cause.reason == "collecting model and output failed: model.pt comes from algo-1 and algo-2"

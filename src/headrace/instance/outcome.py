@@ -1,8 +1,8 @@
 """output/failure: why a job failed, in words.
 
 SageMaker shows the first 1024 characters of this file as the job's FailureReason. What the user's own program wrote
-there wins over everything that headrace could say; what headrace writes for want of that begins with `OWN_WORDS`, so
-that it can be told from the user's. (The toolkit also writes an empty output/success; nothing reads it, so headrace
+there wins over everything that headrace could say. headrace writes there only where the program has not, and the agent
+records that it did. (The toolkit also writes an empty output/success; nothing reads it, so headrace
 does not: success is the exit code.)
 """
 
@@ -12,8 +12,6 @@ import os
 
 from headrace.errors import FAILURE_CHARACTERS
 from headrace.instance.paths import TreePaths
-
-OWN_WORDS = "headrace: "
 
 
 def write_failure(base: str | os.PathLike[str], text: str) -> bool:

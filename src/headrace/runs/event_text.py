@@ -12,6 +12,7 @@ from headrace.runs.events import (
     CheckpointsRestored,
     DataWorkerLost,
     Event,
+    FailureWritten,
     FeedReady,
     HostLost,
     HostRegistered,
@@ -120,6 +121,7 @@ def _short(
     | HostRegistered
     | HostLost
     | HostReleased
+    | FailureWritten
     | FeedReady
     | ServerReady
     | CheckpointsRestored
@@ -141,6 +143,8 @@ def _short(
         return f"host lost: {event.reason}"
     if isinstance(event, HostReleased):
         return "released: its programs are done"
+    if isinstance(event, FailureWritten):
+        return "output/failure written by headrace"
     if isinstance(event, FeedReady):
         return f"feed server ready with {event.executors} executors"
     if isinstance(event, ServerReady):

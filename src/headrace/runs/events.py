@@ -264,6 +264,13 @@ class RequirementsInstalled(_Event, frozen=True, tag="requirements_installed"):
     reused: bool = False
 
 
+class FailureWritten(_Event, frozen=True, tag="failure_written"):
+    """headrace wrote output/failure on a host, because the user's program had not."""
+
+    group: str
+    host: str
+
+
 class LeftOut(str, enum.Enum):
     """What the search for metrics in the output of the programs left out."""
 
@@ -317,6 +324,7 @@ Event = (
     | CheckpointsRestored
     | RequirementsInstalled
     | ChannelProgress
+    | FailureWritten
     | MetricsLeftOut
     | JobStarted
     | JobStopping

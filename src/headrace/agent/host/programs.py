@@ -14,9 +14,8 @@ from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.process import Reaper, Running
 from headrace.agent.program_specs import ProgramSpec, is_service
 from headrace.instance import write_failure
-from headrace.instance.outcome import OWN_WORDS
 from headrace.runs import CauseKind, LogWriter
-from headrace.runs.events import ProgramExited, ProgramStarted
+from headrace.runs.events import FailureWritten, ProgramExited, ProgramStarted
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +115,9 @@ class HostPrograms:
     def write_failure(self, text: str) -> None:
         """Writes output/failure, unless the user's program has written one."""
         try:
-            write_failure(self._context.me.base_dir, OWN_WORDS + text)
+            if write_failure(self._context.me.base_dir, f"headrace: {text}"):
+                me = self._context.me
+                self._context.events.write(FailureWritten(t=time.time(), group=me.group, host=me.name))
         except OSError as error:
             _log.warning("cannot write output/failure: %s", error)
 

@@ -44,8 +44,8 @@ def _notes(columns: Columns, found: set[str]) -> tuple[str, ...]:
         return (f"nothing was recorded in this stretch; the run has records {known}",)
     there = {name: any(True for _ in columns.keys(kind)) for name, kind in _KINDS.items()}
     missing = tuple(
-        f"{note.partition(':')[0]}: no record in this stretch" if there.get(name) else note
-        for name, note in _MISSING.items()
+        f"{what}: no record in this stretch" if there.get(name) else f"{what}: {why}"
+        for name, (what, why) in _MISSING.items()
         if name not in found and not (name == "workers" and "services" in found)  # workers of another kind
     )
     uncounted = "step_time" in found and "samples_per_second" not in found
@@ -55,10 +55,13 @@ def _notes(columns: Columns, found: set[str]) -> tuple[str, ...]:
 _NOTHING = "no metrics yet: agents and loaders write one record a second"
 _NOT_COUNTED = "samples/s: the loader's batches do not tell how many samples they have"
 _MISSING = {
-    "step_time": "step time, data wait, samples/s: no loader reported; use headrace.feed.DataLoader or headrace.track",
-    "gpu": "GPU: none was measured on these hosts",
-    "queue": "queue depth: no loader reported it",
-    "workers": "executors: no data worker reported how it spent its time",
+    "step_time": (
+        "step time, data wait, samples/s",
+        "no loader reported; use headrace.feed.DataLoader or headrace.track",
+    ),
+    "gpu": ("GPU", "none was measured on these hosts"),
+    "queue": ("queue depth", "no loader reported it"),
+    "workers": ("executors", "no data worker reported how it spent its time"),
 }
 
 _KINDS = {"step_time": "loader", "workers": "worker"}

@@ -34,6 +34,7 @@ class Finding:
         hint: what to do, empty when the message says it.
         line: the line, when it is another than that of the value at `path`; else 0.
         code: what SageMaker or its SDK calls this error; empty for a rule of headrace.
+        unknown_key: the path ends in a key that nothing is known of, and what it may stand for was not searched.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class Finding:
     hint: str = ""
     line: int = 0
     code: str = ""
+    unknown_key: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None, data: 
         if isinstance(inner, ValueError) and hasattr(inner, "findings"):
             for finding in inner.findings:
                 full = _cut((*path, *finding.path), data)
-                is_unknown = finding.message == UNKNOWN and model
+                is_unknown = finding.unknown_key and model
                 yield _unknown_key(full, model) if is_unknown else replace(finding, path=full)
         else:
             yield _finding(details, path if data is None else _cut(path, data), model)
@@ -65,7 +65,7 @@ def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -
         seen = show(details["input"]) if context["seen"] is None else context["seen"]
         return Finding(path, context["message"], seen, context["hint"])
     if kind == "extra_forbidden":
-        return _unknown_key(path, model) if model else Finding(path, UNKNOWN)
+        return _unknown_key(path, model) if model else Finding(path, UNKNOWN, unknown_key=True)
     if kind == "missing":
         return Finding(path, _MESSAGES[kind])
     return Finding(path, _MESSAGES.get(kind, details["msg"]), show(details["input"]), _mapping_hint(path, kind, model))

@@ -153,4 +153,4 @@ def main(paths: RunPaths) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(work(main, FAILED, stopped="stopped before all was stored"))
+    sys.exit(work(main, FAILED, of_service=True, stopped="stopped before all was stored"))

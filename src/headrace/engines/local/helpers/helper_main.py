@@ -1,7 +1,7 @@
 """How a process that works for a run beside its agents ends; see `helper_processes` for what is asked of one.
 
 if __name__ == "__main__":
-    sys.exit(work(main, "ClientError: Artifact upload failed"))
+    sys.exit(work(main, "ClientError: Artifact upload failed", of_service=True))
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.processes.child_report import ChildReport
 from headrace.runs import RunPaths
 
 
@@ -21,40 +22,49 @@ class Stopped(BaseException):
     """SIGTERM came."""
 
 
-def work(main: Callable[[RunPaths], None], failed: str = "", *, stopped: str = "stopped") -> int:
+def work(
+    main: Callable[[RunPaths], None], failed: str = "", *, of_service: bool = False, stopped: str = "stopped"
+) -> int:
     """Does the work for the run that the command line names. SIGTERM ends it with `Stopped`, once.
 
     Args:
         main: the work; gets the run's directory.
         failed: what its failure is called, before the error.
+        of_service: `failed` is how SageMaker words such a failure.
         stopped: how it is called that SIGTERM came.
 
     Returns:
-        The exit code: 0, or 1 when the last line of standard error says why.
+        The exit code: 0, or 1; then a report on standard output and the last line of standard error say why.
     """
     signal.signal(signal.SIGTERM, _stop)
     try:
         main(RunPaths(Path(sys.argv[1])))
     except (HeadraceError, OSError, msgspec.DecodeError) as error:
-        print(complaint(error, failed), file=sys.stderr)
-        return 1
+        return report_failure(error, failed, of_service=of_service)
     except Stopped:
-        print(complaint(Stopped(stopped), failed), file=sys.stderr)
-        return 1
+        return report_failure(Stopped(stopped), failed, of_service=of_service)
     return 0
 
 
-def complaint(error: BaseException, failed: str = "") -> str:
-    """Returns the line in which such a process says why it failed.
+def report_failure(error: BaseException, failed: str = "", *, of_service: bool = False) -> int:
+    """Tells the process that started this one, and whoever reads the log, why it failed. Returns the exit code, 1."""
+    line = error_line(error, failed)
+    print(ChildReport(error=line, of_service=of_service).line(), flush=True)
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    return 1
 
-    >>> complaint(HeadraceError("no bucket\\n'b'", "make it"), "ClientError: Data download failed")
-    "error: ClientError: Data download failed: no bucket 'b' (make it)"
+
+def error_line(error: BaseException, failed: str = "") -> str:
+    """Returns an error with its hint in one line.
+
+    >>> error_line(HeadraceError("no bucket\\n'b'", "make it"), "ClientError: Data download failed")
+    "ClientError: Data download failed: no bucket 'b' (make it)"
     """
     if isinstance(error, HeadraceError):
         words = error.message + (f" ({error.hint})" if error.hint else "")
     else:
         words = str(error)
-    return " ".join(f"error: {failed}{': ' if failed else ''}{words}".splitlines())
+    return " ".join(f"{failed}{': ' if failed else ''}{words}".splitlines())
 
 
 def _stop(*_: object) -> None:

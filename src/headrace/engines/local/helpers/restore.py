@@ -84,4 +84,4 @@ def main(paths: RunPaths) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(work(main, FAILED))
+    sys.exit(work(main, FAILED, of_service=True))

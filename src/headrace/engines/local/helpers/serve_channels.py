@@ -1,10 +1,10 @@
 """Serves the Pipe and FastFile channels of a run: `python -m headrace.engines.local.helpers.serve_channels RUN_DIR`.
 
-It runs beside the agents, after `stage`. When every first FIFO and the mount are there it says ``ready`` on standard
-output. SIGTERM ends it: mount and FIFOs are gone then.
+It runs beside the agents, after `stage`. When every first FIFO and the mount are there it reports on standard
+output that it is ready. SIGTERM ends it: mount and FIFOs are gone then.
 
-An object that cannot be read ends it too, with exit code 1 and ``error: ...`` as the last line of standard error, and
-with it the job. Programs see no end of their data then, but a broken FIFO or an error of their read.
+An object that cannot be read ends it too, with exit code 1 after a report, and with it
+the job. Programs see no end of their data then, but a broken FIFO or an error of their read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.helpers.helper_main import complaint
+from headrace.engines.local.helpers.helper_main import report_failure
 from headrace.engines.local.helpers.stage import MANIFEST
 from headrace.errors import HeadraceError
 from headrace.instance.channels import mounts, object_listing, placing
@@ -29,9 +29,9 @@ from headrace.instance.channels.pipes import Pipe
 from headrace.instance.channels.shares import share
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
+from headrace.processes.child_report import ChildReport
 from headrace.runs import RunPaths
 
-READY = "ready"
 STOP = {signal.SIGTERM, signal.SIGINT}
 FETCHERS = 16  # objects asked for at once, for all hosts together
 
@@ -60,7 +60,7 @@ class Server:
         if mounted:
             threading.Thread(target=self._mount, args=(mounted,), name="mount", daemon=True).start()
         else:
-            print(READY, flush=True)
+            print(ChildReport(ready=True).line(), flush=True)
         signal.sigwait(STOP)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Server:
         def ready() -> None:
             for channel in channels:
                 placing.place(self._order, channel, point / channel.name)
-            print(READY, flush=True)
+            print(ChildReport(ready=True).line(), flush=True)
 
         system = fastfile.FileSystem(shares, blocks.Blocks(self._store, self._pool), ready, self._failed)
         fastfile.mount(system, point, self._order.run_id)
@@ -108,7 +108,7 @@ class Server:
     def _failed(self, error: BaseException) -> None:
         """Ends this process, and so the job; called in any thread."""
         self._lock.acquire()  # only the first error counts; it is never released
-        print(complaint(error), file=sys.stderr, flush=True)
+        report_failure(error)
         self.close()
         os._exit(1)
 
@@ -134,7 +134,7 @@ def main() -> int:
         finally:
             server.close()
     except (HeadraceError, OSError, msgspec.DecodeError) as error:
-        print(complaint(error), file=sys.stderr, flush=True)
+        report_failure(error)
     sys.stdout.flush()
     os._exit(code)  # threads that wait for a reader would wait on
 

@@ -3,7 +3,7 @@
 It is started as `python -m headrace.engines.local.helpers.sync RUN_DIR`.
 
 New and changed files of /opt/ml/checkpoints and /opt/ml/output/intermediate of every host go to their places (see
-`artefacts`) within about a second of their last write; nothing is ever removed there. It says ``ready`` on standard
+`artefacts`) within about a second of their last write; nothing is ever removed there. It reports on standard
 output when it has begun. SIGTERM asks for a last look, after which it ends.
 
 A place that cannot be written is tried again as long as the job runs, with a warning on standard error. If the last
@@ -28,6 +28,7 @@ from headrace.engines.local.inputs.artefacts import SYNC, ArtefactPlan, read_pla
 from headrace.errors import HeadraceError
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
+from headrace.processes.child_report import ChildReport
 from headrace.runs import ArtefactsStored, Clash, EventWriter, RunPaths
 
 KNOWN = "kept.json"  # in the run's folder `engine`: what is at the places already, from restore or an earlier attempt
@@ -197,10 +198,10 @@ def main(paths: RunPaths) -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # of leases that end at once, see `mirror`
     with Store() as store:
         syncing = Sync(paths, store)
-        print("ready", flush=True)
+        print(ChildReport(ready=True).line(), flush=True)
         syncing.watch(stop)
         syncing.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(work(main, FAILED))
+    sys.exit(work(main, FAILED, of_service=True))

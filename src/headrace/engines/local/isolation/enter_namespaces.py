@@ -23,6 +23,7 @@ from pathlib import Path
 from headrace.engines.local.isolation import filesystem, syscalls
 from headrace.engines.local.isolation.netlink import Netlink
 from headrace.engines.local.isolation.network_layout import BITS, INTERFACE, Layout
+from headrace.processes.child_report import ChildReport
 
 LINK_SECONDS = 10.0
 SEPARATE = (
@@ -102,10 +103,10 @@ def main(arguments: Sequence[str]) -> int:
             _become(argv, folder, ready_end)
         os.close(ready_end)
         words = os.read(ready, 4096).decode(errors="replace")  # empty: its end was closed by execve
-        os.write(report, (f"error: {words}" if words else str(pid)).encode())
+        os.write(report, (ChildReport(error=words) if words else ChildReport(ready=True, pid=pid)).line().encode())
         return int(bool(words))
     except (OSError, ValueError, KeyError) as error:
-        os.write(report, f"error: {error}".encode())
+        os.write(report, ChildReport(error=str(error)).line().encode())
         return 1
 
 

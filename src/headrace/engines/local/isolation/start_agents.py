@@ -28,6 +28,7 @@ from headrace.engines.local.isolation.uplink_watch import WayOut
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text, split_status
 from headrace.instance.lifeline import SCRATCH
+from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.spawn import spawn
 from headrace.runs import RunPaths
 
@@ -178,19 +179,19 @@ class NamespaceStarter(Starter):
         os.close(self._writing.pop(start.host))
         deadline = time.monotonic() + HOSTS_SECONDS
         try:
-            words = _read(start.report, deadline)
+            report = read_report(_read(start.report, deadline)) or ChildReport()
         finally:
             os.close(start.report)
-        if not words.isdigit():
+        if not report.ready:
             silent = f"no word of its first process within {HOSTS_SECONDS:g} s"
             if time.monotonic() < deadline:
                 silent = f"its first process {_how_it_ended(process)}"
-            why = words.removeprefix("error: ") or silent
+            why = report.error or silent
             process.kill()
             process.wait()
             raise HeadraceError(f"{start.host} could not be isolated: {why}", hint="see engines.local.isolation")
         process.wait(HOSTS_SECONDS)
-        return Started(int(words))
+        return Started(report.pid)
 
     def own(self) -> list[int]:
         """See `Starter.own`."""

@@ -10,9 +10,9 @@ from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.instance import read_failure
 from headrace.instance.code import copy_code
 from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir
-from headrace.instance.outcome import OWN_WORDS
 from headrace.instance.paths import TreePaths
-from headrace.runs import Cause, RunPaths, Status
+from headrace.runs import Cause, Run, RunPaths, Status
+from headrace.runs.events import AttemptStarted, FailureWritten
 
 
 def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | None) -> bool:
@@ -73,9 +73,21 @@ def failure_reason(plan: LaunchPlan, paths: RunPaths, cause: Cause | None) -> st
     What the user's program wrote to output/failure comes first: that of the host of the first cause, else that of
     another host. Without one it is the cause.
     """
+    own = _written_by_headrace(paths)
     hosts = sorted(plan.hosts, key=lambda host: cause is None or host.name != cause.host)
     for host in hosts:
-        text = read_failure(paths.host(host.name))
-        if text.strip() and not text.startswith(OWN_WORDS):
+        text = "" if host.name in own else read_failure(paths.host(host.name))
+        if text.strip():
             return text
     return str(cause or "")[:FAILURE_CHARACTERS]
+
+
+def _written_by_headrace(paths: RunPaths) -> set[str]:
+    """Returns the hosts on which headrace wrote output/failure in the last attempt."""
+    hosts: set[str] = set()
+    for event in Run(paths).events():
+        if isinstance(event, AttemptStarted):
+            hosts.clear()
+        elif isinstance(event, FailureWritten):
+            hosts.add(event.host)
+    return hosts

@@ -1,6 +1,6 @@
 """The keeper, the caller of a detached run: `python -m headrace.engines.local.supervision.detached RUN_DIR`.
 
-It starts the supervisor, says ``ready`` on standard output (else ``error: ...``), and waits. Whoever is killed, the
+It starts the supervisor, reports on standard output whether it runs, and waits. Whoever is killed, the
 other one cleans up: a supervisor whose keeper dies stops the job, a keeper whose supervisor dies waits for the agents,
 removes what is left and writes how the run ended. It has a session of its own and ignores the end of a terminal.
 """
@@ -12,9 +12,10 @@ import signal
 import sys
 from pathlib import Path
 
-from headrace.engines.local.helpers.helper_main import complaint
-from headrace.engines.local.supervision.start import READY, start_supervisor
+from headrace.engines.local.helpers.helper_main import error_line
+from headrace.engines.local.supervision.start import start_supervisor
 from headrace.errors import EngineRefused
+from headrace.processes.child_report import ChildReport
 from headrace.runs import RunPaths
 
 
@@ -24,9 +25,9 @@ def main() -> int:
     try:
         handle = start_supervisor(RunPaths(Path(sys.argv[1])))
     except EngineRefused as error:
-        print(complaint(error), flush=True)
+        print(ChildReport(error=error_line(error)).line(), flush=True)
         return 1
-    print(READY, flush=True)
+    print(ChildReport(ready=True).line(), flush=True)
     null = os.open(os.devnull, os.O_WRONLY)  # the caller reads no further
     os.dup2(null, 1)
     os.close(null)

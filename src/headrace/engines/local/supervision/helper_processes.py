@@ -3,8 +3,8 @@
     install          installs the requirements                       before the programs
     stage            fills the channels                              before the programs
     restore          brings earlier checkpoints                      before the programs
-    serve_channels   serves Pipe and FastFile channels               while they run; says ``ready`` on standard output
-    sync             checkpoints and intermediate output             while they run; says ``ready`` as well
+    serve_channels   serves Pipe and FastFile channels               while they run; reports that it is ready
+    sync             checkpoints and intermediate output             while they run; reports that it is ready
     collect          model and output to where the job wants them    after them
 
 Each is `python -m headrace.engines.local.helpers.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
@@ -12,8 +12,8 @@ directory: who prepares the run writes it, and with it says that there is someth
 as working directory and the machine's own namespaces, is tied to the supervisor (the kernel kills it when the
 supervisor dies) and starts no process that is not tied to it in the same way. One that is stopped (SIGSTOP) for some
 seconds is killed, or the supervisor would wait for ever. SIGTERM asks it to end in order. It ends with 0, or with
-another code and one line ``error: ...`` as the last one on standard error, which goes to `engine/NAME.log`. `collect`
-finds the job's status so far in HEADRACE_JOB_STATUS.
+another code after a report (`child_report`) of what failed on standard output. Standard error goes to
+`engine/NAME.log`. `collect` finds the job's status so far in HEADRACE_JOB_STATUS.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import sys
 from collections.abc import Mapping
 
 from headrace.exit_status import exit_text
+from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
@@ -40,8 +41,6 @@ WORK = {
     "sync": "keeping the checkpoints",
     "collect": "collecting model and output",
 }
-SERVICE_ERRORS = ("ClientError: ", "InternalServerError: ", "AlgorithmError: ")  # how the service's reasons begin
-_READY = b"ready"
 _TAIL_BYTES = 1 << 16
 
 
@@ -85,6 +84,7 @@ class HelperProcess:
         self.signal: int | None = None
         self._selector = selector
         self._rest = b""
+        self._report = ChildReport()  # the last one
         self._log = run.engine / f"{name}.log"
         self._out, out_end = os.pipe()
         try:
@@ -143,12 +143,14 @@ class HelperProcess:
         self.exit_code, self.signal = describe_exit(status)
 
     def failure(self) -> Cause:
-        """Returns why it failed: its last line of complaint, else how it ended."""
-        lines = self._complaint()
-        last = lines[-1].removeprefix("error: ") if lines else exit_text(self.exit_code, self.signal)
+        """Returns why it failed: what it reported, else the last line of its log, else how it ended."""
+        lines = self._last_lines()
+        report = self._report
+        last = report.error or (lines[-1] if lines else exit_text(self.exit_code, self.signal))
         if self.signal is not None:
             last = describe_stopped() if self._found_stopped else exit_text(None, self.signal)
-        reason = last if last.startswith(SERVICE_ERRORS) else f"{WORK[self.name]} failed: {last}"
+        stands_alone = report.of_service and self.signal is None
+        reason = last if stands_alone else f"{WORK[self.name]} failed: {last}"
         return Cause(
             CauseKind.HELPER_FAILED,
             reason,
@@ -158,7 +160,7 @@ class HelperProcess:
             infrastructure=self.signal is not None,
         )
 
-    def _complaint(self) -> list[str]:
+    def _last_lines(self) -> list[str]:
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_begins, size - _TAIL_BYTES))
@@ -176,7 +178,9 @@ class HelperProcess:
                 return
             *lines, rest = (self._rest + data).split(b"\n")
             self._rest = rest[-_TAIL_BYTES:]
-            self.ready = self.ready or any(line.strip() == _READY for line in lines)
+            for report in filter(None, map(read_report, lines)):
+                self.ready = self.ready or report.ready
+                self._report = report
 
     def _close(self) -> None:
         if self._out >= 0:

@@ -21,7 +21,6 @@ from headrace.runs import RunPaths, read_header
 
 SUPERVISOR = "headrace.engines.local.supervision.supervisor"
 SUPERVISOR_SECONDS = 30.0
-READY = "ready"  # what a keeper says when the supervisor that it started answers
 
 
 def start_supervisor(paths: RunPaths) -> Handle:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 from headrace.engines.local.supervision.local_run import DetachedHandle
-from headrace.engines.local.supervision.start import READY, SUPERVISOR_SECONDS, supervisor_environment
+from headrace.engines.local.supervision.start import SUPERVISOR_SECONDS, supervisor_environment
 from headrace.errors import EngineRefused
+from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths
 
@@ -29,11 +30,11 @@ def start_keeper(paths: RunPaths) -> DetachedHandle:
             cwd=paths.root,
             start_new_session=True,
         )
-    words = _first_line(process)
-    if words != READY:
+    report = read_report(_first_line(process)) or ChildReport()
+    if not report.ready:
         process.kill()  # its supervisor sees that and ends
         process.wait()
-        raise EngineRefused(words.removeprefix("error: ") or f"the run's keeper did not start; see {logs}")
+        raise EngineRefused(report.error or f"the run's keeper did not start; see {logs}")
     return DetachedHandle(paths, process, None)
 
 
