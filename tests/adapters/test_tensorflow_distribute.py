@@ -62,7 +62,7 @@ def test_python_in_a_pipeline_is_refused_with_what_to_use_instead(found, name, o
     [
         ("refused", "no tf.data.service answers at grpc://127.0.0.1:1 within 0.5 s: Connection refused"),
         ("mute", "within 0.5 s: timed out"),
-        ("worker", "is no dispatcher of tf.data.service"),
+        ("worker", "is not a dispatcher of tf.data.service"),
     ],
 )
 def test_a_wrong_address_is_named_in_time(found, name, why):
@@ -72,7 +72,7 @@ def test_a_wrong_address_is_named_in_time(found, name, why):
 
 
 def test_what_is_no_address_and_no_mode_is_refused(found):
-    assert found["form"][:2] == ["UsageError", "'127.0.0.1:5000' is no address of a tf.data.service"]
+    assert found["form"][:2] == ["UsageError", "'127.0.0.1:5000' is not an address of a tf.data.service"]
     assert found["mode"][:2] == ["UsageError", "processing_mode must be one of dynamic, off, not 'data'"]
 
 

@@ -74,7 +74,7 @@ def test_a_detached_run_is_listed_followed_and_waited_for(cli: Cli, detached: Ca
     assert (waited.returncode, waited.stdout) == (0, f"{run.id}: Completed\n")
     rest, _ = follower.communicate(timeout=20)
     assert "dnn/algo-1[0] done" in rest
-    assert cli("ps").stdout.startswith("no run goes on")
+    assert cli("ps").stdout.startswith("no run is going on")
     assert "Completed" in cli("ps", "--all").stdout
 
 
@@ -153,7 +153,7 @@ print(paths.root)
 
 def test_a_run_whose_engine_was_killed_is_listed_as_failed_and_does_not_go_on(cli: Cli) -> None:
     run = orphan(cli, "stale")
-    assert cli("ps").stdout.startswith("no run goes on")
+    assert cli("ps").stdout.startswith("no run is going on")
     (line,) = json.loads(cli("ps", "-a", "--output", "json").stdout)
     assert (line["run_id"], line["status"], line["cause"]) == (run.id, "Failed", "the engine was killed")
     result = cli("status", "stale")

@@ -170,7 +170,7 @@ def test_metrics_refuse_what_is_no_stretch_of_time_and_say_when_one_is_empty(cli
     for value in ("nan", "inf", "-1e400"):
         refused = cli("metrics", "j", f"--start={value}")
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert re.match(r"error: start is (nan|inf|-inf), which is no time\nhint: ", refused.stderr)
+        assert re.match(r"error: start is (nan|inf|-inf), which is not a time\nhint: ", refused.stderr)
     refused = cli("metrics", "j", "--start", "1795201265", "--end", "1795201264")
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: start (1795201265) is after end (1795201264)\nhint: ")

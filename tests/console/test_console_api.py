@@ -168,8 +168,8 @@ def test_a_stretch_of_time_is_finer(ui: Ui, made: RunPaths) -> None:
         ("/api/runs/homogeneous/metrics?start=soon", 422, "start is 'soon'"),
         ("/api/runs/homogeneous/metrics?start=nan", 422, "start is 'nan'"),
         ("/api/runs/homogeneous/metrics?start=2&end=1", 422, "start (2) is after end (1)"),
-        ("/api/runs/homogeneous/metrics?points=abc", 422, "points is 'abc', which is no whole number"),
-        ("/api/runs/homogeneous/logs?after=[1]", 422, "is no place in logs"),
+        ("/api/runs/homogeneous/metrics?points=abc", 422, "points is 'abc', which is not a whole number"),
+        ("/api/runs/homogeneous/logs?after=[1]", 422, "is not a place in the logs"),
         ("/api/runs/homogeneous/logs?limit=99999", 422, "a page has 1 to 1000 lines"),
     ],
 )

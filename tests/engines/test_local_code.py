@@ -136,6 +136,6 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, cut: str) -> None:
         "empty": b"",
     }[cut]
     (tmp_path / "a.tar.gz").write_bytes(damaged)
-    with pytest.raises(UsageError, match=r"a\.tar\.gz is no archive, or a damaged one"):
+    with pytest.raises(UsageError, match=r"a\.tar\.gz is not an archive, or is damaged"):
         unpack(tmp_path / "a.tar.gz", tmp_path / "target", "a.tar.gz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz"]

@@ -150,7 +150,7 @@ def distribute(
         made: Dataset = dataset.apply(transformation)  # type: ignore[attr-defined]
     except tf.errors.UnimplementedError as error:
         raise WorkersLost(
-            f"what answers at {address} is no dispatcher of tf.data.service: {first_line(error)}",
+            f"the server at {address} is not a dispatcher of tf.data.service: {first_line(error)}",
             hint="name the dispatcher, not a worker; in a job leave `service` out",
         ) from error
     except (tf.errors.OpError, ValueError) as error:
@@ -167,7 +167,7 @@ def parse_address(address: str) -> tuple[str, int]:
     host, _, port = rest.rpartition(":")
     if not found or protocol != "grpc" or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise UsageError(
-            f"{address!r} is no address of a tf.data.service",
+            f"{address!r} is not an address of a tf.data.service",
             hint="it has the form grpc://host:port; see Environment()",
         )
     return host.strip("[]"), int(port)

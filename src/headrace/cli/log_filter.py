@@ -37,7 +37,7 @@ def parse_since(text: str, now: float) -> float:
         when = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     except ValueError:
         raise UsageError(
-            f"--since {text!r} is no time", hint="for example --since 10m, or --since 2026-11-20T19:01:02Z"
+            f"--since {text!r} is not a time", hint="for example --since 10m, or --since 2026-11-20T19:01:02Z"
         ) from None
     return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
 
@@ -52,7 +52,7 @@ class LogFilter:
         tail: of the lines that are there at first, show the last so many only; None for all.
 
     Raises:
-        UsageError: the pattern is no regular expression.
+        UsageError: the pattern is not a regular expression.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class LogFilter:
             self._pattern = re.compile(pattern)
         except re.error as error:
             raise UsageError(
-                f"--grep {pattern!r} is no regular expression: {error}", hint="write \\( for a parenthesis, and so on"
+                f"--grep {pattern!r} is not a regular expression: {error}",
+                hint="write \\( for a parenthesis, and so on",
             ) from None
         self._since = float("-inf") if since is None else parse_since(since, time.time())
         self._first: deque[LogLine] | None = None if tail is None else deque(maxlen=tail)

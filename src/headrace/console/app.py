@@ -193,7 +193,7 @@ def _count(request: Request, name: str) -> int | None:
     if not text:
         return None
     if not text.lstrip("-").isdecimal() or len(text) > _DIGITS:
-        raise UsageError(f"{name} is {text[:80]!r}, which is no whole number", hint=f"{name} says how many")
+        raise UsageError(f"{name} is {text[:80]!r}, which is not a whole number", hint=f"{name} says how many")
     return int(text)
 
 
@@ -206,7 +206,7 @@ def _number(request: Request, name: str) -> float | None:
     except ValueError:
         value = float("nan")
     if not abs(value) < MOST_SECONDS:
-        raise UsageError(f"{name} is {text!r}, which is no number", hint=SINCE)
+        raise UsageError(f"{name} is {text!r}, which is not a number", hint=SINCE)
     return value
 
 
@@ -214,4 +214,6 @@ def _cursor(text: str) -> Cursor:
     try:
         return msgspec.json.decode(text, type=Cursor)
     except msgspec.DecodeError as error:
-        raise UsageError(f"{text[:80]!r} is no place in logs: {error}", hint="take it from another page") from None
+        raise UsageError(
+            f"{text[:80]!r} is not a place in the logs: {error}", hint="take it from another page"
+        ) from None

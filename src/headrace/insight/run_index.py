@@ -133,7 +133,7 @@ class RunIndex:
         """
         for name, value in (("start", start), ("end", end)):
             if value is not None and not abs(value) < MOST_SECONDS:  # NaN, too
-                raise UsageError(f"{name} is {value:g}, which is no time", hint=SINCE)
+                raise UsageError(f"{name} is {value:g}, which is not a time", hint=SINCE)
         if start is not None and end is not None and start > end:
             raise UsageError(f"start ({start:.10g}) is after end ({end:.10g})", hint=SINCE)
         with self._lock:

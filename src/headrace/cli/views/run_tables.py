@@ -19,7 +19,7 @@ def show_runs(lines: list[RunLine], every: bool) -> None:
     """Prints a list of runs."""
     out = console()
     if not lines:
-        out.print("no run yet" if every else "no run goes on (headrace ps --all lists those that have ended)")
+        out.print("no run yet" if every else "no run is going on (headrace ps --all lists those that have ended)")
         return
     shown = _table(("run", "status", "", "hosts", "started", "ran for"), right=("hosts", "ran for"))
     for line in lines:

@@ -86,7 +86,7 @@ def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
     near = sorted(there.name for there in folder.glob("*.txt" if path[-1] == "requirements" else "*.py"))
     kind = "file of requirements" if path[-1] == "requirements" else "Python script"
     hint = f"there: {', '.join(near[:8])}" if near else f"there is no {kind} in that folder"
-    yield Finding(path, f"must be a file in source_dir; {folder / text} is none", repr(text), hint)
+    yield Finding(path, f"must be a file in source_dir; {folder / text} is not a file", repr(text), hint)
 
 
 def _is(kind: str, path: Path, text: str, there: FilePath) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ def unpack(archive: Path, target: Path, name: str) -> None:
                 pass  # to the end, where the checksum is
     except _DAMAGED as error:
         shutil.rmtree(target)
-        told = f"{name} is no archive, or a damaged one: {error}"
+        told = f"{name} is not an archive, or is damaged: {error}"
         raise UsageError(told, "make it with: tar -czf FILE -C FOLDER .") from error
     except BaseException:
         shutil.rmtree(target)

@@ -118,7 +118,9 @@ def check_checkpoint_folder(job: Job, isolated: bool) -> None:
     local = PurePosixPath(job.checkpoint_local_path)
     default = f"leave it out for {DEFAULT_CHECKPOINTS}, or name a folder below {DEFAULT_BASE}"
     if local in {PurePosixPath("/"), PurePosixPath(DEFAULT_BASE)} or any(map(local.is_relative_to, TAKEN)):
-        raise EngineRefused(f"checkpoint_local_path: {str(local)!r} has another use in an instance", hint=default)
+        raise EngineRefused(
+            f"checkpoint_local_path: {str(local)!r} is used for something else in an instance", hint=default
+        )
     if not isolated and not local.is_relative_to(DEFAULT_BASE):
         raise EngineRefused(
             f"checkpoint_local_path: without isolation hosts share one file system, and cannot each have {local}",

@@ -64,7 +64,9 @@ def _turn(paths: RunPaths, host: str, on: bool) -> None:
             pass_fds=opened, capture_output=True, text=True, timeout=SECONDS, check=True,
         )  # fmt: skip
     except OSError as error:
-        raise UsageError(f"the network of {paths.id} is not there: {error}", hint="does the run still run?") from None
+        raise UsageError(
+            f"the network of {paths.id} is not there: {error}", hint="is the run still going on?"
+        ) from None
     except subprocess.CalledProcessError as error:
         raise UsageError(f"the cable of {host} cannot be turned: {error.stderr.strip().splitlines()[-1]}") from None
     finally:
