@@ -101,7 +101,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("s3")
         fixtures = getattr(item, "_fixtureinfo", None)
         scopes = {each[-1].scope for each in fixtures.name2fixturedefs.values()} if fixtures else set()
-        if "module" in scopes:
+        if item.path.stem.startswith("test_tensorflow"):
+            item.add_marker(pytest.mark.xdist_group("tensorflow"))  # one worker has it in memory
+        elif "module" in scopes:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

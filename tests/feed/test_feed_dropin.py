@@ -171,7 +171,9 @@ for title, values in SAMPLES.items():
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_call_gives_the_same_batches_or_the_same_error(name: str, workers: int) -> None:
-    assert outcome(DataLoader, lambda: CASES[name]() | {"num_workers": workers}) == outcome(TorchLoader, CASES[name])
+    epochs = 1 if workers else 2
+    ours = outcome(DataLoader, lambda: CASES[name]() | {"num_workers": workers}, epochs)
+    assert ours == outcome(TorchLoader, CASES[name], epochs)
 
 
 def test_torch_s_arguments_come_first_in_torch_s_order_with_torch_s_defaults() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from effort import SOAK
 from feed_data import Noise, flat
 from torch.utils.data import (
     BatchSampler,
@@ -87,12 +88,20 @@ def warned(name: str, step: int) -> Any:
     return contextlib.nullcontext()
 
 
+# How often torchdata's loader would keep a state is the same to every order: the long run alone tries all.
+EVERY = [
+    (name, every)
+    for name in ORDERS
+    for every in (1, 3, None)
+    if SOAK or every is None or name in ("shuffled", "torchdata's RandomSampler")
+]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("every", [1, 3, None])
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(("name", "every"), EVERY)
 def test_the_epoch_goes_on_in_its_order_with_its_random_numbers(name: str, every: int | None, workers: int) -> None:
     options: dict[str, Any] = {"num_workers": workers, "snapshot_every_n_steps": every}
-    for step in (0, 1, 2, 3):
+    for step in (0, 1, 2, 3) if SOAK or every else (0, 3):
         torch.manual_seed(step)
         with DataLoader(Noise(SIZE), **ORDERS[name](), **options) as loader:
             batches = iter(loader)
@@ -239,6 +248,8 @@ def calls(kind: type[Any], name: str, before: int | None, workers: int) -> Itera
 def test_the_same_calls_give_what_torchdata_s_loader_gives(name: str, workers: int) -> None:
     # At an epoch's end, torchdata's distributed sampler goes on with an empty epoch: that one is not compared.
     befores = (0, 1, 2) if name == "torchdata's distributed sampler" else (None, 0, 1, 3, 5, 6, 7, 8)
+    if workers and not SOAK:  # who makes the batches has no say in where a pass goes on
+        befores = befores[::3]
     for before in befores:
         ours = list(calls(DataLoader, name, before, workers))
         theirs = list(calls(StatefulDataLoader, name, before, 0))
