@@ -20,7 +20,8 @@ from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import Columns, columns
 from headrace.cli.views.timeseries_tables import show_metrics
 from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
-from headrace.runs import Damage, LogWriter, Stream
+from headrace.runs import Damage, EventWriter, event_text
+from headrace.runs.events import LeftOut, MetricsLeftOut
 
 Show = Callable[..., str]
 run = test_cli_cost.run  # the fixture
@@ -234,12 +235,14 @@ def test_advise_refuses_what_names_nothing(cli: Cli, arguments: list[str], error
 
 def test_a_report_says_what_the_search_for_metrics_left_out(cli: Cli, show: Show) -> None:
     paths = make(cli, "j")
-    (paths.root / "plan.json").write_text('{"metric_definitions": [{"name": "loss", "regex": "(x)"}]}')
-    with LogWriter(paths.log(Stream("dnn", "algo-1", "agent"))) as log:
-        log.write_line("o", b"metric definition loss is switched off: its regex tries too many ways")
-    told = "dnn/algo-1[agent]: metric definition loss is switched off: its regex tries too many ways"
-    assert f"note: {told}" in show(0, "report", "j")
-    assert told in json.loads(show(0, "report", "j", "--output", "json"))["notes"]
+    left_out = MetricsLeftOut(
+        t=1.0, group="dnn", host="algo-1", what=LeftOut.DEFINITION, definition="loss", count=3, example="(x)"
+    )
+    with EventWriter(paths.events("algo-1")) as events:
+        events.write(left_out)
+    told = event_text.left_out(left_out)
+    assert f"{told}\n" in show(0, "report", "j")
+    assert any(note.endswith(told) for note in json.loads(show(0, "report", "j", "--output", "json"))["notes"])
 
 
 def test_the_help_of_run_names_every_exit_code(cli: Cli) -> None:
