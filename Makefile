@@ -1,5 +1,6 @@
 # make demo    the main job on real input: installs what it needs (.venv-demo), runs both jobs, prints the comparison
 # make test    all tests that this machine can run; lists what was skipped and why
+# make test-fast   under two minutes: rooms that start little, the simulated feed, no real jobs
 # make soak    the long run of the feed's proof (random faults and a million fuzzed frames, SOAK_MINUTES: 20), and every row
 #              of the fault table FAULT_ROUNDS (20) times, about an hour
 # make check   lint, format, types
@@ -32,7 +33,14 @@ SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
 
-.PHONY: demo test soak check bench bench-feed bench-advise bench-tfdata docs format clean horovod openmpi5
+# The inner loop: what starts few processes.
+FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py tests/catalog tests/job tests/instance tests/runs tests/insight \
+  tests/console/test_console_logs.py tests/proof/test_proof_order.py tests/adapters/test_estimator_cells.py \
+  $(addprefix tests/agent/test_agent_,coordinator.py elastic.py firstcause.py messages.py order.py output.py programs.py serving.py values.py) \
+  $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
+  slabs.py tree.py wire.py)
+
+.PHONY: demo test test-fast soak check bench bench-feed bench-advise bench-tfdata docs format clean horovod openmpi5
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -70,10 +78,16 @@ demo: $(DEMO)/ready
 
 test: $(VENV)/ready $(ORACLE)/ready
 	$(BIN)/python $(PYTEST) $(TESTS)
-	@if [ "$(TESTS)" = tests ]; then for version in $(OTHER_PYTHONS); do scripts/test-on-python $$version $(PYTEST) $(PURE_TESTS) || exit 1; done; fi
+	@[ "$(TESTS)" != tests ] || $(MAKE) --no-print-directory -j2 --output-sync=target $(OTHER_PYTHONS:%=test-on-%)
+
+test-on-%:
+	@PYTEST_XDIST_AUTO_NUM_WORKERS=2 scripts/test-on-python $* $(PYTEST) $(PURE_TESTS)
+
+test-fast: $(VENV)/ready
+	$(BIN)/python $(PYTEST) -m 'not slow and not namespaces and not s3 and not oracle' $(FAST_TESTS)
 
 soak: $(VENV)/ready
-	HEADRACE_SOAK=1 SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest $(SOAK_TESTS)
+	HEADRACE_SOAK=1 SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -n 0 $(SOAK_TESTS)
 
 check: $(VENV)/ready
 	$(BIN)/ruff check .
