@@ -71,7 +71,7 @@ FORMATS = {
     "job/model/": "what a user writes in a field of a job",
     "job/rules/engine_rules.py": "what a user writes in a field of a job",
     "job/sagemaker/": "patterns of SageMaker's service model",
-    "instance/channels/mounts.py": "/proc/self/mountinfo",
+    "instance/channels/mountinfo.py": "/proc/self/mountinfo",
     "instance/machine.py": "nvidia-smi",
     "instance/program_arguments.py": "NUL bytes, which no argument may hold",
     "agent/launchers/": "Open MPI's options and version",

@@ -4,7 +4,7 @@ import pytest
 from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
-from headrace.agent.coordinator.budget_limits import NOTHING, Allowance, Used, used_before
+from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used, used_before
 from headrace.agent.coordinator.state_machine import Coordinator, Phase
 from headrace.instance.launch_plan import Budget
 from headrace.runs.events import HostReleased, JobStopping, Status
@@ -19,7 +19,7 @@ def plan(**fields):
 
 
 def test_the_budget_is_used_up_by_all_hosts_together():
-    allowance = Allowance(plan(), NOTHING, now=100.0)
+    allowance = BudgetLimits(plan(), NOTHING, now=100.0)
     assert allowance.cost(104.0) == 8.0
     assert allowance.exceeded(100.0, 110.0) is None
     cause = allowance.exceeded(100.0, 110.1)
@@ -30,7 +30,7 @@ def test_the_budget_is_used_up_by_all_hosts_together():
 
 
 def test_a_released_host_costs_no_more():
-    allowance = Allowance(plan(), NOTHING, now=100.0)
+    allowance = BudgetLimits(plan(), NOTHING, now=100.0)
     allowance.released("algo-3", 102.0)
     allowance.released("algo-3", 109.0)
     assert allowance.cost(110.0) == 10 + 5 + 1
@@ -39,17 +39,17 @@ def test_a_released_host_costs_no_more():
 
 
 def test_what_was_used_before_counts_and_so_does_the_time_until_the_coordinator_began():
-    allowance = Allowance(plan(), Used(cost=5.0, at=98.0), now=100.0)
+    allowance = BudgetLimits(plan(), Used(cost=5.0, at=98.0), now=100.0)
     assert allowance.cost(100.0) == 9.0
-    assert Allowance(plan(), Used(cost=5.0), now=100.0).cost(100.0) == 5.0
+    assert BudgetLimits(plan(), Used(cost=5.0), now=100.0).cost(100.0) == 5.0
 
 
 def test_without_a_budget_only_the_time_counts():
-    allowance = Allowance(plan(budget=None, max_run=10.0), Used(seconds=8.0, cost=99.0), now=100.0)
+    allowance = BudgetLimits(plan(budget=None, max_run=10.0), Used(seconds=8.0, cost=99.0), now=100.0)
     assert allowance.cost(1e6) == 0.0
     assert allowance.exceeded(100.0, 102.0) is None
     assert str(allowance.exceeded(100.0, 102.1)) == "MaxRuntimeExceeded: the job ran longer than max_run, 10 s"
-    assert Allowance(plan(budget=None, max_run=0.0), NOTHING, now=100.0).exceeded(100.0, 1e9) is None
+    assert BudgetLimits(plan(budget=None, max_run=0.0), NOTHING, now=100.0).exceeded(100.0, 1e9) is None
 
 
 @pytest.mark.parametrize(

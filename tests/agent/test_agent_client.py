@@ -11,6 +11,7 @@ from headrace.agent.control import control_client as client_module
 from headrace.agent.control.control_client import Client, CoordinatorLost
 from headrace.agent.control.control_messages import ExecutorLost, Heartbeat, Hello, Orders
 from headrace.agent.control.grpc_transport import ControlServer
+from headrace.runs import Cause, CauseKind
 
 SECRET = b"s" * 32
 _numbers = itertools.count(1)
@@ -98,7 +99,7 @@ def test_reports_survive_a_broken_connection_once_and_in_order():
         await until(lambda: client.delivered)
         links = server._links
         await server.stop()
-        messages = [ExecutorLost(str(number), True) for number in range(5)]
+        messages = [ExecutorLost(number, Cause(CauseKind.PROGRAM_EXITED, signal=9), True) for number in range(5)]
         for message in messages:
             client.report(message)
         server = ControlServer(SECRET, frozenset({"algo-1"}), desk)

@@ -215,7 +215,7 @@ def test_of_two_hosts_that_do_not_hear_each_other_the_one_whose_cable_is_pulled_
 def test_an_agent_that_gave_up_for_want_of_the_coordinator_is_as_silent_as_the_coordinator_was_for_it():
     play = started(scripts("dnn", "algo-1", "algo-2", "algo-3"))
     for host in ("algo-3", "algo-2"):
-        play.take(play.core.host_gone(host, "agent exited with code 3", play.now, deaf=True))
+        play.take(play.core.host_gone(host, "agent exited with code 3", play.now, heard_nothing=True))
     play.wait(1, alive=["algo-1"])
     play.end("algo-1")
     assert [(lost.host, lost.reason) for lost in play.of(HostLost)] == [

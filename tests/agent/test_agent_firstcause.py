@@ -1,6 +1,6 @@
 """The first of several failures is named."""
 
-from headrace.agent.coordinator.first_cause import Kind, Suspect, exit_suspect, first_of, lost_peer
+from headrace.agent.coordinator.first_cause import Suspect, SuspectKind, exit_suspect, first_of, lost_peer
 from headrace.runs import Cause, CauseKind
 
 
@@ -29,12 +29,12 @@ def test_of_equal_kinds_the_earliest_wins():
 
 def test_a_watchdog_that_aborts_after_it_lost_its_peer_is_a_follower():
     follower = died("1", 10.0, None, 6, "terminate called: NCCL error: remote process exited")
-    assert follower.kind is Kind.LOST_PEER
+    assert follower.kind is SuspectKind.LOST_PEER
     assert first_of([follower, died("0", 10.4, 3)]).cause.exit_code == 3
 
 
 def test_a_lost_host_wins_over_the_ranks_that_missed_it():
-    host = Suspect(Kind.SILENT, 12.0, Cause(CauseKind.HOST_LOST, "silent for 5 s", "dnn", "algo-2", "agent"))
+    host = Suspect(SuspectKind.SILENT, 12.0, Cause(CauseKind.HOST_LOST, "silent for 5 s", "dnn", "algo-2", "agent"))
     assert first_of([died("0", 10.0, 1, None, "Connection reset by peer"), host]).cause.host == "algo-2"
 
 

@@ -38,12 +38,12 @@ class AgentGone(msgspec.Struct, frozen=True, tag="gone"):
     Attributes:
         host: its name.
         reason: how it ended, in words.
-        deaf: it gave up, because it heard nothing from the coordinator any more.
+        heard_nothing: it gave up because it heard nothing from the coordinator any more.
     """
 
     host: str
     reason: str
-    deaf: bool = False
+    heard_nothing: bool = False
 
 
 Command = StopJob | AgentGone

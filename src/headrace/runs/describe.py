@@ -118,10 +118,10 @@ def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str,
 
 
 def _request(run: Run) -> dict[str, object]:
-    """What was asked for, as the run's request.json has it in the service's words."""
+    """The run's request.json: what was asked for, in the service's terms."""
     try:
         request = json.loads(run.paths.request.read_bytes())
-    except (OSError, ValueError, RecursionError):  # the record of what happened stands without the wish
+    except (OSError, ValueError, RecursionError):  # the run is described without its request
         return {}
     if not isinstance(request, dict) or not _is_flat(request):
         return {}

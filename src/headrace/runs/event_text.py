@@ -50,7 +50,7 @@ def program(stream: str) -> str:
 
 
 def losses(lost: Iterable[HostLost | DataWorkerLost]) -> str:
-    """Returns whom a degraded run has lost, and perhaps got again; empty when it is not degraded.
+    """Returns which data workers a degraded run has lost, even if they were replaced; empty when it is not degraded.
 
     >>> losses([DataWorkerLost(t=0.0, group="d", host="algo-1", reason="killed", stream="tf-dispatcher")])
     'the dispatcher of tf.data.service was lost'

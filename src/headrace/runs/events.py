@@ -2,7 +2,7 @@
 
 Every event has `event` (its type), `t` (seconds since the epoch, UTC) and the fields below. The agent of a host
 writes what happened on that host; the leader's agent also writes what it decided for the job; the engine writes what
-it saw from outside, and the last word: `run_finished`. A run without it is still going, or its engine was killed.
+it saw from outside, and at the end `run_finished`. A run without that is still going, or its engine was killed.
 
 A run has one attempt, or several when it is retried: `attempt_started` begins the second and every later one.
 """
@@ -53,7 +53,7 @@ class StatusChanged(_Event, frozen=True, tag="status_changed"):
 
 
 class InstancesStarted(_Event, frozen=True, tag="instances_started"):
-    """The instances run from here on: they are paid for. `hosts`: the hosts of every group."""
+    """The instances run and cost from here on. `hosts`: the hosts of every group."""
 
     hosts: dict[str, tuple[str, ...]]
 
@@ -88,7 +88,7 @@ class HostLost(_Event, frozen=True, tag="host_lost"):
 
 
 class HostReleased(_Event, frozen=True, tag="host_released"):
-    """A host's programs are done and nobody needs it any more: it has ended before the job, and costs no more."""
+    """A host ended before the job, because its programs are done and no other host needs it. It costs no more."""
 
     group: str
     host: str
@@ -137,14 +137,14 @@ class ServerReady(_Event, frozen=True, tag="server_ready"):
 
 
 class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
-    """Who serves data (executor, feed server, server of tf.data.service) is gone.
+    """A process that serves data (executor, feed server, server of tf.data.service) ended.
 
     Attributes:
         group, host: where.
         reason: how.
         recovered: it was replaced.
         stream: its name when it is a server of tf.data.service, else empty.
-        fatal: the job cannot go on, for nobody can serve any more or none could for long; else it goes on, degraded.
+        fatal: the job cannot go on, because no process can serve data any more; else it goes on, degraded.
     """
 
     group: str
@@ -156,7 +156,7 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
 
 
 class ChannelProgress(_Event, frozen=True, tag="channel_progress"):
-    """How much of an input channel is on this machine; the last one of a channel says that all of it is."""
+    """How much of an input channel is on this machine. In the last event of a channel it is all of it."""
 
     channel: str
     files: int
@@ -184,7 +184,7 @@ class JobFinished(_Event, frozen=True, tag="job_finished"):
 
 
 class RunFinished(_Event, frozen=True, tag="run_finished"):
-    """The engine's last word: everything is stopped and cleaned up.
+    """The run is over: everything is stopped and cleaned up. The engine's last event.
 
     Attributes:
         status: how the job ended.
@@ -213,7 +213,7 @@ class Clash(msgspec.Struct, frozen=True):
 
 
 class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
-    """What the hosts made was brought to its place.
+    """What the hosts made was stored.
 
     Attributes:
         name: ``model``, ``output``, ``checkpoints`` or ``intermediate``.
@@ -224,7 +224,7 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
         stored: bytes at the place, after compression.
         clashes: files of several hosts with one name and different content; at most 100 are listed.
         clash_count: all of them.
-        left_out: what is no file that can be stored (a socket, a link that leads nowhere), as ``host:path``; at
+        left_out: what cannot be stored (a socket, a broken link), as ``host:path``; at
             most 100.
     """
 

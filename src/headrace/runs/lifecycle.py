@@ -1,4 +1,4 @@
-"""The parts of a run's life and what its instances cost in time, as SageMaker tells them: a fold over events.
+"""The phases of a run and the running time of its instances, as SageMaker reports them: a fold over events.
 
     Starting ─ Downloading ─ Training ─ Uploading ─ Completed
                                  └─ Restarting ─ Training ...         another attempt; Downloading between them,

@@ -1,6 +1,6 @@
 """Reads what earlier versions of headrace recorded as sentences.
 
-Until version 1 of the record a cause was a sentence (`reason`), and what the search for metrics left out was told only
+In version 1 of the record a cause was a sentence (`reason`), and what the search for metrics left out was only
 in the agent's log. This is the only module that looks at such text. It knows the sentences as they were written then,
 so it never changes when today's words do. A sentence that it does not know becomes a cause of kind UNKNOWN with that
 sentence as its detail; what `cause_text` says of a cause from here is always the sentence of the record.

@@ -185,12 +185,12 @@ class Run:
 
     @property
     def artefacts(self) -> tuple[ArtefactsStored, ...]:
-        """What of the run was stored where, with sizes and clashes: the last word about each."""
+        """What of the run was stored where, with sizes and clashes: the last event for each."""
         return self.state().artefacts
 
     def state(self) -> RunState:
         """Returns status, cause, times and programs, all of one moment."""
-        supervised = self.supervised  # before the events: a supervisor writes its last word and then ends
+        supervised = self.supervised  # before the events: a supervisor writes `run_finished` and then ends
         return state_of(self.events(), supervised)
 
     @property
@@ -306,7 +306,7 @@ class Run:
 class EndOfRun:
     """Says when a run has finished and its files will not grow any more.
 
-    With a last word this is at once. Without a supervisor the agents may still write for a moment: it waits for
+    With `run_finished` this is at once. Without a supervisor the agents may still write for a moment: it waits for
     half a second without news, and at most five seconds.
 
     Args:

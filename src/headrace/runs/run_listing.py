@@ -57,7 +57,7 @@ def planned_groups(paths: RunPaths) -> tuple[GroupLine, ...]:
     """Returns the instance groups of a run's plan, in the job file's order; none when the plan cannot be read."""
     try:
         return read_plan(paths, _Plan).groups
-    except (OSError, msgspec.DecodeError):  # the record of what happened stands without the plan
+    except (OSError, msgspec.DecodeError):  # the run is listed without its plan
         return ()
 
 

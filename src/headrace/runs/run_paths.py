@@ -6,7 +6,7 @@
         request.json                          the same in the words of a CreateTrainingJob request
         plan.json                             the launch plan
         code/                                 snapshot of source_dir
-        engine/                               the engine's own: orders for its processes, and what they say
+        engine/                               the engine's own: orders for its processes, and their logs
         events/<writer>.jsonl                 one writer each: `engine`, or a host's name
         metrics/<group>/<host>/<stream>.jsonl one line a second: a rank's number, `host`, or `values` (`HOST`, `VALUES`)
         logs/<group>/<host>/<stream>.log      a rank's number, `feed` or `agent`
@@ -132,7 +132,7 @@ class RunPaths:
 
     @property
     def engine(self) -> Path:
-        """What the engine and its processes read, and what they say."""
+        """What the engine and its processes read, and their logs."""
         return self.root / "engine"
 
     def events(self, writer: str) -> Path:

@@ -1,4 +1,4 @@
-"""What the events of a run say about it: a pure function from events to a `RunState`."""
+"""The state of a run, derived from its events: a pure function from events to a `RunState`."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class RunState:
         ended: when the run ended (`run_finished`, or the last event of a killed engine); None while it goes on.
         programs: in the order of their start.
         lost: the events of lost hosts and data workers.
-        artefacts: what was stored where, the last word about each name (``model``, ``output`` ...).
+        artefacts: what was stored where, the last event for each name (``model``, ``output`` ...).
         secondary_status: SageMaker's SecondaryStatus.
         transitions: what it has been, in order; the last one has no end while the run goes on.
         attempt: which attempt this is or was, from 1.
         failure_reason: SageMaker's FailureReason; empty unless the run Failed.
         instances_started: when the instances began to cost, None if they did not.
-        left_out: what the search for metrics left out: the last word of each host and attempt about each thing.
+        left_out: what the search for metrics left out: the last event of each host and attempt for each kind of thing.
         hosts: how long each instance ran, in the plan's order; empty when none did.
     """
 
@@ -152,11 +152,11 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
 
     Args:
         events: all events, in the order of time.
-        supervised: whether the process that answers for the run lives. Ask for it *before* reading the events:
-            a supervisor writes its last word and then ends.
+        supervised: whether the process that answers for the run lives. Find out *before* reading the events:
+            a supervisor writes `run_finished` and then ends.
 
     Returns:
-        The state. Without a last word and without a supervisor the run is Failed; the cause is the coordinator's,
+        The state. Without `run_finished` and without a supervisor the run is Failed; the cause is the coordinator's,
         if it had one, else that the engine was killed.
     """
     fold = _Fold()

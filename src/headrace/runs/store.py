@@ -2,7 +2,7 @@
 
 A run's directory appears in one step, with its header in it. The header names the process that answers for the
 run, by pid and start time: the one that made it, until the supervisor takes over with `adopt`. When that process is
-gone and the run has no last word, its engine was killed.
+gone and the run has no `run_finished`, its engine was killed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RunHeader(msgspec.Struct, frozen=True):
         supervisor_pid: process that answers for the run.
         supervisor_start_time: its start (`process_start_time`), because pids are used again.
         node: name of the machine where that pid is valid.
-        version: of the record, see `RECORD_VERSION`; 1 for runs that were made before there were others.
+        version: of the record, see `RECORD_VERSION`.
         base_path: what relative paths of its job are relative to; empty when unknown.
     """
 
@@ -75,7 +75,7 @@ def process_start_time(pid: int) -> float | None:
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return None
-    import psutil  # where there is no /proc; every agent would pay for it
+    import psutil  # only where there is no /proc: the import costs every agent time
 
     try:
         process = psutil.Process(pid)
@@ -85,7 +85,7 @@ def process_start_time(pid: int) -> float | None:
 
 
 def supervisor_alive(header: RunHeader) -> bool:
-    """Returns whether the process that answers for the run lives. Of another machine's process nothing is known: True.
+    """Returns whether the process that answers for the run lives; True for one on another machine.
 
     Args:
         header: the run's header.

@@ -195,7 +195,7 @@ class LogWriter:
 
     Args:
         path: the log file.
-        cap_bytes: bytes after which lines are dropped; notes of headrace are written all the same.
+        cap_bytes: bytes after which lines are dropped; notes of headrace are still written.
         on_error: told of disk errors.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""What a job may use, time and money, and when it is used up. Pure: the time is given.
+"""The limits of a job in time and money, and when they are exceeded. Pure: the time is given.
 
-Time is counted from the start of the programs, money from the start of the instances: that is when each is spent. Both
-go on through all attempts. A host that was released costs no more.
+Time is counted from the start of the programs, money from the start of the instances: Both
+are counted over all attempts. A host that was released costs no more.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NOTHING = Used()
 
 
 def used_before(variables: Mapping[str, str]) -> Used:
-    """Returns what an engine tells its agents in their environment; nothing was used when it tells nothing."""
+    """Returns what the engine passes to its agents in their environment; without such variables nothing was used."""
     seconds = float(variables.get(SPENT) or 0.0)
     cost, _, at = (variables.get(COST) or "").partition(" ")
     return Used(seconds, float(cost), float(at)) if at else Used(seconds)
 
 
-class Allowance:
+class BudgetLimits:
     """See the module.
 
     Args:

@@ -1,16 +1,16 @@
-"""Who serves data in a job: the feed servers, and the servers of tf.data.service.
+"""The servers of the data service of a job: feed servers, and servers of tf.data.service.
 
 A job goes on while a data worker can still serve, marked degraded. It cannot go on when no feed server is left; when
-tf.data.service has lost its dispatcher, or all its workers, for good; when one of its servers cannot run where it
-should, for want of TensorFlow or of its port; or when they have different versions of TensorFlow, because the graphs
-that they exchange need equal ones. (Patch versions may differ: TensorFlow keeps its graphs compatible within a minor
+tf.data.service has lost its dispatcher, or all its workers, for good; when one of its servers cannot run on its host,
+because TensorFlow is missing or its port is taken; or when the servers have different versions of TensorFlow, because
+they exchange graphs. (Patch versions may differ: TensorFlow keeps its graphs compatible within a minor
 version.)
 
 A pipeline that needs more memory than a host has ends one worker after the other, with the data that they held. So the
 job ends when the kernel kills a server of tf.data.service for memory twice within `MEMORY_WINDOW` seconds.
 
-A dispatcher without fault tolerance that is started again has forgotten what it served. Trainers that have read all
-their data do not mind; one that asks for more fails, and then the dispatcher is named.
+A dispatcher without fault tolerance that is started again has lost its state. Trainers that have read all their data
+are not affected; one that asks for more fails, and then the dispatcher is the cause.
 
 A worker of tf.data.service that is lost for good while others serve is a case of its own: TensorFlow's client goes on
 with the others, and waits for it without end when the epoch ends; see `headrace.agent.coordinator.stall`.
@@ -37,7 +37,7 @@ _NAMED = 4  # workers that a cause names
 _FORGOTTEN = "not found"  # TensorFlow's error when a dispatcher does not know what it is asked for: NOT_FOUND
 
 
-class Serving:
+class DataServices:
     """See the module. It keeps its state in the hosts.
 
     Args:
@@ -46,7 +46,7 @@ class Serving:
 
     Attributes:
         generation: grows with every change of `feed`.
-        feed: the feed servers, as every host is told of them.
+        feed: the list of feed servers that every host gets.
     """
 
     def __init__(self, plan: LaunchPlan, hosts: Mapping[str, HostState]) -> None:
@@ -55,21 +55,21 @@ class Serving:
         self._port = plan.ports.feed
         self._forgets = plan.tf_data is not None and not plan.tf_data.fault_tolerant
         self._memory_killed = float("-inf")  # when a server was killed for memory last
-        self._hopeless: Cause | None = None
+        self._unusable: Cause | None = None
         self._hosts = hosts
         self._down: HostState | None = None  # whose feed server was down last
         self._list_feed()
 
-    def feed_is(self, host: HostState, state: str, word: str = "") -> None:
-        """A feed server starts, is ready or lost; `word` says why, when it was down."""
+    def feed_changed(self, host: HostState, state: str, reason: str = "") -> None:
+        """A feed server starts, is ready or lost. `reason`: why, when it was down."""
         host.feed = state
-        if word:
-            host.feed_word = word
+        if reason:
+            host.feed_reason = reason
             self._down = host
         self._list_feed()
 
     def server_up(self, host: HostState, message: ServerUp, now: float) -> tuple[ServerReady, Cause | None]:
-        """A server of tf.data.service serves. Returns the event, and why it must not: its version is another one."""
+        """A server of tf.data.service serves. Returns the event, and a cause if its version does not fit."""
         stream, version = message.stream, message.version
         ready = ServerReady(t=now, group=host.group, host=host.name, stream=stream, version=version)
         host.servers[stream].state = READY
@@ -88,7 +88,7 @@ class Serving:
         stream, reason = message.stream, message.cause.reason
         server = host.servers[stream]
         server.state = LOST if message.gone else STARTING
-        server.word, server.since = reason, now
+        server.cause, server.since = message.cause, now
         if stream == DISPATCHER and self._forgets:
             server.forgotten = _cause(
                 host, stream, "the dispatcher of tf.data.service has lost its state (fault_tolerant: false)"
@@ -98,24 +98,24 @@ class Serving:
             again, self._memory_killed = now - self._memory_killed < MEMORY_WINDOW, now
         if message.refused and not server.version:
             detail = f"a server of tf.data.service cannot run: {reason}"
-            self._hopeless = Cause(CauseKind.DATA_SERVICE_REFUSED, detail, host.group, host.name, stream)
+            self._unusable = Cause(CauseKind.DATA_SERVICE_REFUSED, detail, host.group, host.name, stream)
         elif again:
             what = "the kernel has killed servers of tf.data.service for memory twice within an hour, the last"
             advice = (
                 "the pipeline needs less memory (num_parallel_calls, shuffle, batch, prefetch) or a larger instance"
             )
             cause = _cause(host, stream, what)
-            self._hopeless = msgspec.structs.replace(
+            self._unusable = msgspec.structs.replace(
                 cause, kind=CauseKind.DATA_SERVICE_OUT_OF_MEMORY, detail=f"{cause.detail}; {advice}"
             )
 
     def over(self) -> Cause | None:
-        """Returns why nobody can serve data any more; None as long as somebody can, or nobody ever should."""
-        return self._hopeless or self._feed_over({LOST}) or self._tf_data_over({LOST})
+        """Returns why no server of the data service can serve any more; None while one can, or if the job has none."""
+        return self._unusable or self._feed_over({LOST}) or self._tf_data_over({LOST})
 
     def blame(self, last_lines: Iterable[str]) -> Cause | None:
-        """Returns the death because of which a program failed: nobody serves data at this moment, or the dispatcher had
-        forgotten what the program asks for. None when it is not to blame.
+        """Returns the end of a server that made a program fail: no server serves now, or the dispatcher has lost the
+        state that the program needs. None when the program failed for another reason.
 
         Args:
             last_lines: the program's last output.
@@ -124,7 +124,7 @@ class Serving:
 
     def missing(self) -> Missing | None:
         """Returns the server of tf.data.service that is gone; the first that is gone for good, else the first."""
-        down = [each for each in self._servers() if each[2].state != READY and each[2].word]
+        down = [each for each in self._servers() if each[2].state != READY and each[2].cause]
         if not down:
             return None
         host, name, server = min(down, key=lambda each: (each[2].state != LOST, each[2].since))
@@ -143,13 +143,13 @@ class Serving:
         host = self._down
         if host is None or not all(each.feed in {"", *states} for each in self._hosts.values()):
             return None
-        reason = f"no data worker is left: {host.feed_word}"
+        reason = f"no data worker is left: {host.feed_reason}"
         return Cause(CauseKind.DATA_SERVICE_LOST, reason, host.group, host.name, "feed", infrastructure=host.lost)
 
     def _tf_data_over(self, states: set[str]) -> Cause | None:
         workers = []
         for host, name, server in self._servers():
-            down = server.state in states and bool(server.word)
+            down = server.state in states and server.cause is not None
             if name != DISPATCHER:
                 workers.append((host, name, server, down))
             elif down:
@@ -158,7 +158,7 @@ class Serving:
             return None
         workers.sort(key=lambda each: each[2].since, reverse=True)
         host, name, _, _ = workers[0]
-        words = [f"{host.place}[{name}] {server.word}" for host, name, server, _ in workers[:_NAMED]]
+        words = [f"{host.place}[{name}] {server.cause}" for host, name, server, _ in workers[:_NAMED]]
         more = f" and {len(workers) - _NAMED} more" if len(workers) > _NAMED else ""
         count = f", all {len(workers)} are down, the last first" if len(workers) > 1 else ""
         reason = f"no worker of tf.data.service is left{count}: {'; '.join(words)}{more}"
@@ -180,8 +180,7 @@ class Serving:
 
 
 def _cause(host: HostState, stream: str, what: str) -> Cause:
-    word = host.servers[stream].word
-    detail = f"{what}: {stream} {word}"
+    detail = f"{what}: {stream} {host.servers[stream].cause}"
     return Cause(CauseKind.DATA_SERVICE_LOST, detail, host.group, host.name, stream, infrastructure=host.lost)
 
 

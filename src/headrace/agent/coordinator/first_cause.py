@@ -1,16 +1,15 @@
 """Which of several failures was the first: a pure function.
 
-When one rank fails, the others follow within moments, because they lose their peer. What is told to the user is the
-one that began it. The coordinator collects failures for `WINDOW` seconds from the first one, then chooses:
+When one rank fails, the others fail within moments, because they lose their peer. The user is told which one failed
+first. The coordinator collects failures for `WINDOW` seconds from the first one, then chooses:
 
-1. What ends without a word of its own began it: a host that was lost, a feed that nobody serves any more, a program
-   that was killed by a signal that others send (SIGKILL, SIGSEGV, SIGBUS, ...). No program falls to SIGKILL because
-   its peer died.
+1. What ends without an error of its own comes first: a host that was lost, a feed without servers, a program that was
+   killed by a signal from outside (SIGKILL, SIGSEGV, SIGBUS, ...). The death of a peer never causes a SIGKILL.
 2. Then exit codes, and SIGABRT, which a program sends to itself (a watchdog that lost its peer, a C++ exception).
-3. Then exits of the second kind whose last lines complain of a lost connection. A rank that raised closes its
+3. Then exits of the second kind whose last lines report a lost connection. A rank that raised closes its
    connections before its process has ended, so a peer may well end before it; time alone would blame the peer.
 4. Last, exit codes of what only starts ranks, mpirun and its daemons: they end because a rank did, unless there is
-   nothing else to blame. Then their own error is the cause.
+   no other failure. Then their own error is the cause.
 
 Within a kind the earliest time counts, as the clock of the program's own host showed it. Hosts of a cluster agree to
 a few milliseconds (NTP); a rank needs longer than that to notice a peer's death and to end.
@@ -48,8 +47,8 @@ _LOST_PEER = (
 )
 
 
-class Kind(IntEnum):
-    """How much a failure looks like the beginning; smaller is more."""
+class SuspectKind(IntEnum):
+    """How likely a failure is the first one; the smallest number is the likeliest."""
 
     SILENT = 1
     OWN_WORD = 2
@@ -61,7 +60,7 @@ class Kind(IntEnum):
 class Suspect:
     """A failure that may be the first."""
 
-    kind: Kind
+    kind: SuspectKind
     at: float
     cause: Cause
 
@@ -78,7 +77,7 @@ def exit_suspect(
     launcher: bool = False,
     cause: Cause | None = None,
 ) -> Suspect:
-    """Returns the suspect that a program is which ended with another result than exit code 0.
+    """Returns the suspect for a program that ended otherwise than with exit code 0.
 
     Args:
         group, host, stream: where.
@@ -101,18 +100,18 @@ def exit_suspect(
         last_lines=tuple(last_lines),
     )
     if launcher and exit_code is not None:
-        return Suspect(Kind.LAUNCHER, at, cause)
+        return Suspect(SuspectKind.LAUNCHER, at, cause)
     if number is not None and number not in _OWN_SIGNALS:
-        kind = Kind.SILENT
+        kind = SuspectKind.SILENT
     elif lost_peer(last_lines):
-        kind = Kind.LOST_PEER
+        kind = SuspectKind.LOST_PEER
     else:
-        kind = Kind.OWN_WORD
+        kind = SuspectKind.OWN_WORD
     return Suspect(kind, at, cause)
 
 
 def suspect_of(group: str, host: str, end: Exited) -> Suspect:
-    """Returns the suspect that an ended program of a host is. See `exit_suspect`."""
+    """Returns the suspect for a program of a host that ended, see `exit_suspect`."""
     return exit_suspect(
         group=group,
         host=host,
@@ -133,11 +132,11 @@ def launcher_error(last_lines: Iterable[str]) -> str:
 
 
 def lost_peer(last_lines: Iterable[str]) -> bool:
-    """Tells whether a program's last words complain of a lost connection."""
+    """Tells whether a program's last lines report a lost connection."""
     text = "\n".join(last_lines).lower()
     return any(words in text for words in _LOST_PEER)
 
 
 def first_of(suspects: Sequence[Suspect]) -> Suspect:
-    """Returns the suspect that began it. Raises ValueError when there is none."""
+    """Returns the first failure. Raises ValueError when there is none."""
     return min(suspects, key=lambda suspect: (suspect.kind, suspect.at))

@@ -15,8 +15,8 @@ STARTING = "starting"
 READY = "ready"
 LOST = "lost"
 
-SILENCE_LIMIT = 5.0  # seconds without a word, after which a host is lost
-QUIET = 2.0  # seconds without a word; a heartbeat comes twice a second
+SILENCE_LIMIT = 5.0  # seconds without a report, after which a host is lost
+QUIET = 2.0  # seconds without a report, after which a host may be lost; a heartbeat comes twice a second
 
 
 @dataclass
@@ -25,14 +25,14 @@ class ServerState:
 
     Attributes:
         state: starting, ready or lost.
-        word: why it was down last; empty if it never was.
+        cause: why it was down last; None if it never was.
         since: when that was, on the coordinator's clock.
         version: of its TensorFlow, once it has served.
         forgotten: that a dispatcher lost its state when it was down.
     """
 
     state: str = STARTING
-    word: str = ""
+    cause: Cause | None = None
     since: float = 0.0
     version: str = ""
     forgotten: Cause | None = None
@@ -46,23 +46,23 @@ class HostState:
         name, group, address: which one, and where.
         streams: its programs, without the data service.
         executors: data worker processes.
-        registered: it has come.
+        registered: it has registered.
         connected: its agent has a stream.
-        heard: when it last said something.
-        taken: number of the last report that was taken in.
-        lost: it is given up.
-        silent: it is, because nothing was heard from it, or it heard nothing from here.
+        heard: when its last report came.
+        taken: number of the last report that was processed.
+        lost: it counts as lost.
+        silent: it is lost because no report came from it, or because it heard nothing from the coordinator.
         started: when it was told to start its programs; 0 before.
         ready: its programs were started and listen where others wait for them.
         programs_ended: it was told to stop, and none of its programs is left.
         release: it was told to end before the job.
-        ended: nothing is left on it.
+        ended: all its programs and its agent's work have ended.
         exits: how its programs ended.
         mpirun_ended: when the launcher of its ranks ended; 0 before, or without one.
         signs: when each program last showed a sign of life.
         worked, sent: when it last worked, and last sent data (see `headrace.agent.metrics.activity`); 0 when not known.
         feed: state of its feed server: starting, ready, lost; empty without one.
-        feed_word: why that was down last.
+        feed_reason: why that was down last.
         servers: its servers of tf.data.service by stream.
     """
 
@@ -88,7 +88,7 @@ class HostState:
     worked: float = 0.0
     sent: float = 0.0
     feed: str = ""
-    feed_word: str = ""
+    feed_reason: str = ""
     servers: dict[str, ServerState] = field(default_factory=dict)
 
     @property
@@ -98,32 +98,32 @@ class HostState:
 
     @property
     def silence(self) -> str:
-        """Why it is lost when nothing was heard from it for too long, in words."""
+        """Why it is lost when no report came from it for too long, in words."""
         if not self.registered:
             return "did not reach the coordinator in time"
         return f"silent for {SILENCE_LIMIT:g} s" + ("" if self.connected else ", its connection is broken")
 
     def beats(self, beat: Heartbeat, now: float) -> None:
-        """Takes in a heartbeat."""
+        """Processes a heartbeat."""
         self.signs.update((stream, now - seconds) for stream, seconds in beat.quiet.items())
         self.worked = self.worked if beat.idle is None else max(self.worked, now - beat.idle)
         self.sent = self.sent if beat.unsent is None else max(self.sent, now - beat.unsent)
 
-    def in_doubt(self, now: float) -> bool:
+    def may_be_lost(self, now: float) -> bool:
         """Whether it may be lost: its connection is broken, or it is quiet for longer than it should be."""
         known = self.lost or self.ended or not self.registered
         return not known and (not self.connected or now - self.heard > QUIET)
 
     @property
     def unfinished(self) -> bool:
-        """Whether one of its programs has not ended well."""
+        """Whether one of its programs still runs or has failed."""
         ends = [end for stream, end in self.exits.items() if not is_of_mpirun(stream)]
-        # Counted, not compared by name: which ranks are on a host is mpirun's affair.
+        # Counted, not compared by name: mpirun decides which ranks are on a host.
         return len(ends) < len(self.streams) or any(end.exit_code != 0 for end in ends)
 
     @property
     def idle(self) -> bool:
-        """Whether its programs have ended well and it serves nobody."""
+        """Whether all its programs have ended with 0 and no server of the data service runs on it."""
         return bool(self.streams) and not self.unfinished and not self.serves and not self.lost
 
     @property
@@ -132,9 +132,9 @@ class HostState:
         return self.feed not in {"", LOST} or any(server.state != LOST for server in self.servers.values())
 
 
-def whose_cable(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: bool) -> Cause:
-    """Returns the cause, or a better one when the silence of others is blamed on them, but the leader's own cable is
-    pulled: its interface has lost its carrier, or all of several other hosts are silent.
+def cut_off_cause(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: bool) -> Cause:
+    """Returns the cause; or that the leader is cut off, when the cause is the silence of another host, but the leader's
+    interface has lost its carrier or all of several other hosts are silent.
 
     Args:
         hosts: all hosts.

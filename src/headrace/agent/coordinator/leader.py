@@ -1,4 +1,4 @@
-"""Runs the coordinator on the leader's host: gives it the time and what comes in, does what it says."""
+"""Runs the coordinator on the leader's host: passes it the time and the reports, and carries out its decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.runs import Cause, CauseKind, EventWriter, Status
 from headrace.runs.events import JobFinished
 
 TICK = 0.1
-LEAVE_SECONDS = 1.0  # for the other agents to take their leave
+LEAVE_SECONDS = 1.0  # for the other agents to disconnect
 
 
 class Leader:
@@ -65,20 +65,20 @@ class Leader:
             await asyncio.sleep(TICK)
 
     async def close(self) -> None:
-        """Lets the other agents leave, then closes the port."""
+        """Waits for the other agents to disconnect, then closes the port."""
         deadline = time.monotonic() + LEAVE_SECONDS
         while self._connected - {self._plan.leader} and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         await self._server.stop()
 
     def command(self, command: Command) -> None:
-        """Takes a command of the engine."""
+        """Carries out a command of the engine."""
         match command:
             case StopJob(kind, reason, failed, grace):
                 status = Status.FAILED if failed else Status.STOPPED
                 self.stop(status, Cause(CauseKind(kind), reason), grace)
-            case AgentGone(host, reason, deaf):
-                self._do(self._coordinator.host_gone(host, reason, self._now(), deaf))
+            case AgentGone(host, reason, heard_nothing):
+                self._do(self._coordinator.host_gone(host, reason, self._now(), heard_nothing))
 
     def stop(self, status: Status, cause: Cause, grace: float | None = None) -> None:
         """Stops the job."""

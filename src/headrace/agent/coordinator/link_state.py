@@ -1,7 +1,7 @@
-"""Whether this host's own cable is plugged in: of two hosts that do not hear each other, it tells which one is cut off.
+"""Whether this host's own network cable is plugged in: this shows which of two hosts that lost each other is cut off.
 
-The kernel says so of a network interface: it is "running" when it is up and has a carrier (netdevice(7), IFF_RUNNING).
-That all is well beyond the other end of the cable it does not say.
+The kernel reports an interface as "running" when it is up and has a carrier (netdevice(7), IFF_RUNNING). That says
+nothing about the network beyond the other end of the cable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REQUEST = struct.Struct("16sH22x")  # struct ifreq: name, flags
 
 
 def has_carrier(interface: str) -> bool:
-    """Tells whether a network interface of this host has a carrier; of one that is not there nothing bad is said.
+    """Tells whether a network interface of this host has a carrier; True for one that does not exist.
 
     Args:
         interface: its name, e.g. ``eth0``.

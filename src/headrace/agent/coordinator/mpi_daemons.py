@@ -1,6 +1,6 @@
 """Which daemon mpirun wanted on which host, and how it ended: the coordinator's part. Pure.
 
-A request is known by the host that asks and a number that the host gave it, so a report that comes again changes
+A request is identified by the host that asks and the number that this host gave it, so a repeated report changes
 nothing. Only the first host of an MPI world may ask, only for hosts of that world, and only for a daemon of Open MPI.
 """
 
@@ -35,7 +35,7 @@ class Daemons:
         self._lost: dict[str, str] = {}
 
     def orders_of(self, host: str) -> tuple[DaemonOrder, ...]:
-        """Daemons that a host shall have started."""
+        """Daemons that a host is to start."""
         return tuple(each.order for each in self._daemons.values() if each.host == host)
 
     def ends_of(self, asker: str) -> tuple[DaemonEnd, ...]:
@@ -57,7 +57,7 @@ class Daemons:
         return message.host
 
     def ended(self, host: str, message: DaemonEnded) -> str:
-        """A host says that a daemon ended. Returns the host whose orders have changed."""
+        """A daemon of a host ended. Returns the host whose orders have changed."""
         daemon = self._daemons.get((message.asker, message.number))
         if daemon is not None and daemon.host == host and daemon.end is None:
             end = DaemonEnd(message.number, message.exit_code, message.signal, message.reason)

@@ -1,7 +1,7 @@
 """What the end of mpirun means. Pure.
 
-The ranks of a world are programs of their hosts and report themselves, so mpirun's own end says nothing new as a rule.
-It does when ranks are missing: mpirun was told to start fewer, or put an end to some, and calls that a success.
+The ranks of a world are programs of their hosts and report themselves, so mpirun's own end adds nothing as a rule.
+It does when ranks are missing: mpirun was told to start fewer, or ended some, and exits with 0 all the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from headrace.agent.control.control_messages import Exited
-from headrace.agent.coordinator.first_cause import Kind, Suspect
+from headrace.agent.coordinator.first_cause import Suspect, SuspectKind
 from headrace.agent.coordinator.host_state import HostState
 from headrace.agent.program_specs import MPIRUN
 from headrace.instance.launch_plan import LaunchPlan
@@ -25,7 +25,7 @@ def missing_ranks(plan: LaunchPlan, first: str, exits: Mapping[str, Mapping[str,
     Args:
         plan: the launch plan.
         first: its first host.
-        exits: what ended on each host, by stream. Where mpirun put a rank is its own affair.
+        exits: what ended on each host, by stream. mpirun decides on which host a rank runs.
     """
     world = plan.distribution_of(plan.host(first).group)
     hosts = plan.hosts_of(world) if world else ()
@@ -40,10 +40,10 @@ def unfinished_worlds(plan: LaunchPlan, hosts: Mapping[str, HostState], now: flo
             missing = missing_ranks(plan, host.name, {each.name: each.exits for each in hosts.values()})
             if missing:
                 cause = Cause(CauseKind.RANKS_MISSING, incomplete(missing), host.group, host.name, MPIRUN)
-                yield Suspect(Kind.LAUNCHER, now, cause)
+                yield Suspect(SuspectKind.LAUNCHER, now, cause)
 
 
 def incomplete(ranks: list[int]) -> str:
-    """Says that mpirun ended and ranks are missing."""
+    """Returns, in words, which ranks are missing after mpirun ended."""
     named = ", ".join(map(str, ranks[:10])) + (", ..." if len(ranks) > 10 else "")
     return f"mpirun ended, and of its ranks these did not run to a good end: {named}"

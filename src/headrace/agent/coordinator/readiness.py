@@ -1,4 +1,4 @@
-"""Which groups may start, and which wait for another one in vain: pure functions of the plan and the hosts' states.
+"""Which groups may start, and which wait for a group that is never ready: pure functions of plan and hosts' states.
 
 A group starts when every group that it depends on is ready. Without `depends_on` any start order is right, and all
 groups start together. A group is ready when every host of it is: its programs were started, its servers of the data
@@ -19,8 +19,8 @@ def startable(plan: LaunchPlan, hosts: Mapping[str, HostState]) -> list[GroupPla
     return [group for group in plan.groups if not _started(group, hosts) and not _waits_for(plan, group, hosts)]
 
 
-def waits_in_vain(plan: LaunchPlan, hosts: Mapping[str, HostState], now: float) -> Cause | None:
-    """Returns why a group can never start, or has waited too long; None while there is hope.
+def never_ready(plan: LaunchPlan, hosts: Mapping[str, HostState], now: float) -> Cause | None:
+    """Returns why a group can never start, or has waited too long; None while it still may.
 
     Args:
         plan: the launch plan.
@@ -76,10 +76,10 @@ def _over(host: HostState) -> bool:
 
 def _lacks(host: HostState, group: GroupPlan) -> str:
     if host.feed and host.feed != READY:
-        return f"has no feed server that serves ({host.feed_word or 'it is starting'})"
+        return f"has no feed server that serves ({host.feed_reason or 'it is starting'})"
     for name, server in host.servers.items():
         if server.state != READY:
-            return f"has a {name} that does not serve ({server.word or 'it is starting'})"
+            return f"has a {name} that does not serve ({server.cause or 'it is starting'})"
     if group.ready.port:
         return f"does not accept connections on port {group.ready.port}"
     return "has not started its programs"

@@ -1,8 +1,8 @@
-"""Whether a job stands still: no line, no metric and no batch for a long time. A pure function.
+"""Whether a job is stalled: no line, no metric and no batch for a long time. A pure function.
 
 At the end of an epoch TensorFlow's client waits without end for a worker of tf.data.service that is gone. So when one
 is gone for good, a job also ends when nothing is printed or measured for `GONE_LIMIT` seconds while nothing works: no
-other worker sends data, and no host uses its CPUs or GPUs (see `activity`). A training that only says nothing goes on.
+other worker sends data, and no host uses its CPUs or GPUs (see `activity`). A training that works silently goes on.
 Ranks that wait for another one may spin, and look busy: a job without a limit of its own has `SPIN_LIMIT` seconds in
 which nothing is printed, measured or sent.
 """
@@ -28,9 +28,9 @@ class Missing:
     """A server of tf.data.service that does not serve.
 
     Attributes:
-        since: when it went, on the coordinator's clock.
+        since: when it was lost, on the coordinator's clock.
         for_good: whether it is not started again.
-        cause: names it.
+        cause: its end, with its place.
         worked, sent: when any host last worked, and any worker last sent data, see `headrace.agent.metrics.activity`.
     """
 

@@ -1,18 +1,18 @@
-"""The job's state machine: what the agents report goes in, what they shall do and what is recorded comes out.
+"""The job's state machine: reports of the agents go in; orders for them and events for the record come out.
 
     WAITING    for every host to register; any order, bounded by the plan's start_timeout
     RUNNING    the programs run; groups start when those are ready that they depend on (see `readiness`), hosts whose
-               programs are done and that serve nobody are released
-    SETTLING   something failed; a moment is given to what failed with it, to name the first cause (see `firstcause`)
+               programs are done and that serve no data are released
+    SETTLING   something failed; other failures are collected for a moment, to find the first cause (see `first_cause`)
     STOPPING   the outcome is decided and never changes; programs are stopped first, then the data service, so that a
                trainer that saves its work on SIGTERM still gets batches
     FINISHED   every host has ended, or did not end in time
 
-Success has one door: every program of the completion groups exited with 0 while the job was RUNNING or SETTLING
-without a suspect. Every other way into STOPPING carries a cause.
+There is one way to success: every program of the completion groups exited with 0 while the job was RUNNING or SETTLING
+without a suspect. Every other way into STOPPING has a cause.
 
-Pure: no clock, socket, thread or file. `now` is seconds since the epoch on a clock that does not go back. Whoever
-drives it calls `tick` about ten times a second.
+Pure: no clock, socket, thread or file. `now` is seconds since the epoch on a clock that does not go back. The caller
+calls `tick` about ten times a second.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from headrace.agent.control.control_messages import (
     ServerUp,
     StopOrder,
 )
-from headrace.agent.coordinator.budget_limits import NOTHING, Allowance, Used
-from headrace.agent.coordinator.data_services import Serving
-from headrace.agent.coordinator.first_cause import WINDOW, Kind, Suspect, first_of, suspect_of
+from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used
+from headrace.agent.coordinator.data_services import DataServices
+from headrace.agent.coordinator.first_cause import WINDOW, Suspect, SuspectKind, first_of, suspect_of
 from headrace.agent.coordinator.host_state import (
     LOST,
     READY,
@@ -51,11 +51,11 @@ from headrace.agent.coordinator.host_state import (
     STARTING,
     HostState,
     ServerState,
-    whose_cable,
+    cut_off_cause,
 )
 from headrace.agent.coordinator.mpi_daemons import Daemons
 from headrace.agent.coordinator.mpi_outcome import unfinished_worlds
-from headrace.agent.coordinator.readiness import startable, waits_in_vain
+from headrace.agent.coordinator.readiness import never_ready, startable
 from headrace.agent.coordinator.stall import stalled
 from headrace.agent.program_specs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, mpi_peers
 from headrace.exit_status import exit_text
@@ -76,9 +76,9 @@ from headrace.runs.events import (
 )
 from headrace.runs.run_paths import AGENT
 
-FAILURE_GRACE = 5.0  # after a failure nobody waits longer than this for the others
+FAILURE_GRACE = 5.0  # after a failure the other programs get at most this long to end
 STOP_MARGIN = 4.0  # seconds beyond the grace within which a host must have ended
-PAUSE = 2.0  # a longer time without a tick means that this very process stood still, not the others
+PAUSE = 2.0  # a longer time without a tick means that this process was suspended, so the others are not silent
 
 
 class Phase(Enum):
@@ -93,7 +93,7 @@ class Phase(Enum):
 
 @dataclass
 class Effects:
-    """What shall be done now.
+    """What the caller is to do now.
 
     Attributes:
         records: events of the job, in order.
@@ -122,7 +122,7 @@ class Coordinator:
         self.verdict: JobFinished | None = None
         self._plan = plan
         self._began = now
-        self._allowance = Allowance(plan, used, now)
+        self._limits = BudgetLimits(plan, used, now)
         self._ticked = now
         self._carrier = True
         self._started = 0.0
@@ -140,12 +140,12 @@ class Coordinator:
             state.feed = STARTING if executors else ""
             state.servers = {server.stream: ServerState() for server in tf_data_servers(plan, host.name)}
             self._hosts[host.name] = state
-        self._serving = Serving(plan, self._hosts)
+        self._services = DataServices(plan, self._hosts)
 
     # --- what the hosts shall do -------------------------------------------------------------------------------
 
     def orders(self, name: str) -> Orders:
-        """Returns all that a host shall do now."""
+        """Returns all orders for a host."""
         host = self._hosts[name]
         stop = self._stop or host.release
         if host.lost:
@@ -153,8 +153,8 @@ class Coordinator:
         return Orders(
             ack=host.taken,
             start=host.started > 0,
-            feed_generation=self._serving.generation,
-            feed=self._serving.feed,
+            feed_generation=self._services.generation,
+            feed=self._services.feed,
             daemons=self._daemons.orders_of(name),
             daemon_ends=self._daemons.ends_of(name),
             stop=stop,
@@ -175,7 +175,7 @@ class Coordinator:
         return self._advance(Effects(), now)
 
     def report(self, name: str, report: Report, now: float) -> Effects:
-        """A host reported. What was taken in before is ignored."""
+        """A host reported. A report that was processed before is ignored."""
         host = self._hosts[name]
         host.heard = now
         effects = Effects()
@@ -186,15 +186,15 @@ class Coordinator:
             self._take(host, report.message, effects, now)
         return self._advance(effects, now)
 
-    def host_gone(self, name: str, reason: str, now: float, deaf: bool = False) -> Effects:
-        """The engine saw the agent of a host end. `deaf`: it gave up because it heard nothing from the coordinator."""
+    def host_gone(self, name: str, reason: str, now: float, heard_nothing: bool = False) -> Effects:
+        """The engine saw the agent of a host end. `heard_nothing`: the agent lost the coordinator and gave up."""
         effects = Effects()
         host = self._hosts[name]
-        self._lose(host, host.silence if deaf else reason, effects, now, silent=deaf)
+        self._lose(host, host.silence if heard_nothing else reason, effects, now, silent=heard_nothing)
         return self._advance(effects, now)
 
     def stop_requested(self, status: Status, cause: Cause, grace: float | None, now: float) -> Effects:
-        """The job shall stop, or shall stop faster.
+        """Stops the job, or stops it faster.
 
         Args:
             status: how a job that runs shall end: Stopped or Failed.
@@ -247,7 +247,7 @@ class Coordinator:
                 effects.wake.add(self._daemons.ended(host.name, message))
             case FeedUp():
                 host.executors = message.executors
-                self._serving.feed_is(host, READY)
+                self._services.feed_changed(host, READY)
                 effects.wake.update(self._hosts)
                 effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
             case FeedDown():
@@ -256,10 +256,10 @@ class Coordinator:
                 reason = f"data worker process {message.pid} {message.cause}"
                 self._worker_lost(host, reason, message.replaced, effects, now)
             case ServerUp():
-                event, skew = self._serving.server_up(host, message, now)
+                event, skew = self._services.server_up(host, message, now)
                 effects.records.append(event)
                 if skew is not None:
-                    self._suspect(Suspect(Kind.SILENT, now, skew), now)
+                    self._suspect(Suspect(SuspectKind.SILENT, now, skew), now)
             case ServerDown():
                 self._server_lost(host, message, effects, now)
             case Ready():
@@ -269,42 +269,42 @@ class Coordinator:
             case HostEnded():
                 if host.release is not None:
                     effects.records.append(HostReleased(t=now, group=host.group, host=host.name))
-                    self._allowance.released(host.name, now)
-                elif self._stop is None:  # nobody had asked it to: its engine or platform ends this host
+                    self._limits.released(host.name, now)
+                elif self._stop is None:  # the coordinator did not order it: the engine or the platform ends this host
                     self._lose(host, "its agent was told to end", effects, now)
                 host.programs_ended = host.ended = True
 
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
-        self._serving.feed_is(host, LOST if gone else STARTING, reason)
+        self._services.feed_changed(host, LOST if gone else STARTING, reason)
         effects.wake.update(self._hosts)
         self._worker_lost(host, reason, not gone, effects, now)
 
     def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
-        self._serving.server_down(host, message, now)
+        self._services.server_down(host, message, now)
         self._worker_lost(host, f"{message.stream} {message.cause}", not message.gone, effects, now, message.stream)
 
     def _worker_lost(
         self, host: HostState, reason: str, replaced: bool, effects: Effects, now: float, stream: str = ""
     ) -> None:
-        """Records who was lost, and suspects him when the job cannot go on."""
-        over = self._serving.over() if any(each.unfinished for each in self._hosts.values()) else None
+        """Records that a data worker was lost, and takes it for a suspect when the job cannot go on."""
+        over = self._services.over() if any(each.unfinished for each in self._hosts.values()) else None
         if self._stop is None:
             recovered = replaced and over is None
             event = DataWorkerLost(host.group, host.name, reason, recovered, stream, over is not None, t=now)
             effects.records.append(event)
         if over is not None:
-            self._suspect(Suspect(Kind.SILENT, now, over), now)
+            self._suspect(Suspect(SuspectKind.SILENT, now, over), now)
 
     def _lose(self, host: HostState, reason: str, effects: Effects, now: float, silent: bool = False) -> None:
         if host.lost or host.ended:
             return
         host.lost, host.silent = True, silent
-        # When its connection broke is not known better than by its last word.
+        # The best estimate of when its connection broke is the time of its last report.
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
         if host.unfinished and not self._goes_on_without(host):
             cause = Cause(CauseKind.HOST_LOST, reason, host.group, host.name, AGENT, infrastructure=True)
-            self._suspect(Suspect(Kind.SILENT, at, cause), now)
+            self._suspect(Suspect(SuspectKind.SILENT, at, cause), now)
         effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now)
@@ -330,7 +330,7 @@ class Coordinator:
             self._wait(effects, now)
         if self.phase is Phase.RUNNING:
             self._watch(effects, now)
-        if self.phase is Phase.SETTLING and now >= self._settle_until and not self._in_doubt(now):
+        if self.phase is Phase.SETTLING and now >= self._settle_until and not self._may_be_lost(now):
             self._decide(effects, now)
         if self.phase is Phase.STOPPING:
             self._await_end(effects, now)
@@ -360,11 +360,11 @@ class Coordinator:
             return
         for suspect in unfinished_worlds(plan, self._hosts, now):
             self._suspect(suspect, now)
-        if (used_up := self._allowance.exceeded(self._started, now)) is not None:
+        if (used_up := self._limits.exceeded(self._started, now)) is not None:
             self._begin_stop(Status.STOPPED, used_up, plan.stop_grace, effects, now)
-        elif (vain := waits_in_vain(plan, self._hosts, now)) is not None:
-            self._begin_stop(Status.FAILED, vain, FAILURE_GRACE, effects, now)
-        elif (stall := stalled(complete, plan.stall_after, now, self._serving.missing())) is not None:
+        elif (unready := never_ready(plan, self._hosts, now)) is not None:
+            self._begin_stop(Status.FAILED, unready, FAILURE_GRACE, effects, now)
+        elif (stall := stalled(complete, plan.stall_after, now, self._services.missing())) is not None:
             self._begin_stop(Status.FAILED, stall, FAILURE_GRACE, effects, now)
         else:
             self._release_idle(effects)
@@ -382,15 +382,15 @@ class Coordinator:
                 host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
                 effects.wake.add(host.name)
 
-    def _in_doubt(self, now: float) -> bool:
-        """Whether it is not known of a host if it is lost: it may be the cause."""
-        return any(host.in_doubt(now) for host in self._hosts.values())
+    def _may_be_lost(self, now: float) -> bool:
+        """Whether a host may be lost, which is not known yet: it may be the cause."""
+        return any(host.may_be_lost(now) for host in self._hosts.values())
 
     def _decide(self, effects: Effects, now: float) -> None:
         first = first_of(self._suspects)
-        cause = whose_cable(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
-        blame = self._serving.blame(cause.last_lines)
-        if first.kind is not Kind.SILENT and blame is not None:
+        cause = cut_off_cause(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
+        blame = self._services.blame(cause.last_lines)
+        if first.kind is not SuspectKind.SILENT and blame is not None:
             cause = msgspec.structs.replace(blame, then=cause)
         self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
 

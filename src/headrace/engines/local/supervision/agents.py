@@ -177,8 +177,8 @@ class Agents:
         how = f"agent {_how_it_ended(agent, status)}"
         _log.info("%s: %s", agent.host.name, how)
         if agent.host.name != self._plan.leader:
-            deaf = agent.process.returncode == COORDINATOR_LOST
-            self._tell(self._plan.leader, AgentGone(agent.host.name, how, deaf))
+            heard_nothing = agent.process.returncode == COORDINATOR_LOST
+            self._tell(self._plan.leader, AgentGone(agent.host.name, how, heard_nothing))
             # Only the leader is left: the others lost contact with it, or got its verdict, so it must end now. If they
             # were killed or released, it continues.
             alone = (
