@@ -155,7 +155,7 @@ def test_gpus_that_the_user_names_are_divided_among_the_hosts_of_the_group() -> 
 
 
 def test_a_gpu_that_does_not_exist_is_the_users_mistake() -> None:
-    with pytest.raises(JobInvalid, match=r"GPU 7 does not exist; this machine has: 0, 1") as caught:
+    with pytest.raises(JobInvalid, match=r"GPU 7 does not exist; this machine has 0-1") as caught:
         assign_limits(job(("a", "ml.p3.2xlarge", 1), gpus={"a": "0,7"}), machine(8, 0, 2))
     assert "engines.local.gpus.a" in str(caught.value)
 

@@ -224,11 +224,10 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
 
 def _requirements(job: Job) -> dict[str, str]:
     """The file of requirements of each group that has one; an archive of code is not opened to look for one."""
-    from headrace.engines.local.inputs.requirements import DEFAULT
+    from headrace.engines.local.inputs.requirements import requirements_file
 
-    default = DEFAULT if (job.base_path / job.source_dir / DEFAULT).is_file() else ""
-    names = [group.instance_group_name for group in job.groups]
-    return {name: file for name in names if (file := job.requirements_of(name) or default)}
+    code = job.base_path / job.source_dir
+    return {name: file for name in job.hosts if (file := requirements_file(job, name, code))}
 
 
 def _channel(job: Job, name: str) -> str:

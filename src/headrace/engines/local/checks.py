@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from headrace.engines.local.inputs.requirements import DEFAULT
+from headrace.engines.local.inputs.requirements import requirements_file
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
 from headrace.instance.tfconfig import worker_ports
@@ -83,11 +83,11 @@ def check_tensorflow(job: Job) -> None:
     Raises:
         EngineRefused: it has not.
     """
-    brings = (job.base_path / job.source_dir / DEFAULT).is_file()
+    code = job.base_path / job.source_dir
     groups = [
         name
         for name in job.tf_data_groups
-        if not (brings or job.requirements_of(name) or "PYTHONPATH" in job.environment_of(name))
+        if not (requirements_file(job, name, code) or "PYTHONPATH" in job.environment_of(name))
     ]
     if groups and importlib.util.find_spec("tensorflow") is None:
         raise EngineRefused(

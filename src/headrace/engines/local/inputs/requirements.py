@@ -63,11 +63,16 @@ def plan_environments(job: Job, paths: RunPaths) -> dict[str, Environment]:
     groups: dict[str, list[str]] = {}
     for group in job.groups:
         name = group.instance_group_name
-        file = job.requirements_of(name) or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
+        file = requirements_file(job, name, paths.code)
         if file:
             groups.setdefault(file, []).append(name)
     made = [environment_of(file, paths, tuple(names)) for file, names in groups.items()]
     return {name: environment for environment in made for name in environment.groups}
+
+
+def requirements_file(job: Job, group: str, code: Path) -> str:
+    """Returns a group's file of requirements, inside the code: its own, else `DEFAULT` if that is there; else empty."""
+    return job.requirements_of(group) or (DEFAULT if (code / DEFAULT).is_file() else "")
 
 
 def prepare_install(environments: dict[str, Environment], paths: RunPaths) -> None:

@@ -23,9 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.catalog.instance_types import InstanceShape, shape
-from headrace.engines.local.limits.cpu_shares import apportion, assign_cpus, divide
-from headrace.errors import JobInvalid, Problem
-from headrace.job.model.cpu_set import parse_cpu_set
+from headrace.engines.local.limits.cpu_shares import apportion, assign_cpus, divide, given_ids
 
 if TYPE_CHECKING:
     from headrace.job import Job
@@ -175,24 +173,10 @@ def parts(sizes: Sequence[float]) -> tuple[float, ...]:
 def _gpus(job: Job, types: Mapping[str, InstanceShape | None], machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """GPU ids of every host: those that the user gave to its group, else a part of the machine's."""
     if job.local.gpus:
-        groups = _given_gpus(job, machine)
+        groups = dict.fromkeys(job.hosts, ()) | given_ids(job, "gpus", "GPU", machine)
     else:
         groups = _shared_gpus({name: known.gpus if known else 0 for name, known in types.items()}, job, machine)
     return {host: ids for group, names in job.hosts.items() for host, ids in _deal(groups[group], names).items()}
-
-
-def _given_gpus(job: Job, machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    groups = {name: parse_cpu_set(job.local.gpus[name]) if job.local.gpus.get(name) else () for name in job.hosts}
-    problems: list[Problem] = []
-    for group, ids in groups.items():
-        absent = [gpu for gpu in ids if gpu not in machine]
-        if absent:
-            there = ", ".join(map(str, machine)) or "none"
-            message = f"GPU {', '.join(map(str, absent))} does not exist; this machine has: {there}"
-            problems.append(job.problem(("engines", "local", "gpus", group), message, seen=repr(job.local.gpus[group])))
-    if problems:
-        raise JobInvalid(tuple(problems))
-    return groups
 
 
 def _shared_gpus(have: Mapping[str, int], job: Job, machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:

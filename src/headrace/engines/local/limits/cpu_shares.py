@@ -1,4 +1,4 @@
-"""Which CPUs the processes of a host may use, when one machine plays all hosts.
+"""Which CPUs the processes of a host may use, when all hosts are on one machine.
 
 Pure: the ids of the machine's CPUs come in as an argument.
 """
@@ -60,7 +60,7 @@ def assign_cpus(job: Job, available: tuple[int, ...]) -> dict[str, tuple[int, ..
     """
     machine = tuple(sorted(available))
     if job.local.cpu_sets:
-        groups = _from_sets(job, machine)
+        groups = given_ids(job, "cpu_sets", "CPU", machine)
     elif job.local.cpu_shares and len(machine) >= len(job.groups):
         groups = _from_shares({name: job.local.cpu_shares[name] for name in job.hosts}, machine)
     else:
@@ -70,15 +70,27 @@ def assign_cpus(job: Job, available: tuple[int, ...]) -> dict[str, tuple[int, ..
     }
 
 
-def _from_sets(job: Job, machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    groups = {group: parse_cpu_set(text) for group, text in job.local.cpu_sets.items()}
+def given_ids(job: Job, option: str, what: str, machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Returns the ids that the job gives to its groups.
+
+    Args:
+        job: the job.
+        option: ``cpu_sets`` or ``gpus``.
+        what: ``CPU`` or ``GPU``.
+        machine: the ids that this machine has.
+
+    Raises:
+        JobInvalid: an id that it does not have.
+    """
+    texts: dict[str, str] = getattr(job.local, option)
+    groups = {group: parse_cpu_set(text) for group, text in texts.items()}
     problems: list[Problem] = []
-    for group, cpus in groups.items():
-        absent = tuple(cpu for cpu in cpus if cpu not in machine)
+    for group, ids in groups.items():
+        absent = tuple(each for each in ids if each not in machine)
         if absent:
-            message = f"CPU {format_cpu_set(absent)} does not exist; this machine has {format_cpu_set(machine)}"
-            path = ("engines", "local", "cpu_sets", group)
-            problems.append(job.problem(path, message, seen=repr(job.local.cpu_sets[group])))
+            there = format_cpu_set(machine) or "none"
+            message = f"{what} {format_cpu_set(absent)} does not exist; this machine has {there}"
+            problems.append(job.problem(("engines", "local", option, group), message, seen=repr(texts[group])))
     if problems:
         raise JobInvalid(tuple(problems))
     return groups
