@@ -132,7 +132,7 @@ def test_plan_refuses_a_folder_for_checkpoints_that_hosts_cannot_have(stage: Sta
         with pytest.raises(EngineRefused, match="hosts share one file system, and cannot each have /elsewhere/kept"):
             plan(wanted)
     else:
-        assert plan(wanted).isolation.level == "namespace"
+        assert plan(wanted).plan.isolation.level == "namespace"
 
 
 def test_requirements_are_there_for_the_program(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def talks(address, secret, tls) -> bool:
 def strangers_certificates(stage, name) -> Certificates:
     """Certificates for the same addresses, made by somebody else."""
     job = stage.job(WAIT, instance_groups=groups(dnn=2), encrypt_inter_container_traffic=True)
-    return make_certificates(engines.plan(job))[name]
+    return make_certificates(engines.plan(job).plan)[name]
 
 
 @pytest.mark.parametrize("how", ["without TLS", "without a certificate", "certificate of another job"])

@@ -1,7 +1,6 @@
 """Where instances come from: an engine checks and plans a job, starts an agent on each, and brings the run home.
 
-    plan(job)     what would run where; starts nothing, asks nothing but the machine's CPUs
-    limits(job)   what the instances may use of the machine, in words
+    plan(job)     what would run where, and what it may use of the machine; starts nothing
     check(job)    raises what would stop `start`, else returns what it goes on with; starts nothing
     start(job)    starts a run and returns its `Handle`; the run may be detached from the caller
     stop(run)     stops a run, whichever process started it
@@ -17,17 +16,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from headrace.engines.local.checked_job import CheckedJob
     from headrace.engines.local.supervision.local_run import Handle
-    from headrace.instance.launch_plan import LaunchPlan
     from headrace.job import Job
     from headrace.runs import Run
 
-__all__ = ["check", "limits", "plan", "start", "stop"]
+__all__ = ["check", "plan", "start", "stop"]
 
 
 class _Engine(Protocol):
-    def plan(self, job: Job) -> LaunchPlan: ...
-
-    def limits(self, job: Job) -> tuple[str, ...]: ...
+    def plan(self, job: Job) -> CheckedJob: ...
 
     def check(self, job: Job) -> CheckedJob: ...
 
@@ -36,8 +32,8 @@ class _Engine(Protocol):
     def stop(self, run: Run, now: bool) -> bool: ...
 
 
-def plan(job: Job, engine: str = "local") -> LaunchPlan:
-    """Returns what would run where.
+def plan(job: Job, engine: str = "local") -> CheckedJob:
+    """Returns the job with its launch plan and its channels; whether it could start now is not checked.
 
     Raises:
         EngineRefused: no engine of that name.
@@ -46,20 +42,11 @@ def plan(job: Job, engine: str = "local") -> LaunchPlan:
     return _engine(engine).plan(job)
 
 
-def limits(job: Job, engine: str = "local") -> tuple[str, ...]:
-    """Returns what the job's instances may use of the machine, and what cannot be limited there, in sentences.
-
-    Raises:
-        EngineRefused: no engine of that name.
-    """
-    return _engine(engine).limits(job)
-
-
 def check(job: Job, engine: str = "local") -> CheckedJob:
     """Checks that a job could start here and now.
 
     Returns:
-        The job with its launch plan and its channels, as `start` would use them.
+        What `plan` returns, as `start` would use it.
 
     Raises:
         JobInvalid: a file or CPU that is not there.

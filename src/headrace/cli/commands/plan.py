@@ -31,7 +31,8 @@ def command(job: str, overrides: tuple[str, ...], region: str | None, output: st
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
-    shown = view(loaded, engines.plan(loaded), engines.limits(loaded), region)
+    planned = engines.plan(loaded)
+    shown = view(loaded, planned.plan, planned.limits, region)
     if output == "json":
         echo_json(shown)
     else:

@@ -1,9 +1,12 @@
-"""What `check` returns and `start` uses: a job with its launch plan and its channels, each worked out once."""
+"""What `plan` and `check` return and `start` uses: a job, its launch plan and its channels, each worked out once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.limits.cgroups import Places
+from headrace.engines.local.limits.explain import explain_limits
 from headrace.engines.local.plan_hosts import in_run
 from headrace.instance.channels.order import ChannelOrder
 from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
@@ -13,17 +16,26 @@ from headrace.runs import RunPaths
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """A job that this machine can run.
+    """A job for this machine.
 
     Attributes:
         job: the job.
         plan: its launch plan. Until `in_run` its paths and run id stand for a run that does not exist.
         orders: all its channels.
+        machine: what this machine has for it.
+        places: where control groups can be made for it.
     """
 
     job: Job
     plan: LaunchPlan
     orders: tuple[ChannelOrder, ...]
+    machine: Machine
+    places: Places
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What its instances may use of this machine, and what cannot be limited here, in sentences."""
+        return explain_limits(self.job, self.machine, self.places)
 
     @property
     def isolated(self) -> bool:

@@ -16,7 +16,6 @@ from headrace.engines.local.inputs.host_certificates import check_certificates
 from headrace.engines.local.inputs.local_channels import check_channels, check_mounts, orders_of
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
-from headrace.engines.local.limits.explain import explain_limits
 from headrace.engines.local.limits.machine_capacity import look_at_machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.prepare_run import prepare
@@ -26,13 +25,12 @@ from headrace.engines.local.supervision.start import start_supervisor
 from headrace.engines.local.supervision.start_detached import start_keeper
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.files import hint
-from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, runs_dir
 
 
-def plan(job: Job) -> LaunchPlan:
-    """Returns what would run where.
+def plan(job: Job) -> CheckedJob:
+    """Returns what would run where; whether it could start now is not checked.
 
     Raises:
         JobInvalid: what this engine or this machine does not have, such as a CPU.
@@ -40,12 +38,7 @@ def plan(job: Job) -> LaunchPlan:
             have.
     """
     job.check_engine("local")
-    return _work_out(job).plan
-
-
-def limits(job: Job) -> tuple[str, ...]:
-    """Returns what the job's instances may use of this machine, and what cannot be limited here, in sentences."""
-    return explain_limits(job, *look_at_machine(job))
+    return _work_out(job)
 
 
 def check(job: Job) -> CheckedJob:
@@ -103,9 +96,10 @@ def _work_out(job: Job) -> CheckedJob:
     orders = orders_of(job)
     check_mounts(orders)
     isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
-    machine, _ = look_at_machine(job)
+    machine, places = look_at_machine(job)
     paths = RunPaths(runs_dir() / job.job_name)
-    checked = CheckedJob(job, make_plan(job, paths, machine, sys.executable, isolation, network), orders)
+    planned = make_plan(job, paths, machine, sys.executable, isolation, network)
+    checked = CheckedJob(job, planned, orders, machine, places)
     check_checkpoint_folder(job, checked.isolated)
     return checked
 
