@@ -1,5 +1,5 @@
 """headrace in the shape of other libraries: a module each, which imports the library that it is named after.
 
-They decide two things that a framework does for torch's DataLoader and not for others: which part of the data a rank
-takes (once, never twice), and what the framework wants to be told. The loading itself is `headrace.feed`'s.
+They do two things that a framework does only for torch's DataLoader: they choose the part of the data that a rank
+takes (once, never twice), and they give the framework the attributes that it reads. `headrace.feed` does the loading.
 """

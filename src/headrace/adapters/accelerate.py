@@ -1,9 +1,9 @@
 """Accelerate: a DataLoader that is what `accelerator.prepare` makes of torch's.
 
-`accelerator.prepare` makes a new torch DataLoader of the attributes of the one that it is given, with a sampler for its
-rank, and returns everything that is not torch's as it is. This one is ready without it (so `prepare` may get it too):
-it takes its rank's part, once; puts batches on the rank's device; and tells Accelerate when the last batch is out and
-how many of its rows are real, which gradient accumulation and `gather_for_metrics` need.
+`accelerator.prepare` makes a new torch DataLoader from the attributes of the given one, with a sampler for its rank,
+and returns all other objects unchanged. This loader needs no `prepare`, and may be passed to it: it takes its rank's
+part, once; puts batches on the rank's device; and tells Accelerate which batch is the last and how many of its rows
+are real, which gradient accumulation and `gather_for_metrics` need.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class DataLoader(feed.DataLoader):
             self._given.set_epoch(epoch)
 
     def skip_first_batches(self, batches: int) -> None:
-        """Lets the next pass begin after so many batches, for a run that goes on in the middle of an epoch."""
+        """Lets the next pass begin after so many batches, to resume in the middle of an epoch."""
         self._skip = batches
 
     def __iter__(self) -> Iterator[Any]:
@@ -143,7 +143,7 @@ class _Unskippable(PlanBatchSampler):
 
 
 def _generator_of(sampler: Any) -> Generator | None:
-    """Returns the generator of a sampler's order, which must be the same on all ranks; gives it one of its own."""
+    """Returns the generator of a sampler's order, the same on all ranks; gives the sampler one if it has none."""
     if not hasattr(sampler, "generator"):
         return None
     if sampler.generator is None:

@@ -1,12 +1,11 @@
 """Keras on TensorFlow: step time and data wait of `model.fit`.
 
-`fit` takes its batches inside of the compiled training function, where no callback can look. So while it trains, the
-callback hands the function one batch at a time, which it has taken from the same iterator, in Python, with a clock
-beside it. Model, order of batches and results stay what they are. Keras 3 has that way of its own, for data that comes
-from Python; for Keras 2 the function is made anew, by Keras, around such a batch.
+`fit` takes its batches inside the compiled training function, where a callback cannot measure. So the callback takes
+each batch from the same iterator in Python, measures the time, and passes the batch to the function. Model, order of
+batches and results stay the same. Keras 3 has such a function, for data that comes from Python; Keras 2 makes the
+function again around such a batch.
 
-Several steps in one call (`steps_per_execution`) would be taken apart by that, and are left alone: then a warning says
-that nothing is measured.
+With several steps in one call (`steps_per_execution`) this does not work: then a warning says that nothing is measured.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Function = Callable[[Any], Any]
 class MeterCallback(Metering, keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
     """Measures a training's steps: ``model.fit(dataset, callbacks=[MeterCallback()])``.
 
-    Outside a job nothing is measured and the training function is not touched. TensorFlow tells no time of the device's
-    work, so what a step is beside its wait counts as compute.
+    Outside a job nothing is measured and the training function is not changed. TensorFlow reports no time of the
+    device's work, so a step without its wait counts as compute.
 
     Args:
         name: name of the loader in the run's metrics.
@@ -48,7 +47,7 @@ class MeterCallback(Metering, keras.callbacks.Callback):  # type: ignore[misc, u
         self._pass: tuple[Any, Iterator[Any]] | None = None  # Keras's iterator, and ours around it
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Puts itself between the iterator and the training function."""
+        """Puts the measurement between the iterator and the training function."""
         if not self._meter.file:
             return
         if _steps_per_execution(self.model) != 1:

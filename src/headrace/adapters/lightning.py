@@ -71,7 +71,7 @@ class MeterCallback(Metering, Callback):
         fetcher.__class__ = self._measured(type(fetcher))
 
     def _measured(self, kind: type) -> type:
-        """Returns a fetcher's class with a clock at its `next`, which is the class's business in Python."""
+        """Returns a fetcher's class whose `next` measures its time. Python looks up `next` in the class."""
 
         def following(fetcher: Any) -> Any:
             self._meter.waiting()

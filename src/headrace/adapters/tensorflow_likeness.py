@@ -1,8 +1,8 @@
 """What two ranks' pipelines have to have in common when they share one job of tf.data.service.
 
-The service makes the elements of one pipeline only: that of the rank which came first. A rank that brings another one
-gets elements of the first all the same, without a word, and what only its own pipeline would have made is never read:
-half of the data where ranks call ``shard(world, rank)``.
+The service makes the elements of one pipeline only: that of the first rank. A rank with another pipeline silently gets
+elements of the first one, and data that only its own pipeline reads are never read: half of the data when two ranks
+call ``shard(world, rank)``.
 
 A serialised graph cannot be compared byte for byte: names of functions count what a process has traced before, names of
 resources are new in every process, and what is random (the state of a Keras layer without a seed) or without an order

@@ -1,9 +1,9 @@
-"""The ranks that share a data set: who this one is, how many there are, and whether they all bring the same pipeline.
+"""The ranks that share a data set: which one this is, how many there are, and whether all have the same pipeline.
 
-They meet at the dispatcher, which all of them reach wherever they run: a data set that is registered there under a
-given id is kept, in the dispatcher's journal too, and another one under that id is refused unless the structure of its
+They compare their pipelines at the dispatcher, which all of them can reach. The dispatcher keeps a data set that is
+registered under a given id, in its journal too, and refuses another one under that id unless the structure of its
 elements is the same. So the first rank registers a data set of one element that is never read, whose structure is a
-dict with one key: the facts of its pipeline, as JSON. Whoever comes later finds them there.
+dict with one key: the facts of its pipeline, as JSON. The later ranks find them there.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class FeedMixin:
         return self._feed(super().get_test_dataloader(test_dataset), "test")  # type: ignore[misc]
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains; a run that goes on in the middle of an epoch skips batches by headrace's means."""
+        """Trains; a run that resumes in the middle of an epoch skips batches with headrace's loader."""
         with _skipping():
             return super().train(*args, **kwargs)  # type: ignore[misc]
 
@@ -100,7 +100,7 @@ class MeterCallback(Metering, transformers.TrainerCallback):
     """Measures the steps of a Trainer whose loader is not headrace's: ``Trainer(..., callbacks=[MeterCallback()])``.
 
     A step is one batch of the loader: with gradient accumulation the Trainer takes several of them in a row and works
-    on them together, so that single steps tell little then, and their sums all. Evaluation is no part of a step. In a
+    on them together, so that single steps mean little, but their sums are right. Evaluation is not part of a step. In a
     run that goes on in the middle of an epoch, that epoch's loader is made by Accelerate and is not measured.
     headrace's loaders measure themselves; beside one of them this does nothing, nor does it outside a job.
 

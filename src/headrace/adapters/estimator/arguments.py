@@ -4,7 +4,7 @@ Most arguments are keys of the job file under their own name. The others are
 
 * names of SDK version 1, which say the same as a later name;
 * names that the job file spells otherwise (`max_run` belongs to `stopping_condition`);
-* the SDK's own plumbing (sessions, code upload), which means nothing where no request is sent.
+* the SDK's own settings (sessions, code upload), which have no effect where no request is sent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PLUMBING = frozenset(
         "training_repository_credentials_provider_arn",
     }
 )
-"""Arguments that only say how a request is made or watched. See `refuse` for those that cannot be passed over."""
+"""Arguments that only say how a request is made or watched. See `refuse` for those that must not be ignored."""
 
 _REFUSED = {
     "git_config": "clone the repository and give source_dir",
@@ -133,7 +133,7 @@ def job_keys(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def refuse(arguments: Mapping[str, object]) -> None:
-    """Refuses what cannot be passed over in silence.
+    """Refuses arguments that must not be ignored.
 
     Raises:
         UsageError: with the argument, and what to write instead.
@@ -162,7 +162,7 @@ def _modern(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def _as_request(name: str, value: object) -> object:
-    """A configuration as the request has it: a mapping, or an object of the SDK that knows its own."""
+    """A configuration as the request has it: a mapping, or an object of the SDK that can make one."""
     if isinstance(value, Mapping):
         return dict(value)
     to_request = getattr(value, "_to_request_dict", None)

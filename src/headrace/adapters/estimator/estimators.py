@@ -258,7 +258,7 @@ class TensorFlow(Estimator):
 
 
 def _groups(groups: object) -> object:
-    """Each group as `_group` has it; what is no list is left to the job's own check."""
+    """Converts each group with `_group`; a value that is not a list is left to the job's own check."""
     return [_group(each) for each in groups] if isinstance(groups, (list, tuple)) else groups
 
 

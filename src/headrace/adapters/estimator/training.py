@@ -59,13 +59,13 @@ class TrainingJob:
 
 
 class Session:
-    """Stands where the SDK has a session: finds the estimator's jobs by name."""
+    """Takes the place of the SDK's session: finds the estimator's jobs by name."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, TrainingJob] = {}
 
     def add(self, job: TrainingJob) -> TrainingJob:
-        """Takes a job in and returns it."""
+        """Adds a job and returns it."""
         self._jobs[job.name] = job
         return job
 
