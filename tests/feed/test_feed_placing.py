@@ -14,9 +14,9 @@ from headrace.errors import WorkersLost
 from headrace.feed.client.links import Link
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.remote_pool import RemotePool
+from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
-from headrace.feed.client.work_units import Slice
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, Worker
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
@@ -43,7 +43,7 @@ class Hosts:
         for number in held:
             self.schedule.add_worker(number, f"host-{number}", 2, 0.0)
         self.schedule.stackable = True
-        self.asked: list[tuple[int, int, Slice]] = []
+        self.asked: list[Request] = []
 
     def tell(self, number: int) -> None:
         shards = [(key, SIZE) for key in sorted(self.held[number])]
@@ -55,16 +55,17 @@ class Hosts:
             number, slice_ = chosen
             keys = slice_.bundle.plan.keys[slice_.first : slice_.last]
             assert all("abc"[key // SIZE] in self.held[number] for key in keys)
-            self.asked.append((number, self.schedule.asked(number, slice_, 0.0), slice_))
+            self.asked.append(self.schedule.request(number, slice_, 0.0))
 
     def answer_one(self) -> None:
-        number, request, slice_ = self.asked.pop(self.random.randrange(len(self.asked)))
-        if self.schedule.answered(number, request, 0.0) is slice_:
-            self.schedule.done(number, slice_, 0.01, 0.01)
+        request = self.asked.pop(self.random.randrange(len(self.asked)))
+        assert self.schedule.answered(request.worker, request.number, 0.0) is request
+        if not request.unwanted:
+            self.schedule.done(request, 0.01, 0.01)
 
     def lose(self, number: int) -> None:
         self.schedule.remove_worker(number)
-        self.asked = [one for one in self.asked if one[0] != number]
+        self.asked = [request for request in self.asked if request.worker != number]
         self.placement.gone(number)
 
     def come_back(self, number: int) -> None:
@@ -104,7 +105,7 @@ def test_a_busy_holder_does_not_keep_the_others_from_their_rows() -> None:
     for plan in EpochPlan(3 * SIZE, 1, 0).epoch(0):
         hosts.schedule.push([plan])
     hosts.ask_all()
-    assert [number for number, _, _ in hosts.asked] == [1] * 4 + [2] * 4
+    assert [request.worker for request in hosts.asked] == [1] * 4 + [2] * 4
 
 
 def test_rows_without_a_holder_end_the_run_only_after_the_time_that_a_host_has_to_come_back() -> None:

@@ -7,9 +7,13 @@ import random
 
 import pytest
 
+from headrace.feed.client.request import Request, TakeRows
 from headrace.feed.client.scheduler import MAX_DEATHS, Schedule
 from headrace.feed.client.work_units import DEPTH, Slice
 from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.wire import messages
+
+DONE = messages.Done(1, 0, 0, [], b"", 0.0, 0.0)
 
 
 def plan(step: int, rows: int = 8, epoch: int = 0) -> BatchPlan:
@@ -25,19 +29,26 @@ def a_schedule(*workers: tuple[str, int], steps: int = 6, rows: int = 8) -> Sche
     return schedule
 
 
-def ask_all(schedule: Schedule) -> list[tuple[int, int, Slice]]:
-    """Asks until nothing should be asked. Returns (source, request, part)."""
+def ask_all(schedule: Schedule) -> list[tuple[int, Request, Slice]]:
+    """Asks until nothing should be asked. Returns (worker, request, slice)."""
     asked = []
     while (chosen := schedule.next_slice()) is not None:
         number, slice_ = chosen
-        asked.append((number, schedule.asked(number, slice_, 0.0), slice_))
+        asked.append((number, schedule.request(number, slice_, 0.0), slice_))
     return asked
 
 
-def finish(schedule: Schedule, number: int, request: int, seconds: float = 0.01) -> Slice | None:
-    slice_ = schedule.answered(number, request, 0.0)
+def answered(schedule: Schedule, number: int, request: Request, now: float) -> Slice | None:
+    """A worker has made the rows of a request. Returns the slice; None when nobody needs them (any more)."""
+    found = schedule.answered(number, request.number, now)
+    assert found in (request, None)
+    return request.slice if found is not None and isinstance(request.answered(DONE, now), TakeRows) else None
+
+
+def finish(schedule: Schedule, number: int, request: Request, seconds: float = 0.01) -> Slice | None:
+    slice_ = answered(schedule, number, request, 0.0)
     if slice_ is not None:
-        schedule.done(number, slice_, seconds, seconds)
+        schedule.done(request, seconds, seconds)
     return slice_
 
 
@@ -66,13 +77,13 @@ def test_a_second_answer_for_the_same_request_is_dropped() -> None:
     schedule = a_schedule(("a", 1))
     request = ask_all(schedule)[0][1]
     assert finish(schedule, 1, request) is not None
-    assert schedule.answered(1, request, 0.0) is None
+    assert answered(schedule, 1, request, 0.0) is None
 
 
 def test_an_answer_of_an_unknown_source_or_request_is_dropped() -> None:
     schedule = a_schedule(("a", 1))
     request = ask_all(schedule)[0][1]
-    assert schedule.answered(2, request, 0.0) is None
+    assert answered(schedule, 2, request, 0.0) is None
     assert schedule.answered(1, 999, 0.0) is None
 
 
@@ -80,12 +91,12 @@ def test_the_parts_of_a_lost_source_are_asked_for_elsewhere_first_of_all() -> No
     schedule = a_schedule(("a", 1), ("b", 1))
     asked = ask_all(schedule)
     owed = schedule.remove_worker(1)
-    assert owed == {request: slice_ for number, request, slice_ in asked if number == 1}
+    assert owed == [request for number, request, _ in asked if number == 1]
     for number, request, _ in asked:
         if number == 2:
             finish(schedule, 2, request)
     again = ask_all(schedule)
-    assert [slice_ for _, _, slice_ in again][: len(owed)] == list(owed.values())
+    assert [slice_ for _, _, slice_ in again][: len(owed)] == [request.slice for request in owed]
     assert {number for number, _, _ in again} == {2}
 
 
@@ -93,21 +104,21 @@ def test_an_answer_that_comes_after_its_source_was_removed_is_dropped() -> None:
     schedule = a_schedule(("a", 1), ("b", 1))
     asked = [each for each in ask_all(schedule) if each[0] == 1]
     schedule.remove_worker(1)
-    assert schedule.answered(1, asked[0][1], 0.0) is None
+    assert answered(schedule, 1, asked[0][1], 0.0) is None
 
 
 def test_removing_an_unknown_source_owes_nothing() -> None:
-    assert a_schedule(("a", 1)).remove_worker(7) == {}
+    assert a_schedule(("a", 1)).remove_worker(7) == []
 
 
 def test_a_part_is_not_asked_for_again_after_two_deaths() -> None:
     schedule = a_schedule(("a", 1))
     [(_, request, slice_), *_] = ask_all(schedule)
-    schedule.answered(1, request, 0.0)
+    answered(schedule, 1, request, 0.0)
     assert schedule.died(slice_)
     [(_, request, again), *_] = ask_all(schedule)
     assert again is slice_
-    schedule.answered(1, request, 0.0)
+    answered(schedule, 1, request, 0.0)
     assert not schedule.died(slice_)
     assert slice_.deaths == MAX_DEATHS
 
@@ -123,7 +134,7 @@ def test_deaths_are_remembered_when_the_batch_is_asked_for_whole() -> None:
 def test_a_failed_batch_is_left_alone_and_the_others_go_on() -> None:
     schedule = a_schedule(("a", 1))
     asked = ask_all(schedule)
-    schedule.answered(1, asked[0][1], 0.0)
+    answered(schedule, 1, asked[0][1], 0.0)
     asked[0][2].bundle.failures[0] = ValueError()
     assert [slice_.bundle.plan.step for _, _, slice_ in ask_all(schedule)] == [2]
 
@@ -188,7 +199,7 @@ def test_starting_over_forgets_the_rows_that_were_made_and_drops_the_answers_tha
     finish(schedule, 1, asked[0][1])
     schedule.start_over(batch)
     assert not any(slice_.done for slice_ in batch.slices)
-    assert [schedule.answered(1, request, 0.0) for _, request, _ in asked[1:]] == [None] * 4
+    assert [answered(schedule, 1, request, 0.0) for _, request, _ in asked[1:]] == [None] * 4
     for number, request, _ in ask_all(schedule):
         finish(schedule, number, request)
     assert batch.complete
@@ -197,9 +208,9 @@ def test_starting_over_forgets_the_rows_that_were_made_and_drops_the_answers_tha
 def test_clearing_names_what_is_under_way_and_drops_its_answers() -> None:
     schedule = a_schedule(("a", 1))
     asked = ask_all(schedule)
-    assert sorted(schedule.clear()) == sorted(request for _, request, _ in asked)
+    assert schedule.clear() == [request for _, request, _ in asked]
     schedule.push([plan(0)])  # the same address again, of another pass
-    assert [schedule.answered(1, request, 0.0) for _, request, _ in asked] == [None, None]
+    assert [answered(schedule, 1, request, 0.0) for _, request, _ in asked] == [None, None]
     assert len(ask_all(schedule)) == 1
 
 
@@ -218,7 +229,7 @@ def test_whatever_dies_every_row_of_every_batch_is_made_in_the_end(attempt: int)
     schedule = a_schedule(("a", 2), ("b", 3), ("c", 1), steps=30, rows=12)
     schedule.stackable = True
     schedule._cost_per_row = chance.choice([0.0, 0.02, 0.2])
-    under_way: list[tuple[int, int]] = []
+    under_way: list[tuple[int, Request]] = []
     numbers = itertools.count(4)
     made: dict[int, list[int]] = {}
     while len(made) < 30:
@@ -245,12 +256,12 @@ def test_after_a_death_a_part_is_asked_for_row_by_row_so_that_the_next_one_names
     schedule = a_schedule(("a", 16), steps=1)
     schedule.stackable = True
     [(_, request, slice_)] = ask_all(schedule)
-    schedule.answered(1, request, 0.0)
+    answered(schedule, 1, request, 0.0)
     assert schedule.died(slice_)
     rows = ask_all(schedule)
     assert [(each.first, each.last, each.deaths) for _, _, each in rows] == [(k, k + 1, 1) for k in range(8)]
     _, request, bad = rows[3]
-    schedule.answered(1, request, 0.0)
+    answered(schedule, 1, request, 0.0)
     assert not schedule.died(bad)
 
 
@@ -271,7 +282,7 @@ def test_a_bundle_is_one_part_and_after_a_death_each_of_its_batches_stands_alone
     schedule.push([plan(3)])
     (_, request, slice_), _ = ask_all(schedule)
     assert (slice_.first, slice_.last) == (0, 24)
-    schedule.answered(1, request, 0.0)
+    answered(schedule, 1, request, 0.0)
     assert schedule.died(slice_)
     assert list(schedule.bundles) == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert [each.bundle.plan.step for _, _, each in ask_all(schedule)] == [0, 1, 2]
@@ -286,18 +297,18 @@ def late(schedule: Schedule, now: float) -> tuple[int, Slice] | None:
 def test_the_first_batch_in_line_is_asked_for_twice_when_it_is_late_and_somebody_is_idle() -> None:
     schedule = a_schedule(("a", 1), ("b", 1), steps=2)
     (one, first, head), (other, second, _) = ask_all(schedule)
-    head.expected = 0.5
+    first.expected = 0.5
     assert late(schedule, 10.0) is None  # the other one is busy
     finish(schedule, other, second)
     assert late(schedule, 1.0) is None  # not late yet
     assert late(schedule, 1.2) == (other, head)
-    again = schedule.asked(other, head, 1.2)
+    again = schedule.request(other, head, 1.2)
     assert schedule.hedges == 1
     assert late(schedule, 9.0) is None  # twice is enough
-    slice_ = schedule.answered(other, again, 1.3)
+    slice_ = answered(schedule, other, again, 1.3)
     assert slice_ is head
-    assert schedule.done(other, head, 0.1, 0.1) == [first]
-    assert schedule.answered(one, first, 5.0) is None
+    assert schedule.done(again, 0.1, 0.1) == [first]
+    assert answered(schedule, one, first, 5.0) is None
 
 
 def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
@@ -305,9 +316,9 @@ def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
     schedule.hedges = 5
     _, (other, second, _) = ask_all(schedule)
     finish(schedule, other, second)
-    schedule.requests = 90
+    schedule.requested = 90
     assert late(schedule, 100.0) is None
-    schedule.requests = 100
+    schedule.requested = 100
     assert late(schedule, 100.0) is not None
 
 
@@ -325,7 +336,7 @@ def test_an_executor_that_works_on_one_part_for_too_long_is_stuck_and_an_answer_
     (_, request, _), *_ = [each for each in ask_all(schedule) if each[0] == 1]
     assert schedule.stuck(9.0, 10.0) == []
     assert schedule.stuck(11.0, 10.0) == [1]  # hosts look after their own executors
-    schedule.answered(1, request, 11.0)
+    answered(schedule, 1, request, 11.0)
     assert schedule.stuck(20.0, 10.0) == []
     assert schedule.stuck(22.0, 10.0) == [1]
 
@@ -335,11 +346,11 @@ def test_two_that_end_over_a_part_at_the_same_time_say_no_more_than_one_and_the_
     schedule.stackable = True
     (one, first, head), (other, second, _) = ask_all(schedule)
     finish(schedule, other, second)
-    again = schedule.asked(other, head, 10.0)
-    schedule.answered(one, first, 11.0)
+    again = schedule.request(other, head, 10.0)
+    answered(schedule, one, first, 11.0)
     assert schedule.died(head)
     assert schedule.bundles[0, 0].slices == [head]  # the other one may still make it
-    schedule.answered(other, again, 12.0)
+    answered(schedule, other, again, 12.0)
     assert schedule.died(head)
     slices = schedule.bundles[0, 0].slices
     assert [(slice_.first, slice_.last, slice_.deaths) for slice_ in slices] == [(k, k + 1, 1) for k in range(8)]

@@ -10,6 +10,7 @@ import os
 import random
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from simulator import Data, SimulatedPool, World, plain
 from torch.utils.data import default_collate
 
 from headrace.feed.client.policy import Policy, SessionStats
+from headrace.feed.client.request import Request
+from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import EpochPlan
@@ -77,12 +80,13 @@ def simulate(world: World, seed: int) -> SessionStats:
         warn=lambda text, _: warned.append(text), now=worker_pool.now,
     )  # fmt: skip
     schedule = session._schedule
-    worker_pool.doomed = lambda request: any(
-        slice_.deaths or len(slice_.requests) > 1
+    worker_pool.doomed = lambda number: any(
+        request.slice.deaths or len(request.slice.requests) > 1
         for worker in schedule.workers.values()
-        if request in worker.outstanding
-        for slice_ in worker.outstanding.values()
+        if number in worker.outstanding
+        for request in worker.outstanding.values()
     )
+    latest = kept(schedule)
     held: deque[tuple[object, object]] = deque()
     try:
         for epoch in range(2):
@@ -105,9 +109,26 @@ def simulate(world: World, seed: int) -> SessionStats:
             check(*held.popleft())
         settle(session, worker_pool)
         assert not warned
+    except BaseException:
+        print("the latest requests:", *latest, sep="\n")
+        raise
     finally:
         session.close()
     return session.stats
+
+
+def kept(schedule: Schedule) -> deque[Request]:
+    """Keeps the latest requests of a schedule: their stories tell what went wrong."""
+    latest: deque[Request] = deque(maxlen=40)
+    add = schedule._add
+
+    def keep(*arguments: Any) -> Request:
+        request = add(*arguments)
+        latest.append(request)
+        return request
+
+    schedule._add = keep  # type: ignore[method-assign]
+    return latest
 
 
 def settle(session: Session, worker_pool: SimulatedPool) -> None:

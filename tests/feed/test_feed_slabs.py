@@ -161,13 +161,12 @@ def test_a_slab_is_not_free_while_answers_are_outstanding() -> None:
     ledger = SlabLedger(4 * GRANULE)
     slab = ledger.acquire(1)
     assert slab is not None
-    ledger.lend(slab, 1)
-    ledger.lend(slab, 2)
+    ledger.lend(slab)
+    ledger.lend(slab)
     ledger.discard(slab)
-    ledger.settle(1)
+    ledger.settle(slab)
     assert ledger.acquire(1) != slab
-    ledger.settle(2)
-    ledger.settle(2)
+    ledger.settle(slab)
     assert ledger.acquire(1) == slab
     ledger.close()
 
@@ -176,9 +175,9 @@ def test_a_slab_that_a_lost_worker_may_write_to_is_never_used_again() -> None:
     ledger = SlabLedger(4 * GRANULE)
     slab = ledger.acquire(1)
     assert slab is not None
-    ledger.lend(slab, 1)
-    ledger.taint(1)
-    ledger.settle(1)
+    ledger.lend(slab)
+    ledger.taint(slab)
+    ledger.settle(slab)
     ledger.discard(slab)
     assert ledger.take_dropped() == [slab]
     assert ledger.take_dropped() == []

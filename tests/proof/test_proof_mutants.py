@@ -56,22 +56,22 @@ MUTANTS = [
     Mutant(
         "retry",
         "feed/client/scheduler.py",
-        "        for request, slice_ in owed.items():\n            slice_.requests.pop(request, None)\n",
-        "",
+        "                request.slice.requests.remove(request)\n        return owed",
+        "                pass\n        return owed",
         "test_proof_essentials.py::test_what_killed_workers_owed_is_made_by_others",
     ),
     Mutant(
         "de-duplication",
         "feed/client/scheduler.py",
-        "slice_ = worker.outstanding.pop(request, None) if worker is not None else None",
-        "slice_ = worker.outstanding.pop(next(iter(worker.outstanding), 0), None) if worker is not None else None",
+        "request = worker.outstanding.pop(number, None) if worker is not None else None",
+        "request = worker.outstanding.pop(next(iter(worker.outstanding), 0), None) if worker is not None else None",
         "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
     ),
     Mutant(
         "dropping what nobody waits for",
-        "feed/client/scheduler.py",
-        "        return slice_ if wanted else None\n",
-        "        return slice_\n",
+        "feed/client/request.py",
+        "        if self.unwanted:\n            return Ignore(duplicate=",
+        "        if False:\n            return Ignore(duplicate=",
         SIMULATION,
     ),
 ]
@@ -87,7 +87,7 @@ if SOAK:
         Mutant(
             "leaving slabs that a lost host may write to",
             "feed/client/exchange.py",
-            "                ledger.taint(request)\n",
+            "                self._assembly.ledger.taint(request.slab)\n",
             "                pass\n",
             SIMULATION,
         ),

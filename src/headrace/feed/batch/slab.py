@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
+from headrace.feed.identifiers import SlabNumber
 
 GRANULE = 64 << 10
 MAX_FREE = 32  # a slab costs descriptors, of which a process may have no more than 1024
@@ -109,7 +110,9 @@ class Slab:
             self.descriptor = -1
 
 
-Returned = collections.deque[tuple[int, Callable[[], bool] | None]]  # numbers of slabs, and the fences to be passed
+Returned = collections.deque[
+    tuple[SlabNumber, Callable[[], bool] | None]
+]  # numbers of slabs, and the fences to be passed
 
 
 class Lease:
@@ -118,12 +121,14 @@ class Lease:
     The finaliser may run in any thread at any time, so it only leaves a note that the pool reads later.
     """
 
-    def __init__(self, number: int, view: NDArray[np.uint8], returned: Returned, pinning: Pinning | None) -> None:
+    def __init__(
+        self, number: SlabNumber, view: NDArray[np.uint8], returned: Returned, pinning: Pinning | None
+    ) -> None:
         self.finalizer: weakref.finalize[Any, Any] = weakref.finalize(view, _give_back, number, returned, pinning)
         self.finalizer.atexit = False
 
 
-def _give_back(number: int, returned: Returned, pinning: Pinning | None) -> None:
+def _give_back(number: SlabNumber, returned: Returned, pinning: Pinning | None) -> None:
     returned.append((number, pinning.fence() if pinning is not None else None))
 
 
@@ -138,15 +143,15 @@ class SlabPool:
     def __init__(self, limit: int, pinning: Pinning | None = None) -> None:
         self.limit = limit
         self._pinning = pinning
-        self._slabs: dict[int, Slab] = {}
-        self._free: list[int] = []
+        self._slabs: dict[SlabNumber, Slab] = {}
+        self._free: list[SlabNumber] = []
         self._returned: Returned = collections.deque()
         self._fenced: Returned = collections.deque()  # the user let go of them, but a device may still read
-        self._leased: set[int] = set()
+        self._leased: set[SlabNumber] = set()
         self._next = 1
-        self.dropped: list[int] = []
+        self.dropped: list[SlabNumber] = []
 
-    def __getitem__(self, number: int) -> Slab:
+    def __getitem__(self, number: SlabNumber) -> Slab:
         return self._slabs[number]
 
     @property
@@ -184,7 +189,7 @@ class SlabPool:
             if number in self._slabs:
                 self._free.append(number)
 
-    def acquire(self, size: int, *, force: bool = False) -> int | None:
+    def acquire(self, size: int, *, force: bool = False) -> SlabNumber | None:
         """Returns the number of a free slab of at least `size` bytes; None when the limit does not allow one."""
         self._collect()
         fitting = [number for number in self._free if self._slabs[number].size >= size]
@@ -198,17 +203,17 @@ class SlabPool:
             return None
         return self._add(Slab.create(size))
 
-    def adopt(self, slab: Slab) -> int:
+    def adopt(self, slab: Slab) -> SlabNumber:
         """Takes over a slab that a worker made."""
         return self._add(slab)
 
-    def _add(self, slab: Slab) -> int:
-        number = self._next
+    def _add(self, slab: Slab) -> SlabNumber:
+        number = SlabNumber(self._next)
         self._next += 1
         self._slabs[number] = slab
         return number
 
-    def release(self, number: int) -> None:
+    def release(self, number: SlabNumber) -> None:
         """Gives a slab back; it may be handed out again."""
         self._free.append(number)
         if self.total_bytes > self.limit:
@@ -219,7 +224,7 @@ class SlabPool:
             self._free.remove(smallest)
             self.drop(smallest)
 
-    def lease(self, number: int, size: int) -> NDArray[np.uint8]:
+    def lease(self, number: SlabNumber, size: int) -> NDArray[np.uint8]:
         """Returns a view for the user; the slab comes back when all views of it are gone."""
         slab = self._slabs[number]
         if self._pinning is not None:
@@ -229,7 +234,7 @@ class SlabPool:
         self._leased.add(number)
         return view
 
-    def drop(self, number: int) -> None:
+    def drop(self, number: SlabNumber) -> None:
         """Gives up a slab that is not free and not leased."""
         self._slabs.pop(number).close()
         self.dropped.append(number)

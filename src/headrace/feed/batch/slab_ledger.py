@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.slab import Pinning, Slab, SlabPool
+from headrace.feed.identifiers import SlabNumber
 
 
 class SlabLedger:
@@ -21,12 +22,11 @@ class SlabLedger:
 
     def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
         self._pool = SlabPool(memory, pinning)
-        self._requests: dict[int, int] = {}  # request -> slab
-        self._writers: dict[int, int] = {}  # slab -> requests that may write to it
-        self._retired: set[int] = set()
-        self._tainted: set[int] = set()
+        self._writers: dict[SlabNumber, int] = {}  # how many requests may write to a slab
+        self._retired: set[SlabNumber] = set()
+        self._tainted: set[SlabNumber] = set()
 
-    def __getitem__(self, slab: int) -> Slab:
+    def __getitem__(self, slab: SlabNumber) -> Slab:
         return self._pool[slab]
 
     @property
@@ -39,52 +39,48 @@ class SlabLedger:
         """Number of the slabs that the user looks at."""
         return self._pool.leased_slabs
 
-    def acquire(self, size: int, *, force: bool = False) -> int | None:
+    def acquire(self, size: int, *, force: bool = False) -> SlabNumber | None:
         """See `SlabPool.acquire`."""
         return self._pool.acquire(size, force=force)
 
-    def adopt(self, slab: Slab) -> int:
+    def adopt(self, slab: Slab) -> SlabNumber:
         """See `SlabPool.adopt`."""
         return self._pool.adopt(slab)
 
-    def lease(self, slab: int, size: int) -> Bytes:
+    def lease(self, slab: SlabNumber, size: int) -> Bytes:
         """See `SlabPool.lease`."""
         return self._pool.lease(slab, size)
 
-    def take_dropped(self) -> list[int]:
+    def take_dropped(self) -> list[SlabNumber]:
         """Returns the slabs that are gone since the last call; workers should let go of them."""
         dropped, self._pool.dropped = self._pool.dropped, []
         return dropped
 
-    def lend(self, slab: int, request: int) -> None:
-        """Notes that the worker that is asked for `request` may write to the slab."""
-        self._requests[request] = slab
+    def lend(self, slab: SlabNumber) -> None:
+        """Notes that one more request allows its worker to write to the slab."""
         self._writers[slab] = self._writers.get(slab, 0) + 1
 
-    def taint(self, request: int) -> None:
-        """Notes that the worker of a request is lost but may still be writing."""
-        if request in self._requests:
-            self._tainted.add(self._requests[request])
+    def taint(self, slab: SlabNumber) -> None:
+        """Notes that a worker which may write to the slab is lost, and may still be writing."""
+        self._tainted.add(slab)
 
-    def settle(self, request: int) -> None:
-        """Notes that a request was answered, or that its worker is gone."""
-        slab = self._requests.pop(request, 0)
-        if slab:
-            self._writers[slab] -= 1
-            if not self._writers[slab]:
-                del self._writers[slab]
-                if slab in self._retired:
-                    self._retired.discard(slab)
-                    self._give_back(slab)
+    def settle(self, slab: SlabNumber) -> None:
+        """Notes that one of these requests was answered, or that its worker is gone."""
+        self._writers[slab] -= 1
+        if not self._writers[slab]:
+            del self._writers[slab]
+            if slab in self._retired:
+                self._retired.discard(slab)
+                self._give_back(slab)
 
-    def discard(self, slab: int) -> None:
+    def discard(self, slab: SlabNumber) -> None:
         """Gives a slab back as soon as nobody may write to it."""
         if slab in self._writers:
             self._retired.add(slab)
         else:
             self._give_back(slab)
 
-    def _give_back(self, slab: int) -> None:
+    def _give_back(self, slab: SlabNumber) -> None:
         if slab in self._tainted:
             self._tainted.discard(slab)
             self._pool.drop(slab)

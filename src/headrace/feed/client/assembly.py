@@ -17,6 +17,7 @@ from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Pinning, Slab
 from headrace.feed.batch.slab_ledger import SlabLedger
 from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.identifiers import NO_SLAB, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
 
@@ -88,24 +89,24 @@ class Assembly:
         if bundle.slab:
             return True
         size = self._size(slice_)
-        slab = self.ledger.acquire(size, force=head) if size else 0
+        slab = self.ledger.acquire(size, force=head) if size else NO_SLAB
         if slab is None:
             return False
         bundle.slab = slab
         self._prepared.add(bundle)
         return True
 
-    def prepare_spare(self, slice_: Slice) -> int:
+    def prepare_spare(self, slice_: Slice) -> SlabNumber:
         """Returns a slab for a slice of the next bundle in line that is asked for twice; 0 when its size is not known.
 
         It may pass the limit, by one bundle: a late one is what everybody waits for.
         """
         if slice_.bundle.spare:
-            return 0
+            return NO_SLAB
         size = self._size(slice_)
         slab = self.ledger.acquire(size, force=True) if size else None
         if slab is None:
-            return 0
+            return NO_SLAB
         slice_.bundle.spare.append(slab)
         return slab
 
@@ -115,7 +116,7 @@ class Assembly:
             return max(1, sum(self._layout.size(plan.rows) for plan in plans))
         return pytree.align(self._batch_bytes) * len(plans)
 
-    def arrived(self, slice_: Slice, slab: int, done: messages.Done, frame: Frame) -> None:
+    def arrived(self, slice_: Slice, slab: SlabNumber, done: messages.Done, frame: Frame) -> None:
         """Takes a worker's answer.
 
         Args:
@@ -130,7 +131,7 @@ class Assembly:
         if done.fresh:
             slab = self.ledger.adopt(Slab(frame.take_descriptor(), done.size))
         elif not slab:
-            slab = self.ledger.acquire(1, force=True) or 0  # batches without a single byte
+            slab = self.ledger.acquire(1, force=True) or NO_SLAB  # batches without a single byte
         if slab != bundle.slab and slab not in bundle.spare:
             if bundle.slab:
                 bundle.spare.append(slab)
@@ -173,7 +174,7 @@ class Assembly:
         for slab in (bundle.slab, *bundle.spare):
             if slab:
                 self.ledger.discard(slab)
-        bundle.slab = 0
+        bundle.slab = NO_SLAB
         bundle.spare.clear()
 
     def forget_all(self) -> None:
@@ -217,7 +218,7 @@ class Assembly:
             data = pytree.rebuild(node, block)
             yield Delivery(data, pytree.bytes_of(data), copied)
 
-    def _merged(self, bundle: Bundle) -> int:
+    def _merged(self, bundle: Bundle) -> SlabNumber:
         """Brings the slices of a bundle together in one slab, and gives the others back. Returns the slab."""
         slabs = [slice_.slab for slice_ in bundle.slices]
         final = next((slab for slab in slabs if slab in bundle.spare), bundle.slab)
@@ -232,6 +233,6 @@ class Assembly:
         for slab in (bundle.slab, *bundle.spare):
             if slab and slab != final:  # 0: the slice was asked for the first time when its size was not known
                 self.ledger.discard(slab)
-        bundle.slab = 0
+        bundle.slab = NO_SLAB
         bundle.spare.clear()
         return final

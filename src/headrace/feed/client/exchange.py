@@ -5,6 +5,7 @@ The clock is given, and the network is behind `WorkerPool.exchange`, so that a s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -15,13 +16,26 @@ from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
 from headrace.feed.client.numerics import Admission, Numerics
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.requests import batch_rows
+from headrace.feed.client.request import (
+    CheckAgain,
+    Compare,
+    ExecutorDied,
+    FailBatch,
+    Ignore,
+    Instruction,
+    MakeWhole,
+    NoteLayout,
+    Request,
+    RequestAgain,
+    TakeRows,
+)
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.shard_placement import ShardPlacement, detached
+from headrace.feed.client.shard_placement import ShardPlacement
+from headrace.feed.client.slice_rows import batch_rows
 from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import Worker, WorkerPool
-from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.identifiers import SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.remote_errors import in_short, raise_remote, remade
@@ -63,9 +77,7 @@ class Exchange:
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
         self._placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
-        self._layout_probe = LayoutProbe(self._placement, self.schedule, assembly, worker_pool, policy.slice_timeout)
-        self._checked: dict[int, tuple[messages.SliceRequest, int]] = {}  # requests whose answers are to be checked
-        self._slabs: dict[int, int] = {}  # request -> slab that it is written to
+        self._layout_probe = LayoutProbe(self._placement, self.schedule, assembly)
 
     def step(self, pause: float) -> None:
         """Asks what can be asked and takes what has come; waits up to `pause` seconds for something."""
@@ -98,14 +110,13 @@ class Exchange:
         for worker in self._worker_pool.maintain(now):
             worker.link.post(self._opening, worker.route)
 
-    def cancel(self, stale: Sequence[int]) -> None:
+    def cancel(self, requests: Sequence[Request]) -> None:
         """Tells the workers that answers are not wanted any more."""
         self._verifier.clear()
-        for worker in self._worker_pool.workers():
-            load = self.schedule.workers.get(worker.number)
-            owed = [request for request in stale if load is not None and request in load.outstanding]
-            if owed:
-                worker.link.post(messages.Cancel(owed), worker.route)
+        for number, owed in itertools.groupby(requests, key=lambda request: request.worker):
+            worker = self._worker_pool.worker(number)
+            if worker is not None:
+                worker.link.post(messages.Cancel([request.number for request in owed]), worker.route)
 
     def _link_lost(self, link: Link, why: str) -> None:
         for worker in self._worker_pool.link_lost(link, why, self._now()):
@@ -115,8 +126,9 @@ class Exchange:
 
     def _ask(self, now: float) -> None:
         self._placement.judge(now)
-        for asked, request in self._layout_probe.next_request(now):
-            self._worker_pool.request(asked, request)
+        probe = self._layout_probe.next_row()
+        if probe is not None:
+            self._ask_layout(*probe, now)
         while (chosen := self.schedule.next_slice()) is not None and self._ask_one(*chosen, now):
             pass
         self._worker_pool.held(short=chosen is not None)
@@ -125,13 +137,10 @@ class Exchange:
             self._ask_one(*late, now)
         kinds, same = self._numerics.kinds, self._placement.active
         workers = self.schedule.workers
-        while (check := self._verifier.next(workers, kinds, self.schedule.requests, same=same)) is not None:
-            number, wanted = check
-            worker = self._worker_pool.worker(number)
-            if worker is not None:
-                self._ask_check(worker, wanted, now)
+        while (check := self._verifier.next(workers, kinds, self.schedule.requested, same=same)) is not None:
+            self._ask_check(*check, now)
 
-    def _ask_one(self, number: int, slice_: Slice, now: float) -> bool:
+    def _ask_one(self, number: WorkerNumber, slice_: Slice, now: float) -> bool:
         """Asks a worker for a slice. Returns False when there is no memory for it."""
         worker, bundle = self._worker_pool.worker(number), slice_.bundle
         if worker is None:
@@ -145,47 +154,57 @@ class Exchange:
             return False
         else:
             slab = bundle.slab
-        if slab:
-            self._offer(worker, slab)
-        number = self.schedule.asked(worker.number, slice_, now)
         check = messages.MAKE
         if not again and not bundle.left_out and self._may_check(worker):
             plan = bundle.plan
             if self._verifier.wants(plan.epoch, plan.step, slice_.first):
                 check = messages.MAKE_AND_SUM
-        request = messages.SliceRequest(
-            number, self._opening.pipeline, bundle.plan.epoch, bundle.plan.seed,
-            batch_rows(slice_, self._placement.translation, worker.number), slice_.whole, slab,
-            self._assembly.layout_of(slice_), check, deadline=self._policy.slice_timeout,
-        )  # fmt: skip
-        if check:
-            self._checked[number] = (request, worker.number)
-        self._slabs[number] = slab
+        request = self.schedule.request(number, slice_, now)
         if slab:
-            self._assembly.ledger.lend(slab, number)
+            request.slab = slab
+            self._offer(worker, slab)
+            self._assembly.ledger.lend(slab)
         self._stats.slices += 1
         self._stats.hedges += again
-        self._worker_pool.request(worker, request)
+        batches = batch_rows(slice_, self._placement.translation, number)
+        self._send(worker, request, batches, self._assembly.layout_of(slice_), check)
         return True
 
     def _may_check(self, worker: Worker) -> bool:
         executors = worker.executors if self._placement.active else self._worker_pool.executors
         return self._policy.verify > 0 and executors > 1
 
-    def _ask_check(self, worker: Worker, check: Check, now: float) -> None:
-        made = check.request
-        rows = sum(len(batch.keys) for batch in made.batches)
-        plan = BatchPlan(made.epoch, made.batches[0].step, 0, [], 0)
-        number = self.schedule.asked(worker.number, detached(plan, rows, whole=made.whole), now)
-        avoid = check.done.executor if worker.number == check.load else -1
-        request = messages.SliceRequest(
-            number, self._opening.pipeline, made.epoch, made.seed, made.batches, made.whole, 0,
-            b"" if made.whole else check.done.layout, messages.SUM, avoid, self._policy.slice_timeout,
-        )  # fmt: skip
-        self._verifier.asked(number, Check(request, check.done, check.load, check.at, check.kind))
-        self._worker_pool.request(worker, request)
+    def _ask_check(self, number: WorkerNumber, check: Check, now: float) -> None:
+        worker, made = self._worker_pool.worker(number), check.request.message
+        if worker is not None:
+            request = self.schedule.request_check(number, check, now)
+            layout = b"" if made.whole else check.done.layout
+            avoid = check.done.executor if number == check.request.worker else -1
+            self._send(worker, request, made.batches, layout, messages.SUM, avoid)
 
-    def _offer(self, worker: Worker, number: int) -> None:
+    def _ask_layout(self, number: WorkerNumber, row: Slice, now: float) -> None:
+        worker = self._worker_pool.worker(number)
+        if worker is not None:
+            request = self._layout_probe.request = self.schedule.request_layout(number, row, now)
+            self._send(worker, request, batch_rows(row, self._placement.translation, number), b"", messages.SUM)
+
+    def _send(
+        self,
+        worker: Worker,
+        request: Request,
+        batches: tuple[messages.BatchRows, ...],
+        layout: bytes,
+        check: int,
+        avoid: int = -1,
+    ) -> None:
+        plan = request.slice.bundle.plan
+        request.message = messages.SliceRequest(
+            request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
+            layout, check, avoid, self._policy.slice_timeout,
+        )  # fmt: skip
+        self._worker_pool.request(worker, request.message)
+
+    def _offer(self, worker: Worker, number: SlabNumber) -> None:
         for dropped in self._assembly.ledger.take_dropped():
             for link in self._worker_pool.links():
                 if dropped in link.slabs:
@@ -211,7 +230,7 @@ class Exchange:
             self._lost(worker, may_still_write=False)
         elif isinstance(message, (messages.Welcome, messages.Challenge, messages.Refused)):
             self._worker_pool.handshake(worker, message)
-        elif not isinstance(message, messages.Pong):
+        elif isinstance(message, messages.Answer):
             self._answer(worker, message, frame)
 
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
@@ -258,47 +277,55 @@ class Exchange:
         self._placement.changed()
         self.opened()
 
-    def _answer(self, worker: Worker, message: messages.Message, frame: Frame) -> None:
-        request = getattr(message, "request", 0)
-        if self._verifier.running(request):
-            self._check_answered(worker, request, message)
-            return
-        if self._layout_probe.running(request):
-            self._layout_probe.answered(worker, message, self._now())
-            return
-        checked = self._checked.pop(request, None)
-        slab = self._slabs.pop(request, 0)
-        slice_ = self.schedule.answered(worker.number, request, self._now())
-        self._assembly.ledger.settle(request)
-        if slice_ is None:
+    def _answer(self, worker: Worker, message: messages.Answer, frame: Frame) -> None:
+        now = self._now()
+        request = self.schedule.answered(worker.number, message.request, now)
+        if request is None:
             self._stats.duplicates_dropped += isinstance(message, messages.Done)
-        elif isinstance(message, messages.Done):
-            self._done(worker, slice_, slab, message, frame)
-            if checked is not None and not message.failures:
-                request, load = checked
-                kind = self._numerics.kinds.get(load, "")
-                self._verifier.made(Check(request, message, load, self.schedule.requests, kind))
-        elif isinstance(message, messages.Unstackable):
-            if checked is not None:
-                self._verifier.unwanted()
-            self._restart(slice_.bundle)
-            self.schedule.make_whole(slice_.bundle)
-        elif isinstance(message, messages.Failed):
-            error = remade(message.error, f"raised on {worker.name}")
-            slice_.bundle.failures = dict.fromkeys(range(len(slice_.bundle.plans)), error)
-        elif isinstance(message, messages.Lost):
-            self._worker_pool.note_lost(worker, message.reason)
-            self._stats.slices_timed_out += message.hung
-            self._stats.retries += 1
-            self._died(worker, slice_, message.reason)
-
-    def _check_answered(self, worker: Worker, request: int, message: messages.Message) -> None:
-        self.schedule.answered(worker.number, request, self._now())
-        if not isinstance(message, messages.Done):
-            self._verifier.dropped(request)
             return
-        self._stats.worker_cpu_seconds += message.cpu
-        difference = self._verifier.answered(request, message)
+        self._settle(request)
+        if isinstance(message, messages.Lost):
+            self._worker_pool.note_lost(worker, message.reason)
+        self._follow(worker, request, request.answered(message, now), frame)
+
+    def _follow(self, worker: Worker, request: Request, instruction: Instruction, frame: Frame | None = None) -> None:
+        """Does what follows from the end of a request."""
+        slice_ = request.slice
+        match instruction:
+            case TakeRows(done):
+                assert frame is not None
+                self._done(worker, request, done, frame)
+            case MakeWhole():
+                if request.message.check:
+                    self._verifier.unwanted()
+                self._restart(slice_.bundle)
+                self.schedule.make_whole(slice_.bundle)
+            case FailBatch(failure):
+                error = remade(failure, f"raised on {worker.name}")
+                slice_.bundle.failures = dict.fromkeys(range(len(slice_.bundle.plans)), error)
+            case RequestAgain():
+                self._stats.retries += 1
+            case ExecutorDied(reason, hung):
+                self._stats.slices_timed_out += hung
+                self._stats.retries += 1
+                self._died(worker, slice_, reason)
+            case Compare(check, done):
+                self._compare(worker, check, done)
+            case CheckAgain(check):
+                self._verifier.add(check)
+            case NoteLayout(answer):
+                self._layout_probe.answered(worker, slice_, answer)
+            case Ignore(duplicate):
+                self._stats.duplicates_dropped += duplicate
+
+    def _settle(self, request: Request) -> None:
+        """Nobody writes to the slab of this request any more, or it is tainted."""
+        if request.slab:
+            self._assembly.ledger.settle(request.slab)
+
+    def _compare(self, worker: Worker, check: Check, done: messages.Done) -> None:
+        self._stats.worker_cpu_seconds += done.cpu
+        difference = self._verifier.compare(worker.number, check, done)
         self._stats.slices_verified = self._verifier.compared
         if difference is not None:
             self._stats.purity_failures += 1
@@ -309,8 +336,8 @@ class Exchange:
                     PurityWarning,
                 )
 
-    def _done(self, worker: Worker, slice_: Slice, slab: int, message: messages.Done, frame: Frame) -> None:
-        bundle = slice_.bundle
+    def _done(self, worker: Worker, request: Request, message: messages.Done, frame: Frame) -> None:
+        slice_, bundle = request.slice, request.slice.bundle
         self._worker_pool.served = True
         self._stats.worker_cpu_seconds += message.cpu
         host = self._stats.hosts.setdefault(worker.name, {"rows": 0, "seconds": 0.0, "cpu_seconds": 0.0})
@@ -322,24 +349,20 @@ class Exchange:
                 raise ProtocolError(f"a failure of batch {failure.batch} of {len(bundle.plans)}")
         skip = bool(message.failures) and self._policy.on_error == "skip"
         if not skip and len(message.failures) < len(bundle.plans):
-            self._assembly.arrived(slice_, slab, message, frame)
+            self._assembly.arrived(slice_, request.slab, message, frame)
             self.schedule.stackable = self._assembly.stackable
-        lost = self.schedule.done(worker.number, slice_, message.seconds, message.cpu)
-        if lost:
-            self._stats.hedges_won += slab != bundle.slab
-            self._cancel_lost(lost)
+        others = self.schedule.done(request, message.seconds, message.cpu)
+        if others:
+            self._stats.hedges_won += request.purpose == "hedge"
+            self.cancel(others)
+        if request.message.check and not message.failures:
+            kind = self._numerics.kinds.get(worker.number, "")
+            self._verifier.add(Check(request, message, self.schedule.requested, kind))
         if skip:
             self._skip(bundle, message.failures)
             return
         for failure in message.failures:
             bundle.failures[failure.batch] = remade(failure.error, f"raised on {worker.name}")
-
-    def _cancel_lost(self, requests: list[int]) -> None:
-        for request in requests:
-            for number, load in self.schedule.workers.items():
-                worker = self._worker_pool.worker(number)
-                if request in load.outstanding and worker is not None:
-                    worker.link.post(messages.Cancel([request]), worker.route)
 
     # Trouble
 
@@ -383,31 +406,18 @@ class Exchange:
         self._stats.workers_lost += worker.ready
         worker.ready = False
         self._numerics.gone(worker.number)
-        running = self.schedule.workers.get(worker.number)
-        first = next(iter(running.outstanding), None) if running is not None else None
-        owed = self.schedule.remove_worker(worker.number)
-        ledger = self._assembly.ledger
-        for request in owed:
-            self._checked.pop(request, None)
-            self._slabs.pop(request, None)
-            self._layout_probe.lost(request)
-            if worker.kind == "executor" and request == first:
-                self._verifier.dropped(request)  # it may be what ended the worker
-            else:
-                self._verifier.lost(request)
-            if may_still_write:
-                ledger.taint(request)
-        for request, slice_ in owed.items():
-            bundle = slice_.bundle
-            if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle or slice_.done:
-                continue
-            self._stats.retries += 1
-            if may_still_write:
-                self._restart(bundle)
-            if worker.kind == "executor" and request == first and any(slice_ is own for own in bundle.slices):
-                self._died(worker, slice_, worker.reason)
-        for request in owed:
-            ledger.settle(request)
+        requests, now = self.schedule.remove_worker(worker.number), self._now()
+        for request in requests:
+            if may_still_write and request.slab:
+                self._assembly.ledger.taint(request.slab)
+        for place, request in enumerate(requests):
+            at_work = place == 0 and worker.kind == "executor"
+            instruction = request.lost(worker.reason, now, at_work=at_work)
+            if may_still_write and isinstance(instruction, RequestAgain):
+                self._restart(request.slice.bundle)
+            self._follow(worker, request, instruction)
+        for request in requests:
+            self._settle(request)
         self._placement.gone(worker.number)
 
     def _restart(self, bundle: Bundle) -> None:

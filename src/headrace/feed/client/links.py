@@ -24,6 +24,7 @@ import psutil
 
 from headrace.errors import FeedError
 from headrace.exit_status import exit_text, split_status
+from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, RouteNumber, SlabNumber
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.channel import Channel, ConnectionClosed
 from headrace.feed.wire.messages import Message, decode_greeting
@@ -43,9 +44,9 @@ class Link:
 
     channel: Channel
     shared: bool
-    slabs: set[int]
+    slabs: set[SlabNumber]
 
-    def post(self, message: Message, route: int = 0, descriptors: Sequence[int] = ()) -> None:
+    def post(self, message: Message, route: RouteNumber = NO_ROUTE, descriptors: Sequence[int] = ()) -> None:
         """Sends a message. When the connection is closed, polling tells so; what its worker owes is asked elsewhere."""
         try:
             self.channel.send(message, route=route, descriptors=descriptors)
@@ -173,7 +174,7 @@ def start_executor(
     number: int,
     of: int,
     context: str | BaseContext | None,
-    given: dict[int, Built],
+    given: dict[PipelineNumber, Built],
     init: Callable[[int], None] | None,
     foreign: Sequence[int],
 ) -> ExecutorLink:
@@ -221,7 +222,7 @@ def _local_main(
     connection: socket.socket,
     number: int,
     of: int,
-    given: dict[int, Built],
+    given: dict[PipelineNumber, Built],
     init: Callable[[int], None] | None,
     parent: int,
     close: Sequence[int],

@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 from headrace.errors import WorkersLost
 from headrace.feed.client.links import ExecutorLink, Link, start_executor, start_method
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
+from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, WorkerNumber
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fetch import Built
@@ -45,7 +46,7 @@ class LocalPool(WorkerPool):
         self,
         executors: int,
         context: str | BaseContext | None,
-        given: dict[int, Built],
+        given: dict[PipelineNumber, Built],
         init: Callable[[int], None] | None,
         metrics: MetricFile | None = None,
         loader: str = "",
@@ -62,7 +63,7 @@ class LocalPool(WorkerPool):
         self._last = ""
         self._forked = start_method(context) == "fork"
         self._begun = self._opened = self._fork_seconds = 0.0
-        self._stuck: dict[int, tuple[str, float]] = {}  # those that are being ended: why, and since when
+        self._stuck: dict[WorkerNumber, tuple[str, float]] = {}  # those that are being ended: why, and since when
 
     def _pids(self) -> list[int]:
         links = (worker.link for worker in self._workers.values())
@@ -84,14 +85,14 @@ class LocalPool(WorkerPool):
         arrivals = super().exchange(pause)
         if self._work is not None:
             for arrival in arrivals:
-                worker = self.worker_of(arrival.link, 0)
+                worker = self.worker_of(arrival.link, NO_ROUTE)
                 for frame in arrival.frames:
                     if worker is not None:
                         self._work.answered(worker.number, frame.message)
             self._work.tick(self._size)
         return arrivals
 
-    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+    def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
         """Has executors that hang write their stacks to their log, and kills them a moment later."""
         before, self._stuck = self._stuck, {}  # one that has answered after all is not to be killed the next time
         for number in numbers:
@@ -149,7 +150,7 @@ class LocalPool(WorkerPool):
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """An executor ended: it is replaced."""
         assert isinstance(link, ExecutorLink)
-        worker = self.worker_of(link, 0)
+        worker = self.worker_of(link, NO_ROUTE)
         assert worker is not None
         self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
         _log.info("%s: ended: %s", worker.name, self._last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fingerprint import differences
 
 NumericsPolicy = Literal["warn", "refuse", "lowest"]
@@ -43,12 +44,12 @@ class Numerics:
     def __init__(self, policy: NumericsPolicy) -> None:
         self._policy = policy
         self._reference: dict[str, str] | None = None
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[WorkerNumber, _Seen] = {}
         self._warned = False
         self._since: float | None = None
-        self.kinds: dict[int, str] = {}
+        self.kinds: dict[WorkerNumber, str] = {}
 
-    def opened(self, number: int, name: str, numerics: dict[str, str], now: float) -> Admission:
+    def opened(self, number: WorkerNumber, name: str, numerics: dict[str, str], now: float) -> Admission:
         """A worker has told how it computes."""
         self._seen[number] = _Seen(name, numerics)
         self.kinds[number] = repr(sorted(numerics.items()))
@@ -57,12 +58,12 @@ class Numerics:
             return Admission()
         return self._judge(number)
 
-    def gone(self, number: int) -> None:
+    def gone(self, number: WorkerNumber) -> None:
         """A worker is gone."""
         self._seen.pop(number, None)
         self.kinds.pop(number, None)
 
-    def _judge(self, number: int) -> Admission:
+    def _judge(self, number: WorkerNumber) -> Admission:
         seen = self._seen[number]
         if self._reference is None:
             self._reference = dict(seen.numerics)
@@ -80,7 +81,7 @@ class Numerics:
         text = f"{seen.name} is not used, it computes with other libraries or another CPU: {different}"
         return Admission(refused=True, warning=text)
 
-    def settle(self, now: float, expected: int) -> list[tuple[int, Admission]]:
+    def settle(self, now: float, expected: int) -> list[tuple[WorkerNumber, Admission]]:
         """Under `lowest`: decides, once all have told, or some do not come.
 
         Args:

@@ -28,6 +28,7 @@ from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.keepalive import Keepalive
+from headrace.feed.identifiers import NO_SLAB, RequestNumber, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
 from headrace.feed.wire.endpoints import split_address
@@ -45,15 +46,15 @@ LOOK_SECONDS = 0.5
 class HostLink:
     """One remote feed server."""
 
-    route: int
+    route: RouteNumber
     address: str
     handshake: ClientHandshake
     deadline: float
     keepalive: Keepalive
     channel: Channel = field(init=False)
     connected: bool = False
-    requests: dict[int, messages.SliceRequest] = field(default_factory=dict)
-    fresh: dict[int, Slab] = field(default_factory=dict)
+    requests: dict[RequestNumber, messages.SliceRequest] = field(default_factory=dict)
+    fresh: dict[RequestNumber, Slab] = field(default_factory=dict)
     looked: float = 0.0
 
 
@@ -66,8 +67,8 @@ class Receiver:
 
     def __init__(self, channel: Channel) -> None:
         self._rank = channel
-        self._hosts: dict[int, HostLink] = {}
-        self._slabs: dict[int, Slab] = {}
+        self._hosts: dict[RouteNumber, HostLink] = {}
+        self._slabs: dict[SlabNumber, Slab] = {}
         # A name may have several addresses, as localhost has ::1 and 127.0.0.1: the next dial takes the next one.
         self._failures: collections.Counter[str] = collections.Counter()
         self._selector = selectors.DefaultSelector()
@@ -135,7 +136,7 @@ class Receiver:
                 return  # it went down while this was on its way; the rank has been told
             if isinstance(message, messages.SliceRequest):
                 host.requests[message.number] = message
-                message = msgspec.structs.replace(message, slab=0)
+                message = msgspec.structs.replace(message, slab=NO_SLAB)
             self._forward(host, message)
 
     def _forward(self, host: HostLink, message: messages.Message) -> None:
@@ -146,7 +147,7 @@ class Receiver:
 
     # Hosts
 
-    def _dial(self, route: int, dial: messages.Dial) -> None:
+    def _dial(self, route: RouteNumber, dial: messages.Dial) -> None:
         try:
             name, port = split_address(dial.address)
             tls = client_tls(dial.tls_ca, name) if dial.tls_ca else None
@@ -225,7 +226,7 @@ class Receiver:
         if slab is None:
             self._rank.send(msgspec.structs.replace(done, slab=request.slab, fresh=False), route=host.route)
             return
-        fresh = msgspec.structs.replace(done, slab=0, fresh=True, size=slab.size)
+        fresh = msgspec.structs.replace(done, slab=NO_SLAB, fresh=True, size=slab.size)
         self._rank.send(fresh, route=host.route, descriptors=[slab.descriptor])
         slab.close()
 

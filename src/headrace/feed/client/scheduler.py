@@ -28,10 +28,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from headrace.feed.client.request import Purpose, Request
 from headrace.feed.client.work_units import Bundle, Slice, WorkerLoad
+from headrace.feed.identifiers import RequestNumber, WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
+
+if TYPE_CHECKING:
+    from headrace.feed.client.verifier import Check
 
 MAX_DEATHS = 2
 MAX_SPLIT = 64  # pieces that a slice is asked for in after a death
@@ -55,18 +60,18 @@ class Placement(Protocol):
 
 
 class Schedule:
-    """See the module. Workers and requests are numbers that the shell and this class share.
+    """See the module.
 
     Args:
         hedge: whether late slices are asked for twice.
     """
 
     def __init__(self, *, hedge: bool = True) -> None:
-        self.workers: dict[int, WorkerLoad] = {}
+        self.workers: dict[WorkerNumber, WorkerLoad] = {}
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
         self.placement: Placement | None = None  # when workers hold different data
-        self.requests = 0
+        self.requested = 0  # requests so far
         self.hedges = 0
         self._hedge = hedge
         self._cost_per_row = 0.0
@@ -103,25 +108,30 @@ class Schedule:
 
     def pop(self, epoch: int, step: int) -> Bundle:
         """Takes the bundle that begins with a batch out."""
-        return self.bundles.pop((epoch, step))
+        bundle = self.bundles.pop((epoch, step))
+        _abandon(bundle, "its batch was handed out")
+        return bundle
 
-    def clear(self) -> list[int]:
-        """Forgets all batches. Returns the requests that are under way; their answers will be stale."""
+    def clear(self) -> list[Request]:
+        """Forgets all batches. Returns the requests that are under way."""
+        for bundle in self.bundles.values():
+            _abandon(bundle, "the pass has ended")
         self.bundles.clear()
-        return [request for worker in self.workers.values() for request in worker.outstanding]
+        return [request for worker in self.workers.values() for request in worker.outstanding.values()]
 
     # Workers
 
-    def add_worker(self, number: int, name: str, executors: int, now: float, *, shared: bool = False) -> None:
+    def add_worker(self, number: WorkerNumber, name: str, executors: int, now: float, *, shared: bool = False) -> None:
         """A worker is ready to be asked."""
         self.workers[number] = WorkerLoad(name, max(1, executors), shared, since=now)
 
-    def remove_worker(self, number: int) -> dict[int, Slice]:
-        """A worker is gone. Returns what it owed, by request; it will be asked for elsewhere."""
+    def remove_worker(self, number: WorkerNumber) -> list[Request]:
+        """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""
         worker = self.workers.pop(number, None)
-        owed = dict(worker.outstanding) if worker is not None else {}
-        for request, slice_ in owed.items():
-            slice_.requests.pop(request, None)
+        owed = list(worker.outstanding.values()) if worker is not None else []
+        for request in owed:
+            if request in request.slice.requests:
+                request.slice.requests.remove(request)
         return owed
 
     @property
@@ -129,7 +139,7 @@ class Schedule:
         """Executors of all workers."""
         return sum(worker.executors for worker in self.workers.values())
 
-    def stuck(self, now: float, limit: float) -> list[int]:
+    def stuck(self, now: float, limit: float) -> list[WorkerNumber]:
         """Returns the workers of one executor that have worked on one slice for more than `limit` seconds."""
         return [
             number for number, worker in self.workers.items()
@@ -138,7 +148,7 @@ class Schedule:
 
     # Asking
 
-    def next_slice(self) -> tuple[int, Slice] | None:
+    def next_slice(self) -> tuple[WorkerNumber, Slice] | None:
         """Returns the next (worker, slice) to ask for, or None when nothing should be asked now."""
         if not self.workers:
             return None
@@ -150,7 +160,7 @@ class Schedule:
                 break  # nobody could take a later slice either
         return None
 
-    def _choose(self, waiting: Slice) -> tuple[int, Slice] | None:
+    def _choose(self, waiting: Slice) -> tuple[WorkerNumber, Slice] | None:
         """Returns whom to ask for a slice that waits; a slow worker is given the latest slice instead."""
         able = self._able(waiting)
         if not able:
@@ -171,7 +181,7 @@ class Schedule:
         last = waiting if waiting.holders is not None else next(self._waiting_slices(latest=True), None)
         return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
 
-    def _able(self, slice_: Slice) -> dict[int, WorkerLoad]:
+    def _able(self, slice_: Slice) -> dict[WorkerNumber, WorkerLoad]:
         """Returns the workers that hold a slice's samples."""
         if slice_.holders is None:
             return self.workers
@@ -182,30 +192,27 @@ class Schedule:
         for bundle in bundles:
             if not bundle.slices and not bundle.failed:
                 self._cut(bundle)
-            if bundle.failed:
+            if bundle.failures and bundle.failed:
                 continue
             slices = reversed(bundle.slices) if latest else iter(bundle.slices)
             for slice_ in slices:
                 if not slice_.done and not slice_.requests:
                     yield slice_
 
-    def late_slice(self, now: float) -> tuple[int, Slice] | None:
+    def late_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
         """Returns the slice of the first bundle that is late, and an idle worker other than those that have it."""
         head = self.head
         if head is None or head.failed or not self._hedge:
             return None
-        if self.hedges + 1 > 1 + HEDGE_SHARE * self.requests:
+        if self.hedges + 1 > 1 + HEDGE_SHARE * self.requested:
             return None
         for slice_ in head.slices:
-            late = slice_.asked + HEDGE_FACTOR * slice_.expected + HEDGE_SECONDS
-            if slice_.done or len(slice_.requests) != 1 or now < late:
+            if slice_.done or len(slice_.requests) != 1:
                 continue
-            holders = set(slice_.requests.values())
-            idle = [
-                number
-                for number, worker in self._able(slice_).items()
-                if number not in holders and not worker.outstanding
-            ]
+            [first] = slice_.requests
+            if now < first.asked + HEDGE_FACTOR * first.expected + HEDGE_SECONDS:
+                continue
+            idle = [number for number, worker in self._able(slice_).items() if not worker.outstanding]
             if idle:
                 return min(idle, key=lambda number: self.workers[number].seconds_per_row), slice_
         return None
@@ -228,7 +235,7 @@ class Schedule:
 
     @staticmethod
     def split(
-        bundle: Bundle, first: int, last: int, count: int, deaths: int, holders: frozenset[int] | None = None
+        bundle: Bundle, first: int, last: int, count: int, deaths: int, holders: frozenset[WorkerNumber] | None = None
     ) -> None:
         """Cuts rows first..last-1 of a bundle's batch into `count` slices."""
         rows = last - first
@@ -247,44 +254,60 @@ class Schedule:
         )
         return pace * (worker.outstanding_rows / worker.executors + rows)
 
-    def asked(self, number: int, slice_: Slice, now: float) -> int:
-        """Notes that a slice was sent to a worker. Returns the request number."""
-        self.requests += 1
-        worker = self.workers[number]
+    def request(self, number: WorkerNumber, slice_: Slice, now: float) -> Request:
+        """Requests the rows of a slice from a worker."""
+        purpose: Purpose = "hedge" if slice_.requests else "rows"
         if slice_.requests:
             self.hedges += 1
             slice_.twice = True
-        else:
-            slice_.asked, slice_.expected = now, self._finish(worker, slice_.rows)
+        request = self._add(number, slice_, purpose, now, None)
+        slice_.requests.append(request)
+        return request
+
+    def request_check(self, number: WorkerNumber, check: Check, now: float) -> Request:
+        """Requests a slice that was made from another executor, to compare."""
+        return self._add(number, check.request.slice, "check", now, check)
+
+    def request_layout(self, number: WorkerNumber, row: Slice, now: float) -> Request:
+        """Requests the layout of a row. `row` is none of its bundle's own slices."""
+        return self._add(number, row, "layout", now, None)
+
+    def _add(self, number: WorkerNumber, slice_: Slice, purpose: Purpose, now: float, check: Check | None) -> Request:
+        self.requested += 1
+        worker = self.workers[number]
+        expected = self._finish(worker, slice_.rows)
+        request = Request(RequestNumber(self.requested), number, slice_, purpose, now, expected, check)
         if not worker.outstanding:
             worker.since = now
-        slice_.requests[self.requests] = number
-        worker.outstanding[self.requests] = slice_
-        return self.requests
+        worker.outstanding[request.number] = request
+        return request
 
     # Answers
 
-    def answered(self, number: int, request: int, now: float) -> Slice | None:
-        """Takes a request off a worker's list. Returns its slice; None when nobody waits for it any more."""
-        worker = self.workers.get(number)
-        slice_ = worker.outstanding.pop(request, None) if worker is not None else None
-        if worker is None or slice_ is None:
+    def answered(self, worker_number: WorkerNumber, number: RequestNumber, now: float) -> Request | None:
+        """Takes a request off a worker's list. Returns None when it does not owe that answer (any more)."""
+        worker = self.workers.get(worker_number)
+        request = worker.outstanding.pop(number, None) if worker is not None else None
+        if worker is None or request is None:
             return None
         worker.since = now
-        slice_.requests.pop(request, None)
-        current = self.bundles.get((slice_.bundle.plan.epoch, slice_.bundle.plan.step))
-        wanted = current is slice_.bundle and not slice_.done and any(slice_ is own for own in slice_.bundle.slices)
-        return slice_ if wanted else None
+        if request in request.slice.requests:
+            request.slice.requests.remove(request)
+        return request
 
-    def done(self, number: int, slice_: Slice, seconds: float, cpu: float) -> list[int]:
-        """A slice's rows are there. Returns the requests for it that are still under way: a hedge that was lost."""
+    def done(self, request: Request, seconds: float, cpu: float) -> list[Request]:
+        """A slice's rows are there. Returns the other requests for it: a hedge, or what was late."""
+        slice_ = request.slice
         slice_.done = True
-        worker = self.workers[number]
+        worker = self.workers[request.worker]
         rows = max(1, slice_.rows)
         worker.made += slice_.rows
         worker.seconds_per_row = _smooth(worker.seconds_per_row, seconds / rows)
         self._cost_per_row = _smooth(self._cost_per_row, max(seconds, cpu) / rows)
-        return list(slice_.requests)
+        others, slice_.requests = slice_.requests, []
+        for other in others:
+            other.unwanted = "another worker was quicker"
+        return others
 
     def died(self, slice_: Slice) -> bool:
         """An executor died over a slice. Returns whether it may be asked for again.
@@ -296,9 +319,8 @@ class Schedule:
         if slice_.requests:
             return True  # the other one that was asked, because it was late, may still make it
         rows = len(bundle.plans) > 1 or (self.stackable and not slice_.whole and slice_.rows > 1)
-        deaths = (
-            slice_.deaths - 1 if rows and slice_.twice else slice_.deaths
-        )  # two at the same time say no more than one
+        two_at_once = rows and slice_.twice  # they say no more than one
+        deaths = slice_.deaths - 1 if two_at_once else slice_.deaths
         if deaths >= MAX_DEATHS:
             return False
         if len(bundle.plans) > 1:
@@ -327,6 +349,7 @@ class Schedule:
     def make_whole(self, bundle: Bundle) -> None:
         """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
         deaths = max((slice_.deaths for slice_ in bundle.slices), default=0) if not bundle.left_out else 0
+        _abandon(bundle, "its batch is made whole")
         bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
         if self.placement is not None:
             self.placement.place_whole(bundle)
@@ -337,11 +360,17 @@ class Schedule:
 
     def start_over(self, bundle: Bundle) -> None:
         """Forgets the rows that were made: their slab may still be written to by a lost worker."""
+        _abandon(bundle, "its batch began again")
         for slice_ in bundle.slices:
             slice_.done = False
-            for request, number in slice_.requests.items():  # the answer will be stale, but is still waited for
-                self.workers[number].outstanding[request] = Slice(bundle, slice_.first, slice_.last, slice_.whole)
-            slice_.requests.clear()
+
+
+def _abandon(bundle: Bundle, why: str) -> None:
+    """Nobody needs what is requested for a bundle any more; its answers are still owed."""
+    for slice_ in bundle.slices:
+        for request in slice_.requests:
+            request.unwanted = why
+        slice_.requests.clear()
 
 
 def _smooth(old: float, new: float) -> float:

@@ -258,6 +258,6 @@ class Session:
             for slice_ in head.slices:
                 if slice_.requests:
                     keys = [key for plan in head.plans for key in plan.keys][slice_.first : slice_.last][:8]
-                    who = ", ".join(names.get(number, "a worker") for number in slice_.requests.values())
+                    who = ", ".join(names.get(request.worker, "a worker") for request in slice_.requests)
                     return f"waited for {who}, indices {keys}"
         return self._worker_pool.describe()

@@ -11,7 +11,7 @@ holds all of it. How rows are laid out must be known before they can be asked of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -19,7 +19,7 @@ from headrace.errors import PipelineError, WorkersLost
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
-from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
 
@@ -191,7 +191,7 @@ class ShardPlacement:
                 "data: FullyReplicated",
             )
 
-    def gone(self, worker: int) -> None:
+    def gone(self, worker: WorkerNumber) -> None:
         """A worker is gone, and no worker any more."""
         self.map.remove(worker)
         self.changed()
@@ -228,9 +228,3 @@ class ShardPlacement:
                 f"data are lost: {self.map.describe_lost()}; {self._worker_pool.describe()}",
                 hint="start that host again and resume, or give the channel to more than one host",
             )
-
-
-def detached(plan: BatchPlan, rows: int, *, whole: bool = False) -> Slice:
-    """Returns a slice that stands in no line: its answer is taken elsewhere."""
-    empty: Sequence[object] = []
-    return Slice(Bundle((BatchPlan(plan.epoch, plan.step, 0, empty, 0),)), 0, rows, whole)

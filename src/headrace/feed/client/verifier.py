@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from headrace.feed.batch import pytree
 from headrace.feed.batch.row_layout import decode_layout
+from headrace.feed.client.request import Request
 from headrace.feed.client.work_units import WorkerLoad
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.worker.slices import keys_of
 
@@ -26,15 +28,14 @@ class Check:
     """A slice that was made once.
 
     Attributes:
-        request: as it was asked.
+        request: as it was requested.
         done: as it was answered.
-        load: who made it; `at`: how many requests there had been.
+        at: how many requests there had been.
         kind: numerics of the maker; only equal ones are compared.
     """
 
-    request: messages.SliceRequest
+    request: Request
     done: messages.Done
-    load: int
     at: int
     kind: str
 
@@ -65,7 +66,6 @@ class Verifier:
         self._share = share
         self._seen = 0
         self._waiting: collections.deque[Check] = collections.deque()
-        self._running: dict[int, Check] = {}
         self.compared = 0
 
     def wants(self, epoch: int, step: int, first: int) -> bool:
@@ -82,13 +82,18 @@ class Verifier:
         """A slice that was to be checked is asked for anew, in another way: it has not been counted."""
         self._seen -= 1
 
-    def made(self, check: Check) -> None:
-        """A slice that is to be checked was made for the first time."""
+    def add(self, check: Check) -> None:
+        """A slice that is to be checked was made, or the worker that should make it again is gone."""
         self._waiting.append(check)
 
     def next(
-        self, workers: Mapping[int, WorkerLoad], kinds: Mapping[int, str], requests: int, *, same: bool = False
-    ) -> tuple[int, Check] | None:
+        self,
+        workers: Mapping[WorkerNumber, WorkerLoad],
+        kinds: Mapping[WorkerNumber, str],
+        requests: int,
+        *,
+        same: bool = False,
+    ) -> tuple[WorkerNumber, Check] | None:
         """Returns the next check and whom to ask for it, None when there is none or nobody can be asked now.
 
         Args:
@@ -100,43 +105,25 @@ class Verifier:
         for check in self._waiting:
             others = [
                 number for number, load in workers.items()
-                if (load.executors > 1 if number == check.load else not same)
+                if (load.executors > 1 if number == check.request.worker else not same)
                 and kinds.get(number) == check.kind
                 and (load.has_room or requests - check.at > PATIENCE)
             ]  # fmt: skip
             if others:
-                best = min(others, key=lambda number: (number == check.load, len(workers[number].outstanding)))
+                maker = check.request.worker
+                best = min(others, key=lambda number: (number == maker, len(workers[number].outstanding)))
                 self._waiting.remove(check)
                 return best, check
         return None
 
-    def asked(self, request: int, check: Check) -> None:
-        """The check was asked for."""
-        self._running[request] = check
-
-    def lost(self, request: int) -> None:
-        """The check's worker is gone: another one is asked."""
-        check = self._running.pop(request, None)
-        if check is not None:
-            self._waiting.append(check)
-
-    def running(self, request: int) -> bool:
-        """Whether a request is a check."""
-        return request in self._running
-
-    def answered(self, request: int, done: messages.Done) -> Difference | None:
-        """Compares. Returns the first difference."""
-        check = self._running.pop(request)
-        if done.executor == check.done.executor and check.request.avoid >= 0:
+    def compare(self, worker: WorkerNumber, check: Check, done: messages.Done) -> Difference | None:
+        """Compares what was made a second time, by `worker`. Returns the first difference."""
+        if done.executor == check.done.executor and worker == check.request.worker:
             return None  # the host had no other executor to give it to
         self.compared += 1
         if done.digests == check.done.digests and len(done.failures) == len(check.done.failures):
             return None
         return _locate(check, done)
-
-    def dropped(self, request: int) -> None:
-        """The check was answered by something else than data: the address itself is in trouble, not its purity."""
-        self._running.pop(request, None)
 
     def clear(self) -> None:
         """Forgets what waits."""
@@ -145,20 +132,21 @@ class Verifier:
 
 def _locate(check: Check, done: messages.Done) -> Difference:
     """Finds the first place where two answers differ."""
+    made = check.request.message
     first, second = check.done.digests, done.digests
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
-    batches = [(batch.step, tuple(keys_of(batch))) for batch in check.request.batches]
+    batches = [(batch.step, tuple(keys_of(batch))) for batch in made.batches]
     if check.done.layout:
         names = pytree.leaf_names(decode_layout(check.done.layout).describe(1))
         row, table = divmod(at, max(1, len(names)))
         for step, keys in batches:
             if row < len(keys):
-                return Difference(check.request.epoch, step, (keys[row],), names[table])
+                return Difference(made.epoch, step, (keys[row],), names[table])
             row -= len(keys)
     else:
         for (step, keys), node in zip(batches, check.done.nodes, strict=False):
             names = [*pytree.leaf_names(node), ""] if node is not None else []
             if at < len(names):
-                return Difference(check.request.epoch, step, keys, names[at])
+                return Difference(made.epoch, step, keys, names[at])
             at -= len(names)
-    return Difference(check.request.epoch, *batches[-1], "")
+    return Difference(made.epoch, *batches[-1], "")

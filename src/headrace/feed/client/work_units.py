@@ -1,13 +1,18 @@
 """What is under way: bundles of batches, the slices that they are made in, and the workers that make them.
 
-Plain records, which `schedule` keeps and the others read. Workers and requests are numbers.
+Plain records, which `scheduler` keeps and the others read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from headrace.feed.identifiers import NO_SLAB, RequestNumber, SlabNumber, WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
+
+if TYPE_CHECKING:
+    from headrace.feed.client.request import Request
 
 DEPTH = 2  # slices outstanding an executor
 
@@ -18,10 +23,9 @@ class Slice:
 
     Attributes:
         whole: batches are made with the collate function, not row by row.
-        requests: request number to worker, of those who were asked and have not answered.
+        requests: those for its rows that are needed and not answered.
         slab: where its rows lie, once it is done.
         deaths: executors that ended over it; `twice`: whether two had it at the same time.
-        asked: when it was first asked for, seconds; `expected`: how long it was expected to take from then.
         holders: the workers that hold its samples, when they hold different data; None for all.
     """
 
@@ -29,14 +33,12 @@ class Slice:
     first: int
     last: int
     whole: bool
-    requests: dict[int, int] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
     done: bool = False
-    slab: int = 0
+    slab: SlabNumber = NO_SLAB
     deaths: int = 0
     twice: bool = False
-    asked: float = 0.0
-    expected: float = 0.0
-    holders: frozenset[int] | None = None
+    holders: frozenset[WorkerNumber] | None = None
 
     @property
     def rows(self) -> int:
@@ -60,8 +62,8 @@ class Bundle:
 
     plans: tuple[BatchPlan, ...]
     slices: list[Slice] = field(default_factory=list)
-    slab: int = 0
-    spare: list[int] = field(default_factory=list)
+    slab: SlabNumber = NO_SLAB
+    spare: list[SlabNumber] = field(default_factory=list)
     failures: dict[int, Exception] = field(default_factory=dict)
     deaths: int = 0
     left_out: dict[int, str] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class WorkerLoad:
         executors: how many slices it makes at a time.
         shared: whether it works on the trainer's own host and takes CPU time from it.
         seconds_per_row: measured, of one executor; 0 until it has answered.
-        outstanding: request number to slice.
+        outstanding: requests whose answers it owes, in the order asked.
         since: when it was last idle, or answered: what it works on has taken that long at most.
         made: rows that it has made.
     """
@@ -105,14 +107,14 @@ class WorkerLoad:
     executors: int
     shared: bool = False
     seconds_per_row: float = 0.0
-    outstanding: dict[int, Slice] = field(default_factory=dict)
+    outstanding: dict[RequestNumber, Request] = field(default_factory=dict)
     since: float = 0.0
     made: int = 0
 
     @property
     def outstanding_rows(self) -> int:
         """Rows that it has been asked for."""
-        return sum(slice_.rows for slice_ in self.outstanding.values())
+        return sum(request.slice.rows for request in self.outstanding.values())
 
     @property
     def has_room(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from headrace.errors import ProtocolError
 from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.client.links import Link
+from headrace.feed.identifiers import NO_ROUTE, RouteNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.endpoints import Endpoint
@@ -54,7 +55,7 @@ class Worker:
         unused: whether it computes differently and is left out.
     """
 
-    number: int
+    number: WorkerNumber
     name: str
     kind: Kind
     link: Link
@@ -68,20 +69,20 @@ class Worker:
     unused: bool = False
 
     @property
-    def route(self) -> int:
+    def route(self) -> RouteNumber:
         """Frame route to it."""
-        return self.number if self.link.shared else 0
+        return RouteNumber(self.number) if self.link.shared else NO_ROUTE
 
 
 class WorkerPool(abc.ABC):
     """What a session needs of its workers."""
 
     def __init__(self) -> None:
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[WorkerNumber, Worker] = {}
         self.served = False  # whether somebody has answered
 
     def _add(self, name: str, kind: Kind, link: Link) -> Worker:
-        number = next(number for number in itertools.count(1) if number not in self._workers)
+        number = next(number for number in map(WorkerNumber, itertools.count(1)) if number not in self._workers)
         worker = self._workers[number] = Worker(number, name, kind, link)
         return worker
 
@@ -89,7 +90,7 @@ class WorkerPool(abc.ABC):
         """Returns the workers that have a connection."""
         return list(self._workers.values())
 
-    def worker(self, number: int) -> Worker | None:
+    def worker(self, number: WorkerNumber) -> Worker | None:
         """Returns a worker by its number."""
         return self._workers.get(number)
 
@@ -97,10 +98,10 @@ class WorkerPool(abc.ABC):
         """Returns the connections."""
         return list({id(worker.link): worker.link for worker in self._workers.values()}.values())
 
-    def worker_of(self, link: Link, route: int) -> Worker | None:
+    def worker_of(self, link: Link, route: RouteNumber) -> Worker | None:
         """Returns the worker that a frame came from."""
         if link.shared:
-            return self._workers.get(route)
+            return self._workers.get(WorkerNumber(route))
         return next((worker for worker in self._workers.values() if worker.link is link), None)
 
     def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
@@ -161,7 +162,7 @@ class WorkerPool(abc.ABC):
         """The worker stays connected, but is not used. `reason` is told when nobody is left."""
         worker.reason, worker.unused = reason, True
 
-    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+    def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
         """Ends the local executors that hang; returns how many of them are news. Others are ended where they are."""
         return 0
 

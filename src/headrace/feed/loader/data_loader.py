@@ -21,6 +21,7 @@ from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
+from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.loader.loader_arguments import (
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     import torch
 
 MEMORY = 512 << 20
+PIPELINE = PipelineNumber(1)  # a session has one
 STALL_SECONDS = 300.0
 
 
@@ -365,18 +367,18 @@ class DataLoader(TorchHabits):
 
     def _make_opening(self) -> messages.Open:
         if self._endpoints is None:
-            return messages.Open(1, "", {}, "", "", self._batched, self.name)
+            return messages.Open(PIPELINE, "", {}, "", "", self._batched, self.name)
         standard = self._standard and self.collate_fn is not stack_arrays
         collate = "" if standard else factory.function_name(self.collate_fn, "collate_fn")
         init = factory.function_name(self.worker_init_fn, "worker_init_fn") if self.worker_init_fn else ""
         named, plan = self.dataset, self._planner.fingerprint()
-        return messages.Open(1, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
+        return messages.Open(PIPELINE, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
 
     def _worker_pool(self) -> WorkerPool:
         if self._endpoints is not None:
             shard = self._shard or Shard(0, 1)
             return RemotePool(self._endpoints, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
-        given = {1: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
+        given = {PIPELINE: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
         context, metrics = self.multiprocessing_context, self._meter.file
         return LocalPool(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
 

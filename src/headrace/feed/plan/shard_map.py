@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire.messages import MAX_KEY, MAX_SHARDS
 
 MAX_TOTAL = 4 << 20  # bytes of all keys of a worker
@@ -39,7 +40,7 @@ class Run(NamedTuple):
 
     first: int
     last: int
-    holders: frozenset[int]
+    holders: frozenset[WorkerNumber]
 
 
 def declared(dataset: Any) -> list[tuple[str, int]]:
@@ -83,18 +84,20 @@ class ShardMap:
     """See the module. Workers are numbers that the session and this class share."""
 
     def __init__(self) -> None:
-        self._held: dict[int, dict[str, tuple[int, int]]] = {}  # worker -> key -> (offset there, samples)
-        self._names: dict[int, str] = {}
+        self._held: dict[WorkerNumber, dict[str, tuple[int, int]]] = {}  # worker -> key -> (offset there, samples)
+        self._names: dict[WorkerNumber, str] = {}
         self._known: dict[str, tuple[int, str]] = {}  # key -> (samples, who announced it last)
         self._keys: list[str] = []  # of the union, sorted
         self._starts: NDArray[np.int64] = np.zeros(1, np.int64)
-        self._offsets: dict[int, NDArray[np.int64]] = {}  # worker -> offset there of every shard of the union, or -1
+        self._offsets: dict[
+            WorkerNumber, NDArray[np.int64]
+        ] = {}  # worker -> offset there of every shard of the union, or -1
         self._fixed = False
         self.unknown: list[str] = []  # keys that were announced after the union was made
 
     # Workers
 
-    def add(self, worker: int, name: str, shards: Shards) -> None:
+    def add(self, worker: WorkerNumber, name: str, shards: Shards) -> None:
         """A worker announces its shards, in its own order.
 
         Raises:
@@ -119,7 +122,7 @@ class ShardMap:
         if self._fixed:
             self._place(worker)
 
-    def remove(self, worker: int) -> None:
+    def remove(self, worker: WorkerNumber) -> None:
         """A worker is gone."""
         self._held.pop(worker, None)
         self._offsets.pop(worker, None)
@@ -132,7 +135,7 @@ class ShardMap:
         for worker in self._held:
             self._place(worker)
 
-    def _place(self, worker: int) -> None:
+    def _place(self, worker: WorkerNumber) -> None:
         held = self._held[worker]
         self._offsets[worker] = np.array([held.get(key, (-1, 0))[0] for key in self._keys], np.int64)
 
@@ -170,7 +173,7 @@ class ShardMap:
         found: NDArray[np.int64] = np.searchsorted(self._starts, values.astype(np.int64), side="right") - 1
         return found
 
-    def holders(self, indices: Sequence[Any]) -> frozenset[int]:
+    def holders(self, indices: Sequence[Any]) -> frozenset[WorkerNumber]:
         """Returns the workers that hold all of these samples."""
         shards = np.unique(self._shards_of(indices))
         return frozenset(worker for worker, offsets in self._offsets.items() if bool((offsets[shards] >= 0).all()))
@@ -193,7 +196,7 @@ class ShardMap:
             for first, last in itertools.pairwise(edges)
         ]
 
-    def local(self, worker: int, indices: Sequence[Any]) -> list[int]:
+    def local(self, worker: WorkerNumber, indices: Sequence[Any]) -> list[int]:
         """Returns what samples that a worker holds are called there."""
         shards = self._shards_of(indices)
         offsets = self._offsets[worker][shards]
@@ -221,25 +224,28 @@ class ShardMap:
         )
 
 
+_HERE = WorkerNumber(0)
+
+
 class _InKeyOrder:
     """A dataset whose shards are sorted by their keys; everything else is the dataset's own."""
 
     def __init__(self, dataset: Any, shards: Shards) -> None:
         self._dataset = dataset
         self._order = ShardMap()
-        self._order.add(0, "here", shards)
+        self._order.add(_HERE, "here", shards)
         self._order.fix()
 
     def __len__(self) -> int:
         return self._order.length
 
     def __getitem__(self, index: Any) -> Any:
-        return self._dataset[self._order.local(0, [index])[0]]
+        return self._dataset[self._order.local(_HERE, [index])[0]]
 
     def __getattr__(self, name: str) -> Any:
         if name == "__getitems__":
             load = self._dataset.__getitems__
-            return lambda indices: load(self._order.local(0, indices))
+            return lambda indices: load(self._order.local(_HERE, indices))
         if name.startswith("_"):  # while it is unpickled, too
             raise AttributeError(name)
         return getattr(self._dataset, name)

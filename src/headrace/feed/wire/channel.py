@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.errors import ProtocolError
+from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import ChunkReader, ChunkWriter
 from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, read_header, write_header
@@ -178,7 +179,7 @@ class Channel:
         self,
         message: Message,
         *,
-        route: int = 0,
+        route: RouteNumber = NO_ROUTE,
         descriptors: Sequence[int] = (),
         payload: Sequence[memoryview] = (),
         sent: Callable[[], None] | None = None,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.errors import ProtocolError
+from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire.messages import Message
 
 FIELDS = struct.Struct("<2sBBHHIQ")
@@ -30,7 +31,7 @@ class Frame:
     """One received frame. The receiver of the frame owns the descriptors. `aborted`: its payload was stopped."""
 
     message: Message
-    route: int = 0
+    route: RouteNumber = NO_ROUTE
     descriptors: list[int] = field(default_factory=list)
     aborted: bool = False
 
@@ -52,7 +53,7 @@ class Header(NamedTuple):
     """What a frame's header says. Lengths in bytes; `check`: what the message's CRC goes on from, and must end at."""
 
     descriptors: int
-    route: int
+    route: RouteNumber
     message: int
     payload: int
     check: tuple[int, int]
@@ -64,7 +65,7 @@ class Header(NamedTuple):
             raise ProtocolError("a damaged frame: its check sum is wrong")
 
 
-def write_header(message: bytes, *, descriptors: int = 0, route: int = 0, payload: int = 0) -> bytes:
+def write_header(message: bytes, *, descriptors: int = 0, route: RouteNumber = NO_ROUTE, payload: int = 0) -> bytes:
     """Returns the header of a frame for an encoded message."""
     fields = FIELDS.pack(MAGIC, WIRE_VERSION, descriptors, route, 0, len(message), payload)
     return fields + CHECK.pack(zlib.crc32(message, zlib.crc32(fields)))

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 
 VERSION = 2
@@ -98,7 +99,7 @@ class Open(_Message, frozen=True):
             host's own.
     """
 
-    pipeline: int
+    pipeline: PipelineNumber
     factory: str
     arguments: dict[str, Any]
     collate: str
@@ -120,7 +121,7 @@ class Opened(_Message, frozen=True):
         shards: keys and samples that are held there, sorted; empty when all of the data is there. See `shards`.
     """
 
-    pipeline: int
+    pipeline: PipelineNumber
     length: int
     whole: bool
     numerics: dict[str, str]
@@ -138,21 +139,21 @@ class RemoteError(msgspec.Struct, frozen=True, array_like=True):
 class OpenFailed(_Message, frozen=True):
     """The pipeline cannot be built here."""
 
-    pipeline: int
+    pipeline: PipelineNumber
     error: RemoteError
 
 
 class SlabOffer(_Message, frozen=True):
     """One descriptor comes with this message: a memfd of `size` bytes."""
 
-    slab: int
+    slab: SlabNumber
     size: int
 
 
 class SlabDrop(_Message, frozen=True):
     """The slab will not be used any more; unmap it."""
 
-    slab: int
+    slab: SlabNumber
 
 
 class BatchRows(msgspec.Struct, frozen=True, array_like=True):
@@ -196,13 +197,13 @@ class SliceRequest(_Message, frozen=True):
         deadline: seconds after which the executor is taken for hung, 0 for none.
     """
 
-    number: int
-    pipeline: int
+    number: RequestNumber
+    pipeline: PipelineNumber
     epoch: int
     seed: int
     batches: tuple[BatchRows, ...]
     whole: bool
-    slab: int = 0
+    slab: SlabNumber = SlabNumber(0)
     layout: bytes = b""
     check: int = 0
     avoid: int = -1
@@ -238,8 +239,8 @@ class Done(_Message, frozen=True):
         digests: of every leaf of every row (of every batch that was made whole), if asked for.
     """
 
-    request: int
-    slab: int
+    request: RequestNumber
+    slab: SlabNumber
     size: int
     nodes: list[list[Any] | None]
     layout: bytes
@@ -254,20 +255,20 @@ class Done(_Message, frozen=True):
 class Unstackable(_Message, frozen=True):
     """The samples of the slice do not stack row by row: ask for the whole batches."""
 
-    request: int
+    request: RequestNumber
 
 
 class Failed(_Message, frozen=True):
     """The slice could not be begun: its pipeline is broken."""
 
-    request: int
+    request: RequestNumber
     error: RemoteError
 
 
 class Lost(_Message, frozen=True):
     """An executor died over this slice. `hung`: it was killed because it took too long."""
 
-    request: int
+    request: RequestNumber
     reason: str
     hung: bool = False
 
@@ -275,13 +276,13 @@ class Lost(_Message, frozen=True):
 class Cancel(_Message, frozen=True):
     """These answers are not wanted any more. Each still comes: `Cancelled`, or what was under way."""
 
-    requests: list[int]
+    requests: list[RequestNumber]
 
 
 class Cancelled(_Message, frozen=True):
     """The slice was not made; its slab is not written to any more."""
 
-    request: int
+    request: RequestNumber
 
 
 class Ping(_Message, frozen=True):
@@ -351,6 +352,8 @@ class Exited(_Message, frozen=True):
     pid: int
     status: int
 
+
+Answer = Done | Unstackable | Failed | Lost | Cancelled
 
 Message = (
     Challenge

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.feed.identifiers import RequestNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel, ConnectionClosed
 
@@ -35,7 +36,7 @@ class Client:
         descriptors: Sequence[int] = (),
         payload: Sequence[memoryview] = (),
         sent: Callable[[], None] | None = None,
-        key: int = 0,
+        key: RequestNumber | None = None,
     ) -> None:
         """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
         if not self.closed:
@@ -49,7 +50,7 @@ class Client:
         if sent is not None:
             sent()
 
-    def abort(self, request: int) -> None:
+    def abort(self, request: RequestNumber) -> None:
         """Stops the answer to a request that is on its way, if it is; says so if the client has heard nothing of it."""
         if not self.closed and self.channel.abort(request):
             self.send(messages.Cancelled(request))

@@ -23,6 +23,7 @@ import msgspec
 from headrace.errors import PipelineError
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
+from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built
@@ -53,7 +54,7 @@ class Executor:
         number: int,
         of: int,
         roots: Sequence[Path] = (),
-        given: dict[int, Built] | None = None,
+        given: dict[PipelineNumber, Built] | None = None,
         init: Callable[[int], None] | None = None,
     ) -> None:
         self._channel = channel
@@ -61,11 +62,11 @@ class Executor:
         self._roots = tuple(roots)
         self._given = given or {}
         self._init = init
-        self._pipelines: dict[int, Built] = {}
+        self._pipelines: dict[PipelineNumber, Built] = {}
         self._built: dict[tuple[str, bytes, str, str, bool], tuple[Built, list[tuple[str, int]]]] = {}
-        self._broken: dict[int, messages.RemoteError] = {}
-        self._slabs: dict[int, Slab] = {}
-        self._cancelled: set[int] = set()
+        self._broken: dict[PipelineNumber, messages.RemoteError] = {}
+        self._slabs: dict[SlabNumber, Slab] = {}
+        self._cancelled: set[RequestNumber] = set()
         self._queue: list[Frame] = []
 
     def run(self) -> None:
@@ -196,7 +197,7 @@ def executor_main(
     number: int,
     of: int,
     roots: Sequence[Path] = (),
-    given: dict[int, Built] | None = None,
+    given: dict[PipelineNumber, Built] | None = None,
     init: Callable[[int], None] | None = None,
 ) -> None:
     """Turns this process into an executor, until the other end closes.

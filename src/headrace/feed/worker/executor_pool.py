@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.exit_status import exit_text, split_status
+from headrace.feed.identifiers import PipelineNumber, SlabNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel
@@ -41,8 +42,8 @@ class ExecutorProcess:
     number: int
     channel: Channel
     pid: int = 0
-    opened: set[int] = field(default_factory=set)
-    slabs: set[int] = field(default_factory=set)
+    opened: set[PipelineNumber] = field(default_factory=set)
+    slabs: set[SlabNumber] = field(default_factory=set)
     requests: collections.deque[Any] = field(default_factory=collections.deque)
     dead: bool = False
     capability: str = ""

@@ -13,6 +13,7 @@ import msgspec
 from headrace.errors import ProtocolError
 from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.batch.slab import Slab, SlabPool
+from headrace.feed.identifiers import NO_SLAB, PipelineNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import MAX_PAYLOAD
 
@@ -51,12 +52,12 @@ class Staging:
         dropped: called with the number of a slab that is gone.
     """
 
-    def __init__(self, memory: int, dropped: Callable[[int], None]) -> None:
+    def __init__(self, memory: int, dropped: Callable[[SlabNumber], None]) -> None:
         self._pool = SlabPool(memory)
         self._dropped = dropped
-        self._batch_bytes: dict[int, int] = {}  # of a pipeline: the largest batch that was made whole
+        self._batch_bytes: dict[PipelineNumber, int] = {}  # of a pipeline: the largest batch that was made whole
 
-    def __getitem__(self, number: int) -> Slab:
+    def __getitem__(self, number: SlabNumber) -> Slab:
         return self._pool[number]
 
     @property
@@ -64,7 +65,7 @@ class Staging:
         """Bytes of the slabs that hold results."""
         return self._pool.total_bytes - self._pool.free_bytes
 
-    def reserve(self, request: messages.SliceRequest, pipeline: int) -> int | None:
+    def reserve(self, request: messages.SliceRequest, pipeline: PipelineNumber) -> SlabNumber | None:
         """Sets a slab aside for a result.
 
         Returns:
@@ -75,15 +76,15 @@ class Staging:
             layout = decode_layout(request.layout)
             size = max(1, sum(layout.size(batch.last - batch.first) for batch in request.batches))
         if not size or request.check == messages.SUM:
-            return 0
+            return NO_SLAB
         return self._pool.acquire(size, force=self.bytes_in_use <= 0)
 
-    def adopt(self, slab: Slab) -> int:
+    def adopt(self, slab: Slab) -> SlabNumber:
         """Takes over a slab that an executor made. Returns its number."""
         return self._pool.adopt(slab)
 
     def payload(
-        self, number: int, request: messages.SliceRequest, pipeline: int, done: messages.Done
+        self, number: SlabNumber, request: messages.SliceRequest, pipeline: PipelineNumber, done: messages.Done
     ) -> list[memoryview]:
         """Returns what is sent of a result, and learns how large batches that are made whole are."""
         slab = self._pool[number]
@@ -99,7 +100,7 @@ class Staging:
             regions = [(0, size)]
         return [slab.memory(offset, length) for offset, length in regions]
 
-    def release(self, number: int) -> None:
+    def release(self, number: SlabNumber) -> None:
         """Gives a slab back."""
         self._pool.release(number)
         for dropped in self._pool.dropped:

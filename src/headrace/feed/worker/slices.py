@@ -19,6 +19,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
+from headrace.feed.identifiers import NO_SLAB
 from headrace.feed.pipelines.fetch import Built, RowBlock, RowFailed, SampleAddresses, Stopwatch, make_rows, make_whole
 from headrace.feed.wire.messages import SUM, BatchRows, Done, Failure, SliceRequest
 from headrace.feed.wire.remote_errors import remote_error
@@ -73,7 +74,7 @@ def make_slice(built: Built, request: SliceRequest, slab: Slab | None, executor:
     fresh = target.fresh
     answer = msgspec.structs.replace(
         answer,
-        slab=0 if fresh is not None or request.check == SUM else request.slab,
+        slab=NO_SLAB if fresh is not None or request.check == SUM else request.slab,
         size=0 if request.check == SUM else fresh.size if fresh is not None else answer.size,
         seconds=cost.seconds, cpu=cost.cpu, fresh=fresh is not None, executor=executor,
     )  # fmt: skip
@@ -131,7 +132,7 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
             digests.append(_digest(msgspec.msgpack.encode(node)))
         nodes.append(pytree.shifted(node, end) if end else node)
         end += pytree.align(size)
-    return Done(request.number, 0, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
+    return Done(request.number, NO_SLAB, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
 def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
@@ -163,7 +164,7 @@ def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
         start = end
     encoded = b"" if layout is None else request.layout if layout == expected else msgspec.msgpack.encode(layout)
     nodes: list[list[Any] | None] = []
-    return Done(request.number, 0, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
+    return Done(request.number, NO_SLAB, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
 def _failure(number: int, failed: RowFailed) -> Failure:

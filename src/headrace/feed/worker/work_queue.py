@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.feed.batch.slab import Slab
+from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.metrics.rates import Tally
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
@@ -48,9 +49,9 @@ class ServerRequest:
 
     client: Client
     message: messages.SliceRequest
-    number: int
-    pipeline: int
-    staging: int = 0
+    number: RequestNumber
+    pipeline: PipelineNumber
+    staging: SlabNumber = NO_SLAB
     cancelled: bool = False
     begun: float = 0.0
 
@@ -79,16 +80,16 @@ class WorkQueue:
         self._tell = tell
         self._work = work
         self._unsent = 0  # results on their way out, which the network has not taken yet
-        self._staging = Staging(memory, lambda number: self._forget_slab(-number))
+        self._staging = Staging(memory, lambda number: self._forget_slab(SlabNumber(-number)))
         self._numbers = 0
         self._queue: list[tuple[int, int, int, ServerRequest]] = []
-        self._numbered: dict[bytes, int] = {}
-        self._known: dict[int, _Known] = {}
-        self._waiting: dict[int, list[tuple[Client, int]]] = {}
-        self._pipelines: dict[tuple[Client, int], int] = {}
+        self._numbered: dict[bytes, PipelineNumber] = {}
+        self._known: dict[PipelineNumber, _Known] = {}
+        self._waiting: dict[PipelineNumber, list[tuple[Client, PipelineNumber]]] = {}
+        self._pipelines: dict[tuple[Client, PipelineNumber], PipelineNumber] = {}
         self._plans = Plans()
-        self._client_slabs: dict[tuple[Client, int], int] = {}
-        self._slabs: dict[int, Slab] = {}
+        self._client_slabs: dict[tuple[Client, SlabNumber], SlabNumber] = {}
+        self._slabs: dict[SlabNumber, Slab] = {}
         self._restarts = RestartBudget()
         self._ready = False
         self.tally = Tally(time.monotonic())
@@ -119,7 +120,7 @@ class WorkQueue:
             return
         anonymous = msgspec.structs.replace(message, pipeline=0, loader="", plan="")
         key = msgspec.msgpack.encode(anonymous, order="deterministic")
-        number = self._numbered.setdefault(key, self._numbers + 1)
+        number = self._numbered.setdefault(key, PipelineNumber(self._numbers + 1))
         if number not in self._known:
             self._numbers = number
             self._known[number] = _Known(msgspec.structs.replace(anonymous, pipeline=number))
@@ -141,7 +142,7 @@ class WorkQueue:
         if number is None:
             raise ProtocolError(f"a request for pipeline {message.pipeline}, which is not open")
         check_request(message)
-        self._enqueue(ServerRequest(client, message, self._number(), number))
+        self._enqueue(ServerRequest(client, message, RequestNumber(self._number()), number))
 
     def _enqueue(self, request: ServerRequest) -> None:
         heapq.heappush(self._queue, (request.message.epoch, request.message.batches[0].step, request.number, request))
@@ -168,23 +169,23 @@ class WorkQueue:
                 if request.client is client and request.message.number in wanted:
                     request.cancelled = True
 
-    def offer(self, client: Client, number: int, slab: Slab) -> None:
+    def offer(self, client: Client, number: SlabNumber, slab: Slab) -> None:
         """Takes a slab of a local client. Raises ProtocolError if it has offered that number already."""
         if (client, number) in self._client_slabs:
             slab.close()
             raise ProtocolError(f"slab {number} was offered twice")
-        own = self._number()
+        own = SlabNumber(self._number())
         self._client_slabs[client, number] = own
         self._slabs[own] = slab
 
-    def drop(self, client: Client, number: int) -> None:
+    def drop(self, client: Client, number: SlabNumber) -> None:
         """Lets a client's slab go."""
         own = self._client_slabs.pop((client, number), None)
         if own is not None:
             self._slabs.pop(own).close()
             self._forget_slab(own)
 
-    def _forget_slab(self, own: int) -> None:
+    def _forget_slab(self, own: SlabNumber) -> None:
         for executor in self._alive():
             if own in executor.slabs:
                 executor.slabs.discard(own)
@@ -251,7 +252,7 @@ class WorkQueue:
         if request.cancelled:
             request.client.send(messages.Cancelled(request.message.number))
         elif isinstance(answer, messages.Done):
-            answer = msgspec.structs.replace(answer, slab=0 if answer.fresh else request.message.slab)
+            answer = msgspec.structs.replace(answer, slab=NO_SLAB if answer.fresh else request.message.slab)
             request.client.send(answer, descriptors=frame.descriptors)
         else:
             request.client.send(answer)
@@ -262,11 +263,11 @@ class WorkQueue:
             self._unstage(request)
             request.staging = self._staging.adopt(Slab(frame.take_descriptor(), answer.size))
         if not request.staging:  # digests only, or nothing but failures
-            request.client.send(msgspec.structs.replace(answer, slab=0, size=0))
+            request.client.send(msgspec.structs.replace(answer, slab=NO_SLAB, size=0))
             return
         number = request.staging
         payload = self._staging.payload(number, request.message, request.pipeline, answer)
-        answer = msgspec.structs.replace(answer, slab=0, fresh=False, size=sum(part.nbytes for part in payload))
+        answer = msgspec.structs.replace(answer, slab=NO_SLAB, fresh=False, size=sum(part.nbytes for part in payload))
 
         def sent() -> None:
             self._unsent -= 1
@@ -278,7 +279,7 @@ class WorkQueue:
     def _unstage(self, request: ServerRequest) -> None:
         if request.staging:
             self._staging.release(request.staging)
-            request.staging = 0
+            request.staging = NO_SLAB
 
     # Giving work
 
@@ -327,9 +328,9 @@ class WorkQueue:
 
     def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
         message = request.message
-        slab = 0
+        slab = NO_SLAB
         if request.client.local:
-            slab = self._client_slabs.get((request.client, message.slab), 0)
+            slab = self._client_slabs.get((request.client, message.slab), NO_SLAB)
             if slab:
                 self._offer(executor, slab, self._slabs[slab])
         else:
@@ -337,7 +338,7 @@ class WorkQueue:
             if staging is None:
                 return False
             if staging:
-                request.staging, slab = staging, -staging
+                request.staging, slab = staging, SlabNumber(-staging)
                 self._offer(executor, slab, self._staging[staging])
             message = staged(message)
         self._introduce(executor, request.pipeline)
@@ -349,12 +350,12 @@ class WorkQueue:
         self._give(executor, given)
         return True
 
-    def _offer(self, executor: ExecutorProcess, number: int, slab: Slab) -> None:
+    def _offer(self, executor: ExecutorProcess, number: SlabNumber, slab: Slab) -> None:
         if number not in executor.slabs:
             executor.slabs.add(number)
             self._give(executor, messages.SlabOffer(number, slab.size), [slab.descriptor])
 
-    def _introduce(self, executor: ExecutorProcess, pipeline: int) -> None:
+    def _introduce(self, executor: ExecutorProcess, pipeline: PipelineNumber) -> None:
         if pipeline not in executor.opened:
             executor.opened.add(pipeline)
             self._give(executor, self._known[pipeline].message)
@@ -410,7 +411,7 @@ class WorkQueue:
             elif capability == executor.capability and not any(number in other.opened for other in self._alive()):
                 self._introduce(fresh, number)
 
-    def _retry_open(self, executor: ExecutorProcess, number: int, reason: str) -> None:
+    def _retry_open(self, executor: ExecutorProcess, number: PipelineNumber, reason: str) -> None:
         known = self._known[number]
         known.deaths += 1
         if known.deaths < MAX_OPEN_DEATHS:

@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.feed.batch import pytree
 from headrace.feed.client.work_units import Slice
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
@@ -16,8 +17,8 @@ _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds
 _INTS = (-(2**63), 2**64)
 
 
-def batch_rows(slice_: Slice, shards: ShardMap | None = None, worker: int = 0) -> tuple[messages.BatchRows, ...]:
-    """Returns what a slice asks for.
+def batch_rows(slice_: Slice, shards: ShardMap | None, worker: WorkerNumber) -> tuple[messages.BatchRows, ...]:
+    """Returns what is requested for a slice.
 
     Args:
         slice_: of a bundle.

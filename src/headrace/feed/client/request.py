@@ -1,0 +1,173 @@
+"""A request: one worker is asked once for one slice. Its life cycle is decided here, from asking to what follows.
+
+    asked ──────┬──▶ answered     the worker has spoken
+      └▶ unwanted ┴─▶ lost         the worker is gone and will not answer
+
+Nobody needs the rows of an unwanted request any more, but its answer is still owed: until then the worker may write to
+the slab that it was lent. `answered` and `lost` end a request and return the instruction that follows from it. There is
+no clock and no I/O here: the caller says what happened, and when, and does what the instruction says.
+
+A request has one of four purposes:
+* ``rows``: the slice, for its batch;
+* ``hedge``: the same, a second time, because the first worker is late; the first answer counts;
+* ``check``: a slice that was made, again on another executor, to compare digests; no data come;
+* ``layout``: one row of a batch, to learn how rows are laid out; no data come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from headrace.feed.client.work_units import Slice
+from headrace.feed.identifiers import NO_SLAB, RequestNumber, SlabNumber, WorkerNumber
+from headrace.feed.wire import messages
+
+if TYPE_CHECKING:
+    from headrace.feed.client.verifier import Check
+
+Purpose = Literal["rows", "hedge", "check", "layout"]
+
+
+class TakeRows(NamedTuple):
+    """The rows are there: they go to their batch."""
+
+    done: messages.Done
+
+
+class MakeWhole(NamedTuple):
+    """The samples do not stack row by row: the batch is requested whole."""
+
+
+class FailBatch(NamedTuple):
+    """The slice could not be begun: its batches fail."""
+
+    error: messages.RemoteError
+
+
+class ExecutorDied(NamedTuple):
+    """An executor died over the slice, which is requested again until too many have."""
+
+    reason: str
+    hung: bool = False
+
+
+class RequestAgain(NamedTuple):
+    """The worker went before it came to the slice: another one is asked."""
+
+
+class Compare(NamedTuple):
+    """The slice of a check was made a second time."""
+
+    check: Check
+    done: messages.Done
+
+
+class CheckAgain(NamedTuple):
+    """The worker of a check went before it came to it: another one is asked."""
+
+    check: Check
+
+
+class NoteLayout(NamedTuple):
+    """The row was made or was not; None: its worker is gone, another one is asked."""
+
+    answer: messages.Answer | None
+
+
+class Ignore(NamedTuple):
+    """Nothing follows. `duplicate`: the rows came although nobody needs them."""
+
+    duplicate: bool = False
+
+
+Instruction = (
+    TakeRows | MakeWhole | FailBatch | ExecutorDied | RequestAgain | Compare | CheckAgain | NoteLayout | Ignore
+)
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """See the module.
+
+    Attributes:
+        number: its own; the answer repeats it.
+        worker: who is asked.
+        slice: for what.
+        purpose: see the module.
+        asked: when, monotonic seconds.
+        expected: how long it was expected to take from then, seconds.
+        check: what is compared, if that is its purpose.
+        slab: where the rows are to be written; `NO_SLAB` when that is not known, or no data come.
+        message: as it was sent.
+        unwanted: why nobody needs the rows any more; empty while somebody does.
+        end: how it ended, in words; empty while the answer is owed.
+        ended: when.
+    """
+
+    number: RequestNumber
+    worker: WorkerNumber
+    slice: Slice
+    purpose: Purpose
+    asked: float
+    expected: float
+    check: Check | None = None
+    slab: SlabNumber = NO_SLAB
+    message: messages.SliceRequest = field(init=False, repr=False)
+    unwanted: str = ""
+    end: str = ""
+    ended: float = 0.0
+
+    def answered(self, message: messages.Answer, now: float) -> Instruction:
+        """The worker has answered. Returns what follows."""
+        self.end, self.ended = type(message).__name__, now
+        if self.check is not None:
+            return Compare(self.check, message) if isinstance(message, messages.Done) else Ignore()
+        if self.purpose == "layout":
+            return NoteLayout(message)
+        if self.unwanted:
+            return Ignore(duplicate=isinstance(message, messages.Done))
+        if isinstance(message, messages.Done):
+            return TakeRows(message)
+        if isinstance(message, messages.Unstackable):
+            return MakeWhole()
+        if isinstance(message, messages.Failed):
+            return FailBatch(message.error)
+        if isinstance(message, messages.Lost):
+            return ExecutorDied(message.reason, message.hung)
+        return Ignore()
+
+    def lost(self, reason: str, now: float, *, at_work: bool) -> Instruction:
+        """The worker is gone.
+
+        Args:
+            reason: why.
+            now: monotonic seconds.
+            at_work: whether the worker was one executor, and this was what it worked on: it may be what ended it.
+
+        Returns:
+            What follows.
+        """
+        self.end, self.ended = f"its worker is gone: {reason}", now
+        if self.check is not None:
+            return Ignore() if at_work else CheckAgain(self.check)
+        if self.purpose == "layout":
+            return NoteLayout(None)
+        if self.unwanted:
+            return Ignore()
+        return ExecutorDied(reason) if at_work else RequestAgain()
+
+    def __str__(self) -> str:
+        """Tells its story, for a person who looks for what went wrong."""
+        slice_, plans = self.slice, self.slice.bundle.plans
+        batches = f"batch {plans[0].step}" if len(plans) == 1 else f"batches {plans[0].step}..{plans[-1].step}"
+        told = [
+            f"request {self.number} ({self.purpose}) to worker {self.worker}: rows {slice_.first}..{slice_.last - 1} "
+            f"of {batches} of epoch {plans[0].epoch}{', whole' if slice_.whole else ''}, "
+            f"{f'slab {self.slab}' if self.slab else 'no slab'}",
+            f"asked at {self.asked:.4f} s, expected to take {self.expected:.4f} s",
+        ]
+        if self.unwanted:
+            told.append(f"not needed any more: {self.unwanted}")
+        told.append(f"at {self.ended:.4f} s: {self.end}" if self.end else "no answer yet")
+        return "; ".join(told)
