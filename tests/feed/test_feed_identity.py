@@ -91,7 +91,7 @@ def counting_cuts(loader: DataLoader) -> list[int]:
 
     def note(epoch: int, step: int) -> Any:
         batch = pop(epoch, step)
-        cuts.append(len(batch.parts))
+        cuts.append(len(batch.slices))
         return batch
 
     schedule.pop = note  # type: ignore[method-assign]
