@@ -40,7 +40,7 @@ def visible_gpus(text: str) -> tuple[str, ...]:
 @functools.cache
 def installed_gpus() -> int:
     """Returns the number of NVIDIA GPUs that `nvidia-smi` lists, 0 without it. Asked once a process."""
-    return sum(line.startswith("GPU ") for line in _output("nvidia-smi", "--list-gpus").splitlines())
+    return sum(line.startswith("GPU ") for line in tool_output("nvidia-smi", "--list-gpus").splitlines())
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def num_neurons(instance_type: str) -> int:
     if "trn2.48xlarge" in instance_type:  # a constant in the toolkit too
         return 64
     try:
-        devices = json.loads(_output("neuron-ls", "-j") or "[]")
+        devices = json.loads(tool_output("neuron-ls", "-j") or "[]")
     except ValueError:
         return 0
     return sum(int(device.get("nc_count", 0)) for device in devices)
@@ -60,8 +60,8 @@ def is_installed(tool: str) -> bool:
     return shutil.which(tool) is not None
 
 
-def _output(tool: str, *arguments: str) -> str:
-    """Standard output of a tool; empty if it is not installed, fails or hangs."""
+def tool_output(tool: str, *arguments: str) -> str:
+    """Returns the standard output of a tool; empty if it is not installed, fails or hangs."""
     path = shutil.which(tool)
     if path is None:
         return ""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 from headrace.catalog.instance_types import shape
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.limits.cgroups import CPU, MEMORY, Places, available_memory, find_places
-from headrace.instance.machine import VISIBLE_GPUS
+from headrace.instance.machine import VISIBLE_GPUS, tool_output
 
 if TYPE_CHECKING:
     from headrace.job import Job
-
-_TOOL_SECONDS = 30.0
 
 
 def look_at_machine(job: Job) -> tuple[Machine, Places]:
@@ -36,25 +33,14 @@ def _wants_gpus(job: Job) -> bool:
 def gpu_ids() -> tuple[int, ...]:
     """Returns the ids of the NVIDIA GPUs that this process may use: those of nvidia-smi that CUDA_VISIBLE_DEVICES does
     not hide. Empty without nvidia-smi, or when it fails."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    command = [tool, "--query-gpu=index,uuid", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TOOL_SECONDS)
-    except (OSError, subprocess.SubprocessError):
-        return ()
     known: dict[str, int] = {}
-    for line in done.stdout.splitlines():
+    for line in tool_output("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader").splitlines():
         index, _, uuid = (part.strip() for part in line.partition(","))
         if index.isdigit():
             known[index] = known[uuid] = int(index)
     visible = os.environ.get(VISIBLE_GPUS)
     if visible is None:
         return tuple(sorted(set(known.values())))
-    ids: list[int] = []
-    for name in visible.split(","):
-        if name.strip() not in known:  # CUDA too stops at the first that it does not know
-            break
-        ids.append(known[name.strip()])
-    return tuple(ids)
+    # CUDA too stops at the first name that it does not know.
+    names = itertools.takewhile(known.__contains__, (name.strip() for name in visible.split(",")))
+    return tuple(known[name] for name in names)
