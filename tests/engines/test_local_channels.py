@@ -663,7 +663,7 @@ engines.start(Job("doomed", inputs=inputs, engines=local, **fields)).wait()
 """
     caller = subprocess.Popen([sys.executable, "-c", script])
     try:
-        until(lambda: len(list_runs()) == 1, 20)
+        until(lambda: len(list_runs()) == 1, 60)
         [run] = list_runs()
         folder = (run.paths.root / "channels").resolve()
         until(lambda: "running" in "".join(line.text for line in run.logs()), 30)
