@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, pools, summary, table
 
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured
-from headrace.insight.advise.model import Workload, exactly, predict
 from headrace.insight.figures.figure import Window
+from headrace.insight.performance_model import Workload, exactly, predict
 
 KNOWN = Measured(
     workload=Workload(8.0, exactly(0.02), exactly(0.02), 1000.0),

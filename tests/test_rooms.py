@@ -80,7 +80,18 @@ ORDER: dict[str, list[str]] = {
         "host_agent",
     ],
     "engines": ["local"],
-    "insight": ["figures", "cost", "doctor", "verdicts", "reports", "timeseries", "render", "advise", "run_index"],
+    "insight": [
+        "figures",
+        "performance_model",
+        "cost",
+        "doctor",
+        "verdicts",
+        "reports",
+        "timeseries",
+        "render",
+        "advise",
+        "run_index",
+    ],
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [

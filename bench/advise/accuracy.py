@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.insight.advise.clusters import own_pools, widened
 from headrace.insight.advise.measured_inputs import Measured
-from headrace.insight.advise.model import Pool, Prediction, Range, predict
+from headrace.insight.performance_model import Pool, Prediction, Range, predict
 
 BANDWIDTH = "200mbit"
 BYTES_A_SECOND = 200e6 / 8

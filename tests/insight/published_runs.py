@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.catalog.instance_types import shape, speed
 from headrace.insight.advise.link_bandwidth import published_bandwidth
-from headrace.insight.advise.model import Pool, Prediction, Range, Workload, predict
+from headrace.insight.performance_model import Pool, Prediction, Range, Workload, predict
 
 
 class Published(msgspec.Struct, frozen=True):

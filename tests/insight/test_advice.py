@@ -18,6 +18,7 @@ from headrace.insight.doctor.offload_decision import (
     decide,
     local_capacity,
 )
+from headrace.insight.performance_model import Pool, Workload, exactly, predict, rate
 
 FAST = Transfer(batches=100, bytes=1_000_000, seconds=0.0001, trainer_cpu=0.00001, worker_cpu=0.00001)
 
@@ -127,7 +128,9 @@ def test_hybrid_when_this_machine_can_do_a_good_part() -> None:
 
 def test_remote_takes_all_the_cores_from_elsewhere() -> None:
     verdict = decide(case(cores=2.0), FAST)
-    assert (verdict.advice, verdict.remote_cores, verdict.remote_workers) == (Advice.REMOTE, 29, 36)
+    assert (verdict.advice, verdict.remote_cores, verdict.remote_workers) == (Advice.REMOTE, 29, 37)
+    cost = {"cpu": HEADROOM * 0.008, "pause": HEADROOM * 0.002}  # 35.2 executors would do if none queued for a core
+    assert rate(36, 29, **cost) < 32 / 0.01 <= rate(37, 29, **cost)
 
 
 def test_remote_is_sized_for_what_the_transfer_lets_through() -> None:
@@ -145,7 +148,8 @@ def test_no_offload_when_a_batch_takes_longer_over_tcp_than_here() -> None:
     assert verdict.advice is Advice.DO_NOT_OFFLOAD
     assert "over TCP" in verdict.reason
     more_here = decide(case(cores=2.0, step=0.5, wait=0.49, workers=1), hopeless)
-    assert (more_here.advice, more_here.workers) == (Advice.LOCAL, 2)
+    assert (more_here.advice, more_here.workers) == (Advice.LOCAL, 3)  # two would leave a fifth of two cores idle
+    assert more_here.step == pytest.approx(32 / rate(3, 2.0, cpu=HEADROOM * 0.008, pause=HEADROOM * 0.002))
 
 
 def test_no_offload_when_receiving_costs_as_much_cpu_as_making() -> None:
@@ -177,3 +181,29 @@ def test_enough_workers_that_stall_all_the_same_are_told_so() -> None:
 def test_a_loader_with_remote_workers_is_told_how_many_it_needs() -> None:
     verdict = decide(case(remote=True, sample_wall=None, workers=0), FAST)
     assert (verdict.advice, verdict.remote_cores) == (Advice.REMOTE, 29)
+
+
+def test_what_is_predicted_is_what_the_shared_model_says_of_the_advised_workers() -> None:
+    """2 cores, of which training at its floor uses one, and at a longer step less: the model gives those to workers."""
+    alone = case(cores=2.0, trainer_cores=1.0, step=0.5, wait=0.49)
+    verdict = decide(alone, Transfer(8, 10**9, seconds=5.0, trainer_cpu=0.1, worker_cpu=0.1))
+    assert verdict.advice is Advice.LOCAL
+    assert verdict.workers is not None
+    cost = [exactly(HEADROOM * 0.008), exactly(HEADROOM * 0.002)]
+    own = Pool(1, 2.0, verdict.workers, *cost, trains=True)
+    work = Workload(32, compute=exactly(0.01), trainer_cpu=exactly(0.01))
+    assert verdict.step == pytest.approx(predict(work, [own]).step.value)
+    assert verdict.step < 32 * HEADROOM * 0.008  # as long as it would take with one core
+
+
+def test_a_hybrid_is_sized_so_that_both_together_reach_the_floor() -> None:
+    for trainer_cores in (0.0, 2.0):
+        verdict = decide(case(cores=16.0, trainer_cores=trainer_cores), FAST)
+        assert verdict.advice is Advice.HYBRID
+        assert verdict.workers is not None
+        cost = {"cpu": HEADROOM * 0.008, "pause": HEADROOM * 0.002}
+        here = rate(verdict.workers, 16.0 - trainer_cores, **cost)
+        away = rate(verdict.remote_workers, verdict.remote_cores, **cost)
+        assert here + away >= 32 / 0.01 * (1 - 1e-6)
+        assert here + rate(verdict.remote_workers - 1, verdict.remote_cores, **cost) < 32 / 0.01
+        assert verdict.step == pytest.approx(0.01)

@@ -22,10 +22,10 @@ from headrace.insight.advise.advisor import DEFAULT_TYPES, Advised, advised, jud
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured
-from headrace.insight.advise.model import Range, Workload, exactly
 from headrace.insight.cost.billing import amount
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.performance_model import Range, Workload, exactly
 from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.insight.advise.model import Pool, Range, Workload, exactly, pause_of, predict, rate
+from headrace.insight.performance_model import (
+    Pool,
+    Range,
+    Workload,
+    exactly,
+    fewest_executors,
+    pause_of,
+    predict,
+    rate,
+)
 
 NOTHING = exactly(0.0)
 
@@ -59,6 +68,31 @@ def test_the_pause_is_found_again(executors: int, cores: float, cpu: float, paus
     busy = executors / rate(executors, cores, cpu, pause)
     again = pause_of(busy, executors, cores, cpu)
     assert executors / rate(executors, cores, cpu, again) == pytest.approx(busy, rel=1e-6)
+
+
+@given(st.integers(1, 400), st.floats(0.25, 64), st.floats(1e-4, 1), st.floats(0, 1))
+def test_the_fewest_executors_reach_what_is_wanted_and_one_less_does_not(
+    executors: int, cores: float, cpu: float, pause: float
+) -> None:
+    wanted = 0.999 * rate(executors, cores, cpu, pause)
+    found = fewest_executors(wanted, cores, cpu, pause)
+    assert found is not None
+    assert rate(found - 1, cores, cpu, pause) < wanted <= rate(found, cores, cpu, pause) * (1 + 1e-6)
+    assert fewest_executors(wanted, cores, cpu, pause, most=executors) == found
+    if found > 1:
+        assert fewest_executors(wanted, cores, cpu, pause, most=found - 1) is None
+    assert fewest_executors(1.001 * cores / cpu, cores, cpu, pause) is None
+
+
+@given(st.integers(1, 60), st.floats(0.25, 64), st.floats(1e-4, 1), st.floats(1e-3, 1))
+def test_the_rate_is_the_mean_of_the_birth_death_process(
+    executors: int, cores: float, cpu: float, pause: float
+) -> None:
+    weights = [1.0]
+    for k in range(1, executors + 1):
+        weights.append(weights[-1] * (executors - k + 1) / pause * cpu / min(k, cores))
+    made = sum(weight * min(k, cores) / cpu for k, weight in enumerate(weights))
+    assert rate(executors, cores, cpu, pause) == pytest.approx(made / sum(weights))
 
 
 def test_what_queueing_explains_is_no_pause() -> None:

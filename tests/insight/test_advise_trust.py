@@ -30,8 +30,8 @@ from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import Candidate, bandwidth_of
 from headrace.insight.advise.link_bandwidth import FULL, MEGABIT, carried, published_bandwidth, with_links
 from headrace.insight.advise.measured_inputs import Measured
-from headrace.insight.advise.model import Range
 from headrace.insight.advise.validity import MISSED, explains
+from headrace.insight.performance_model import Range
 from headrace.insight.verdicts.decide import Verdict
 from headrace.insight.verdicts.thresholds import LINK_BUSY, NEXT, VerdictName
 from headrace.runs import Stream, WorkerSecond

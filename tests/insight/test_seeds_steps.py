@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from published_runs import Added, Published, predict_published
 
-from headrace.insight.advise.model import Range, exactly
+from headrace.insight.performance_model import Range, exactly
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "advise.md"
 

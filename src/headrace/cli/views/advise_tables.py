@@ -9,9 +9,9 @@ from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import columns
 from headrace.insight.advise.advisor import Advised
 from headrace.insight.advise.clusters import Candidate
-from headrace.insight.advise.model import Range
 from headrace.insight.cost.billing import amount
 from headrace.insight.figures.figure import Figure, Spread
+from headrace.insight.performance_model import Range
 from headrace.insight.render.plain_text import MISSING, quantity, spread
 
 

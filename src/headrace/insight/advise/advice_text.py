@@ -10,8 +10,8 @@ from headrace.catalog.instance_types import shape, speed
 from headrace.insight.advise.calibrate import SATURATED
 from headrace.insight.advise.clusters import BALANCED, SAME, Candidate, by_cost, cores_per_vcpu, knee
 from headrace.insight.advise.measured_inputs import Measured
-from headrace.insight.advise.model import Range
 from headrace.insight.advise.validity import MISSED, explains, likely
+from headrace.insight.performance_model import Range
 from headrace.insight.render.plain_text import quantity
 from headrace.insight.verdicts.thresholds import NEXT_APART
 

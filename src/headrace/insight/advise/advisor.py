@@ -27,11 +27,11 @@ from headrace.insight.advise.clusters import (
     own_pools,
 )
 from headrace.insight.advise.measured_inputs import Measured, not_enough
-from headrace.insight.advise.model import Range, predict
 from headrace.insight.advise.validity import MISSED, explains, first_of_all
 from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.planned_job import PlannedJob, planned_job
+from headrace.insight.performance_model import RATE_FORMULA, Range, predict
 from headrace.insight.reports.run_report import report, time_to_train
 from headrace.insight.verdicts.decide import Verdict
 from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind
@@ -44,8 +44,7 @@ ADVISE_FORMULAS: dict[str, str] = {
     "step": (
         "predicted: max(compute, making, wire); making: least t in which t * (sum over data hosts of rate(workers, "
         "cores) + sum over hosts that train of rate(workers, cores - trainer_cpu / t)) >= samples of a step; wire: the "
-        "same with every host limited to bandwidth / bytes of a sample; rate: machine-repairman model of workers that "
-        "pause and then compute on shared cores"
+        f"same with every host limited to bandwidth / bytes of a sample; {RATE_FORMULA}"
     ),
     "compute": (
         "(sum(step) - sum(wait)) / steps of the rank with the least, training window; where data workers compete for "

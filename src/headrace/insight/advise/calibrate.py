@@ -13,11 +13,11 @@ import msgspec
 
 from headrace.insight.advise.link_bandwidth import with_links
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured, not_enough
-from headrace.insight.advise.model import Range, Workload, around, exactly, pause_of
 from headrace.insight.figures.data_workers import workers_report
 from headrace.insight.figures.figure import WARM_UP_RECORDS, Window, percentile
 from headrace.insight.figures.loaders import by_loader, job_time, main_loader, window_of
 from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.performance_model import Range, Workload, around, exactly, pause_of
 from headrace.insight.verdicts.evidence import made_beside, short_of_cores
 from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond

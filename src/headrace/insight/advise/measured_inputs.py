@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.insight.advise.model import Range, Workload
 from headrace.insight.figures.figure import Window
 from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.performance_model import Range, Workload
 
 
 class GroupFacts(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.insight.advise.measured_inputs import Measured
-from headrace.insight.advise.model import Range
+from headrace.insight.performance_model import Range
 from headrace.insight.verdicts.decide import Verdict
 from headrace.insight.verdicts.thresholds import VerdictName
 

@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.insight.doctor.offload_decision import (
     HEADROOM,
+    NEARLY,
     PROCESSES_PER_CORE,
     Advice,
     Case,
@@ -18,6 +19,7 @@ from headrace.insight.doctor.offload_decision import (
 )
 from headrace.insight.doctor.probe_records import Loader, LoaderTrial, Observation, Phase, RankTrial, Step
 from headrace.insight.figures.figure import Figure, Window, missing, spread_of
+from headrace.insight.performance_model import RATE_FORMULA
 
 LEAST_STEPS = 3
 """Fewer measured steps than this are no measurement."""
@@ -43,8 +45,8 @@ TRIAL_FORMULAS: dict[str, str] = {
     "sample_wall": "as sample_cpu, in wall seconds of one worker",
     "trainer_cores": "CPU seconds of the training process (without its workers) / wall seconds, in the replay",
     "local_capacity": (
-        "min(free cores / sample_cpu, most workers / sample_wall); free cores = (usable cores - trainer_cores of all "
-        f"ranks) / ranks, most workers = {PROCESSES_PER_CORE} a core"
+        "rate(most workers, free cores); free cores = (usable cores - trainer_cores of all ranks) / ranks, most "
+        f"workers = {PROCESSES_PER_CORE} a core; {RATE_FORMULA}, with pause = sample_wall - sample_cpu"
     ),
     "batch": "bytes of the tensors, arrays and strings of one batch",
     "transfer_time": "wall seconds / batches, headrace's feed over TCP on loopback, one executor, a ready batch",
@@ -52,7 +54,10 @@ TRIAL_FORMULAS: dict[str, str] = {
     "transfer_worker_cpu": "CPU seconds of the feed server and its executor / batches, on loopback",
     "wire_limit": "bytes * 8 / (Gbit/s * 1e9), a lower bound",
     "advice": (
-        f"cores = {HEADROOM} * batch_size / step_floor * sample_cpu; workers = the same with sample_wall; predicted"
+        f"cores = {HEADROOM} * batch_size / step_floor * sample_cpu; workers = the fewest of which rate(workers, cores)"
+        f" * step_floor >= batch_size, with {HEADROOM} * sample_cpu and {HEADROOM} * pause; where other hosts help, "
+        f"workers here = the fewest that make {100 * NEARLY:.0f} % of what this machine can; the step is predicted as "
+        "by headrace advise, with transfer_time as the network's limit: max(step_floor, making, wire)"
     ),
 }
 

@@ -1,15 +1,13 @@
 """Local, hybrid, remote, or do not offload: the decision, as a pure function of measured figures.
 
-With the step floor F (the step when no batch has to be waited for), R rows a batch, and a sample that costs c CPU
-seconds and w wall seconds of a worker, a loader that never stalls needs
+What a loader can make is asked of `headrace.insight.performance_model`. A step computes for the step floor (the step
+when no batch has to be waited for); a worker needs a core for the CPU seconds of a sample, and waits for the rest of
+its wall seconds. A sample is taken to cost HEADROOM times what was measured.
 
-    cores   = HEADROOM * R / F * c
-    workers = HEADROOM * R / F * w
-
-The machine can give the cores that the training process leaves, and PROCESSES_PER_CORE workers a core (workers that
-wait for a disk or a network need no core of their own). What fits is local. What does not fit goes to other hosts, if a
-batch comes from there sooner than the best that this machine can do, and if taking it in costs the trainer less CPU
-than making it.
+This machine has the cores that the training process leaves, and at most PROCESSES_PER_CORE workers a core (workers that
+wait for a disk or a network need no core of their own). If they make every batch within the floor, the answer is local.
+What they cannot make goes to other hosts, if a step is then shorter than the best that this machine can do, and if
+taking in a batch costs the trainer less CPU than making it.
 """
 
 from __future__ import annotations
@@ -18,6 +16,8 @@ import math
 from enum import Enum
 
 import msgspec
+
+from headrace.insight.performance_model import Pool, Workload, exactly, fewest_executors, predict, rate
 
 STALLED = 0.05
 """A loop that waits for less than this part of a step does not stall."""
@@ -30,6 +30,9 @@ PROCESSES_PER_CORE = 8
 BUSY = 0.9
 HYBRID = 0.2
 """From this share of the work on, local workers are worth keeping beside remote ones."""
+
+NEARLY = 0.95
+"""More workers than make this part of what a machine can make are not worth their processes."""
 
 _FORGOTTEN = 0.5
 
@@ -137,16 +140,11 @@ def wall_of(case: Case) -> float | None:
 
 
 def local_capacity(case: Case) -> float | None:
-    """Returns the samples a second that workers on this machine can make at most; None when the cost is unknown.
-
-    min(free cores / CPU seconds a sample, most workers / wall seconds a sample)
-    """
+    """Returns the samples a second that workers on this machine can make at most; None when the cost is unknown."""
     wall = wall_of(case)
     if not case.map_style or case.sample_cpu is None or wall is None:
         return None
-    by_cpu = case.free_cores / case.sample_cpu if case.sample_cpu > 0 else math.inf
-    by_workers = case.most_workers / wall if wall > 0 else math.inf
-    found = min(by_cpu, by_workers)
+    found = rate(case.most_workers, case.free_cores, case.sample_cpu, wall - case.sample_cpu)
     return found if math.isfinite(found) else None
 
 
@@ -199,29 +197,81 @@ def _not_worth_it(case: Case) -> OffloadDecision | None:
     return OffloadDecision(Advice.DO_NOT_OFFLOAD, reason, notes=notes)
 
 
+class _Model:
+    """One case in the terms of the performance model.
+
+    Args:
+        case: its figures.
+        wall, cpu: seconds of a worker for a sample.
+        transfer: what a batch costs over TCP; None for no limit.
+    """
+
+    def __init__(self, case: Case, wall: float, cpu: float, transfer: Transfer | None) -> None:
+        self.case = case
+        self.cpu, self.pause = HEADROOM * cpu, HEADROOM * (wall - cpu)
+        size = 1 if transfer is None else max(1, transfer.bytes)
+        self.bandwidth = None if transfer is None else size / transfer.seconds
+        self.workload = Workload(
+            case.rows, exactly(case.floor), exactly(case.trainer_cores * case.floor), size / case.rows
+        )
+
+    def free(self, step: float) -> float:
+        """Returns the cores that training leaves on this machine when a step lasts so long."""
+        return max(0.0, self.case.cores - self.case.trainer_cores * self.case.floor / step)
+
+    def here(self, workers: int, step: float) -> float:
+        """Returns the samples a second that so many workers on this machine make in a step of `step` seconds."""
+        return rate(workers, self.free(step), self.cpu, self.pause)
+
+    def fewest_here(self, wanted: float, step: float) -> int | None:
+        """Returns the workers on this machine that make `wanted` samples a second; None if it cannot."""
+        return fewest_executors(wanted, self.free(step), self.cpu, self.pause, self.case.most_workers)
+
+    def sensible_here(self, step: float) -> int:
+        """Returns the workers with which this machine makes nearly what it can in a step of `step` seconds."""
+        return self.fewest_here(NEARLY * self.here(self.case.most_workers, step), step) or 1
+
+    def away(self, wanted: float) -> tuple[int, int]:
+        """Returns the cores of other hosts that make `wanted` samples a second, and their executors."""
+        cores = max(1, math.ceil(wanted * self.cpu))
+        workers = fewest_executors(wanted, cores, self.cpu, self.pause)
+        assert workers is not None  # there are cores enough
+        return cores, workers
+
+    def step(self, workers: int, cores: int = 0, executors: int = 0) -> float:
+        """Returns the predicted step with workers on this machine and executors on the cores of other hosts."""
+        cpu, pause = exactly(self.cpu), exactly(self.pause)
+        pools = [Pool(1, self.case.cores, workers, cpu, pause, trains=True)]
+        if cores:
+            pools.append(Pool(1, cores, executors, cpu, pause, self.bandwidth))
+        return predict(self.workload, pools).step.value
+
+
 def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> OffloadDecision:
-    demand = HEADROOM * case.rows / case.floor
-    cores, workers = demand * cpu, max(1, math.ceil(demand * max(wall, cpu)))
-    notes = _notes(case, workers)
+    model = _Model(case, wall, cpu, transfer)
+    floor, demand = case.floor, case.rows / case.floor
+    cores, (whole_cores, workers) = demand * model.cpu, model.away(demand)
     if case.remote:
         reason = "the loop stalls: the workers on the other hosts are too few, or too slow"
-        return OffloadDecision(Advice.REMOTE, reason, None, math.ceil(cores), workers, case.floor, notes)
-    if cores <= case.free_cores and workers <= case.most_workers:
+        return OffloadDecision(Advice.REMOTE, reason, None, whole_cores, workers, floor, _notes(case, workers))
+    enough = model.fewest_here(demand, floor)
+    if enough is not None:
         return OffloadDecision(
             Advice.LOCAL,
-            f"{workers} workers, with {cores:.1f} of the {case.free_cores:.1f} cores that training leaves, can make "
+            f"{enough} workers, with {cores:.1f} of the {case.free_cores:.1f} cores that training leaves, can make "
             "every batch in time",
-            max(workers, case.workers),
-            step=case.floor,
-            notes=notes,
+            max(enough, case.workers),
+            step=floor,
+            notes=_notes(case, enough),
         )
-    share = min(case.free_cores / cores if cores > 0 else 1.0, case.most_workers / workers)
-    here = min(case.step, case.floor / share if share > 0 else math.inf)
-    most = max(1, min(case.most_workers, math.floor(workers * share)))
-    carried = 1.0 if transfer is None else min(1.0, case.floor / transfer.seconds)  # of the demand, over TCP
-    hybrid = share >= HYBRID
-    away = min(1.0 - share, carried) if hybrid else carried
-    step = case.floor / min(1.0, share + away) if hybrid else case.floor / away
+    notes = _notes(case, 0)
+    most = model.sensible_here(min(case.step, model.step(case.most_workers)))
+    here = min(case.step, model.step(most))
+    hybrid = model.here(case.most_workers, floor) >= HYBRID * demand
+    beside = model.sensible_here(floor) if hybrid else 0
+    carried = math.inf if transfer is None else case.rows / transfer.seconds  # samples a second
+    remote_cores, remote_workers = model.away(min(demand - model.here(beside, floor), carried))
+    step = model.step(beside, remote_cores, remote_workers)
     refusal = _refusal(case, cpu, here, step, transfer, cpu_bound=cores > case.free_cores)
     if refusal:
         if here * WORTH < case.step:
@@ -229,7 +279,7 @@ def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> Of
         return OffloadDecision(Advice.DO_NOT_OFFLOAD, refusal, notes=notes)
     if transfer is None:
         notes += ("the transfer was not measured: the network may be the next limit",)
-    elif carried < 1.0:
+    elif transfer.seconds > floor:
         notes += (f"{1000 * transfer.seconds:.2f} ms a batch over TCP is the limit; the floor cannot be reached",)
     lacking = (
         f"every batch in time takes {cores:.1f} cores and {workers} workers; training leaves {case.free_cores:.1f} "
@@ -238,9 +288,9 @@ def _place(case: Case, wall: float, cpu: float, transfer: Transfer | None) -> Of
     return OffloadDecision(
         Advice.HYBRID if hybrid else Advice.REMOTE,
         lacking,
-        most if hybrid else None,
-        max(1, math.ceil(cores * away)),
-        max(1, math.ceil(workers * away)),
+        beside if hybrid else None,
+        remote_cores,
+        remote_workers,
         step,
         notes,
     )

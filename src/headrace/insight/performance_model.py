@@ -1,5 +1,7 @@
 """How long a step takes on a cluster, from what a step and a sample cost: supply, demand and the wire. Pure.
 
+`headrace advise` asks it about hosts to rent, `headrace doctor` about workers and cores for one script.
+
 A loader that prefetches overlaps three things: the ranks compute, data workers make samples, the network carries them.
 So the step lasts as long as the longest of the three:
 
@@ -29,8 +31,10 @@ import msgspec
 
 _HALVINGS = 50
 _SHORTEST = 1e-6
-_LARGE = 1e200
 _LITTLE = 1e-9
+_NEGLIGIBLE = 1e-18
+
+RATE_FORMULA = "rate: machine-repairman model of workers that pause and then compute on shared cores"
 
 COMPUTE, WORKERS, NETWORK = "compute", "workers", "network"
 
@@ -117,7 +121,10 @@ def predict(workload: Workload, pools: Sequence[Pool]) -> Prediction:
         workload: what a step costs.
         pools: all hosts that make samples; at most one of them trains.
     """
-    low, value, high = (_step(workload, pools, pick) for pick in (_low, _value, _high))
+    low = value = high = _step(workload, pools, _value)
+    ranges = [workload.compute, workload.trainer_cpu, *(cost for pool in pools for cost in (pool.cpu, pool.pause))]
+    if any(one.low != one.high for one in ranges):
+        low, high = _step(workload, pools, _low), _step(workload, pools, _high)
     compute, making, wire = value
     step = max(value)
     limit = COMPUTE if compute >= step else NETWORK if wire > making else WORKERS
@@ -171,15 +178,55 @@ def pause_of(busy: float, executors: int, cores: float, cpu: float) -> float:
     return high
 
 
+def fewest_executors(wanted: float, cores: float, cpu: float, pause: float, most: int | None = None) -> int | None:
+    """Returns how many executors on `cores` cores make `wanted` samples a second; None when not so many can.
+
+    The inverse of `rate`, in whole executors, at least one.
+
+    Args:
+        wanted: samples a second.
+        cores, cpu, pause: as for `rate`.
+        most: executors at most; None for any number.
+    """
+    wanted *= 1 - _LITTLE
+    if cpu > 0 and cores / cpu < wanted:
+        return None
+    high = max(1, math.ceil(wanted * (cpu + pause))) if most is None else most
+    while rate(high, cores, cpu, pause) < wanted:
+        if most is not None:
+            return None
+        high *= 2
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if rate(middle, cores, cpu, pause) < wanted else (low, middle)
+    return high
+
+
 def _closed(executors: int, cores: float, cpu: float, pause: float) -> float:
-    weight, weights, made = 1.0, 1.0, 0.0
-    for k in range(1, executors + 1):
-        served = min(k, cores) / cpu
-        weight *= (executors - k + 1) / pause / served
-        weights, made = weights + weight, made + weight * served
-        if weights > _LARGE:
-            weight, weights, made = weight / weights, 1.0, made / weights
-    return made / weights
+    """Sums from the most probable k in both directions, as far as a term changes the sum: nothing overflows."""
+
+    def ratio(k: int) -> float:
+        return (executors - k + 1) / pause * cpu / min(k, cores)
+
+    top, high = 0, executors  # the ratio falls with k: the most probable k is the last one where it is at least 1
+    while top < high:
+        middle = (top + high + 1) // 2
+        top, high = (middle, high) if ratio(middle) >= 1 else (top, middle - 1)
+    weights, busy = 1.0, min(top, cores)
+    weight = 1.0
+    for k in range(top + 1, executors + 1):
+        weight *= ratio(k)
+        weights, busy = weights + weight, busy + weight * min(k, cores)
+        if weight < _NEGLIGIBLE * weights:
+            break
+    weight = 1.0
+    for k in range(top, 0, -1):
+        weight /= ratio(k)
+        weights, busy = weights + weight, busy + weight * min(k - 1, cores)
+        if weight < _NEGLIGIBLE * weights:
+            break
+    return busy / weights / cpu
 
 
 def _low(of: Range) -> float:
@@ -209,7 +256,8 @@ def _step(workload: Workload, pools: Sequence[Pool], pick: Callable[[Range], flo
         carried = min(carried, own.hosts * _carries(own.bandwidth, workload.sample_bytes))
     trainer = pick(workload.trainer_cpu)
     making = _making(workload.rows, free, own, trainer, pick)
-    return pick(workload.compute), making, _making(workload.rows, carried, own, trainer, pick)
+    wire = making if carried == free else _making(workload.rows, carried, own, trainer, pick)
+    return pick(workload.compute), making, wire
 
 
 def _carries(bandwidth: float | None, size: float | None) -> float:
