@@ -62,13 +62,9 @@ class RunScreen:
             begun, self._progress.part = bool(self._progress.part), event.message
             if begun and event.status not in _QUIET_PARTS:  # the first one is over at once
                 self._say(event.message)
-        elif isinstance(event, HostReleased):
-            self._say(f"{event.group}/{event.host}: released: its programs are done")
-        elif isinstance(event, DataWorkerLost):
-            degraded = "" if event.fatal else " (run degraded)"
+        elif isinstance(event, HostReleased | HostLost | DataWorkerLost):
+            degraded = " (run degraded)" if isinstance(event, DataWorkerLost) and not event.fatal else ""
             self._say(f"{event.group}/{event.host}: {sentence(event)}{degraded}")
-        elif isinstance(event, HostLost):
-            self._say(f"{event.group}/{event.host}: host lost: {event.reason}")
         elif isinstance(event, ChannelProgress):
             self._progress.staged(event)
             if event.files == event.files_total:
@@ -76,7 +72,7 @@ class RunScreen:
         elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
             how = short_exit_text(event.exit_code, event.signal)
             why = f": {event.reason}" if event.reason else ""
-            self._say(f"{_place(event.group, event.host, event.stream)}: ended with {how}{why}")
+            self._say(f"{event.group}/{event.host}[{event.stream}]: ended with {how}{why}")
 
     def metric(self, stream: Stream, metric: Metric) -> None:
         """Takes a metric into the progress line."""
@@ -107,9 +103,7 @@ class RunScreen:
         if state.cause is not None and state.status is not Status.COMPLETED:
             lines = state.cause.last_lines[-LAST_LINES:]
             if lines:
-                self._terminal.write(
-                    f"last lines of {_place(state.cause.group, state.cause.host, state.cause.stream)}:"
-                )
+                self._terminal.write(f"last lines of {state.cause.place or 'the job'}:")
             for line in lines:
                 self._terminal.write(f"  | {line}")
         took = f" after {duration(state.ended - self._created)}" if state.ended is not None else ""
@@ -140,12 +134,6 @@ def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
             yield f"warning: {stored.name}: {stored.clash_count - CLASHES} more files differ between hosts"
         if stored.left_out:
             yield f"warning: {stored.name}: left out, no files: {', '.join(stored.left_out[:CLASHES])}"
-
-
-def _place(group: str, host: str, stream: str) -> str:
-    if not host:
-        return "the job"
-    return f"{group}/{host}[{stream}]" if stream else f"{group}/{host}"
 
 
 def outcome(run: Run, exit_code: int) -> dict[str, object]:
