@@ -28,6 +28,9 @@ Schema = JsonSchemaValue
 def job_schema() -> Schema:
     """Returns the schema."""
     schema = JobFields.model_json_schema(schema_generator=_Generator)
+    for part in (schema, *schema["$defs"].values()):
+        part.pop("title", None)  # pydantic's own words for a class, of which 2.7 adds more than later versions
+        part.pop("description", None)
     return {"$schema": DRAFT, "title": "headrace job file", **schema}
 
 
