@@ -2,8 +2,8 @@
 
     python -m bench.sampling --processes 20 --threads 30 --seconds 20 --repeat 3 --output bench/results/sampling.json
 
-This process plays the agent, whose children are the host's processes. CPU seconds (user + system, all threads of this
-process) are honest on a busy machine. Rows, interleaved:
+This process acts as the agent; its children are the host's processes. CPU seconds (user + system, all threads of this
+process) mean the same on a busy machine. Rows, interleaved:
 
     idle      the agent's loop wakes once a second and does nothing
     walk      the process table alone, by the kernel's lists of children (`table.descendants`): how it was done first

@@ -2,7 +2,7 @@
 
     python -m bench.scale 3 64 --repeat 3 --output bench/results/scale.json
 
-Every instance runs one program that prints a line. CPU seconds are honest on a busy machine, wall time is not:
+Every instance runs one program that prints a line. CPU seconds mean the same on a busy machine, wall time does not:
 
     total        the supervisor and all that descends from it, as the kernel accounts it to this process (getrusage)
     hosts        sum of the last `HostSecond` of every host: its agent and its programs

@@ -61,7 +61,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[execnet.XSpec]) -
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker hands its last words on."""
+    """A worker passes its notes on."""
     output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["notes"] = NOTES
@@ -69,7 +69,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
-    """Takes the last words of a worker."""
+    """Takes the notes of a worker."""
     output: dict[str, dict[str, list[str]]] = getattr(node, "workeroutput", {})
     for section, lines in output.get("notes", {}).items():
         for line in lines:
@@ -77,7 +77,7 @@ def pytest_testnodedown(node: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints the last words, and which files took the most time."""
+    """Prints the notes, and which files took the most time."""
     for section, lines in NOTES.items():
         terminalreporter.section(section)
         for line in lines:

@@ -6,7 +6,7 @@ NOTES: dict[str, list[str]] = {}
 
 
 def note(section: str, line: str) -> None:
-    """Adds a line to a section of the last words, once."""
+    """Adds a line to a section of the notes at the end, once."""
     lines = NOTES.setdefault(section, [])
     if line not in lines:
         lines.append(line)

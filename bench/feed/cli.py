@@ -118,7 +118,7 @@ def run_alone(command: list[str]) -> int:
         print(f"not done within {ROW_SECONDS} s", file=sys.stderr)
         return 1
     finally:
-        with contextlib.suppress(ProcessLookupError):  # its whole group, servers included; mostly nobody is left
+        with contextlib.suppress(ProcessLookupError):  # its whole group, servers included; usually it is empty
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

@@ -4,7 +4,7 @@ A window is `batches` batches delivered in `seconds` of wall time. CPU seconds a
 within the window, read from the kernel's per-process CPU clocks (all threads, also ended ones, nanoseconds):
 
 * `cpu_trainer_s`: the process that calls `next()`;
-* `cpu_receiver_s`: processes that receive on the trainer's behalf (headrace's receiver; nobody else has one);
+* `cpu_receiver_s`: processes that receive on the trainer's behalf (only headrace has one: its receiver);
 * `cpu_others_s`: all other processes of the contender: workers, servers, and those that they started.
 
 Latencies are windows of one batch. A contender that fails leaves a record with `error` and no figures.

@@ -1,7 +1,7 @@
 """Plays one row of the fault table: `python fault_play.py ROW`, in a box where nothing else runs (see `fault_box`).
 
 The player starts `headrace run` as a user does, waits for the row's moment by what the run's files say, does the row's
-fault, and waits for the end. It belongs to nobody's run, cleans nothing up, and compares the machine before and after.
+fault, and waits for the end. It is independent of all runs, cleans nothing up, and compares the machine before and after.
 Prints one JSON object: what it saw, and in `wrong` all that is not as the row says.
 """
 
@@ -186,7 +186,7 @@ class Play:
         self.until(lambda: all(each.poll() is not None for each in self.callers), "the caller's end", limit)
         if self.row.starts:
             self.until(lambda: self.run.finished, "the run's end", limit)
-            # A supervisor whose caller was killed says its last word a moment before it ends.
+            # A supervisor whose caller was killed records the run's end a moment before it ends.
             self.until(
                 lambda: "engines.local.supervisor" not in str(fault_machine.processes()), "its supervisor", limit
             )

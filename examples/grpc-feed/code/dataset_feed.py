@@ -86,7 +86,7 @@ def service(token: bytes, make_batch: Callable[[Request, int], Awaitable[bytes]]
         for number in request.numbers:
             try:
                 batch = await make_batch(request, number)
-            except Exception as error:  # noqa: BLE001  (the trainer shall know why, whatever it is)
+            except Exception as error:  # noqa: BLE001  (the trainer gets the error, whatever it is)
                 await context.abort(grpc.StatusCode.INTERNAL, f"batch {number}: {type(error).__name__}: {error}")
             yield batch
 

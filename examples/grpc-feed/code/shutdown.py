@@ -1,6 +1,6 @@
 """Ends the data hosts when training has ended: a small exchange on a port of its own.
 
-The data host sends a random number; whoever wants it to end answers with the HMAC of that number and a reason, and gets
+The data host sends a random number; a host that wants it to end answers with the HMAC of that number and a reason, and gets
 "bye". A connection that knows less (a port scan, a health probe) is closed and changes nothing.
 """
 
@@ -21,7 +21,7 @@ def seal(token: bytes, number: str, reason: str) -> str:
 
 
 async def wait_for_request(port: int, token: bytes) -> str:
-    """Waits until somebody of the job asks for the end. Returns the reason."""
+    """Waits until a host of the job asks for the end. Returns the reason."""
     asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -24,10 +24,10 @@ def make_batch(request: Request, number: int) -> bytes:
 
 
 async def serve(workers: int) -> str:
-    """Serves until somebody of the job asks for the end. Returns why it ended."""
+    """Serves until a host of the job asks it to end. Returns the reason."""
     loop = asyncio.get_running_loop()
     processes = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-    # A worker is ready, and the files are good, before anybody may connect.
+    # A worker must be ready, and the files readable, before clients may connect.
     await loop.run_in_executor(processes, make_batch, Request(0, 0, 1, (0,)), 0)
 
     async def in_worker(request: Request, number: int) -> bytes:

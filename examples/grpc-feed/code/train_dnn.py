@@ -127,7 +127,7 @@ def main() -> None:
         result = {"accuracy": accuracy, "losses": losses}
         (Path(os.environ["SM_OUTPUT_DATA_DIR"]) / "result.json").write_text(json.dumps(result))
     if world > 1:
-        torch.distributed.barrier()  # nobody ends the data hosts while a rank still needs them
+        torch.distributed.barrier()  # the data hosts must not end while a rank still needs them
         torch.distributed.destroy_process_group()
 
 
