@@ -1,8 +1,8 @@
 """Plays one row of the fault table: `python fault_play.py ROW`, in a box where nothing else runs (see `fault_box`).
 
 The player starts `headrace run` as a user does, waits for the row's moment by what the run's files say, does the row's
-fault, and waits for the end. It is independent of all runs, cleans nothing up, and compares the machine before and after.
-Prints one JSON object: what it saw, and in `wrong` all that is not as the row says.
+fault, and waits for the end. It is independent of all runs, cleans nothing up, and compares the machine before and
+after. Prints one JSON object: what it saw, and in `wrong` all that is not as the row says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ends the data hosts when training has ended: a small exchange on a port of its own.
 
-The data host sends a random number; a host that wants it to end answers with the HMAC of that number and a reason, and gets
-"bye". A connection that knows less (a port scan, a health probe) is closed and changes nothing.
+The data host sends a random number; a host that wants it to end answers with the HMAC of that number and a
+reason, and gets "bye". A connection that knows less (a port scan, a health probe) is closed and changes nothing.
 """
 
 from __future__ import annotations
