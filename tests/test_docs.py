@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from test_rooms import MAY_IMPORT, ORDER
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -67,3 +69,20 @@ def test_the_pictures_of_the_architecture_name_folders_that_exist() -> None:
     for picture in (DOCS / "images").glob("way-of-*.svg"):
         for name in re.findall(r">((?:\w+/)+(?:\w+\.py)?)<", picture.read_text()):
             assert (ROOT / "src" / "headrace" / name).exists(), f"{picture.name}: {name}"
+
+
+def test_the_tables_of_the_architecture_are_the_map_that_the_tests_hold() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    rows = re.findall(
+        r"^\| ([^|]*) \| [^|]* \| ([^|]*) \|$", text[: text.index("The sub-packages, in their order")], re.M
+    )
+    table = {
+        name: set(re.findall(r"`(\w+)`", may))
+        for rooms, may in rows
+        for name in re.findall(r"`(\w+)(?:/|\.py)`", rooms)
+    }
+    assert table == {**MAY_IMPORT, "log_setup": set()}
+    inside = dict(re.findall(r"^\| `(\w+)/` \| (.*) \|$", text[text.index("The sub-packages, in their order") :], re.M))
+    for room, described in inside.items():
+        packages = [name for name in ORDER[room] if (ROOT / "src" / "headrace" / room / name).is_dir()]
+        assert re.findall(rf"`{room}/(\w+)/`", described) == packages, room

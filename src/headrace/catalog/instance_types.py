@@ -1,7 +1,7 @@
 """The instance types that SageMaker trains on, and their shapes.
 
-The facts are in `instance_types.csv` beside this module, with their sources. Reading them is the only input or
-output here; nothing is fetched.
+The shapes are in `instance_types.csv` beside this module, with their sources. The module reads this file and nothing
+else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def parse(lines: Iterable[str]) -> dict[str, InstanceShape | None]:
         The shape of every type, None where the table leaves it blank.
 
     Raises:
-        ValueError: a number that is none, or a type that comes twice.
+        ValueError: a value that is not a number, or a type that stands twice.
     """
     table: dict[str, InstanceShape | None] = {}
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):

@@ -61,7 +61,7 @@ def parse(lines: Iterable[str]) -> tuple[Price, ...]:
             line.
 
     Raises:
-        ValueError: a price that is no number, or a row that comes twice.
+        ValueError: a price that is not a number, or a row that stands twice.
     """
     found: dict[tuple[str, str, str, str], Price] = {}
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):

@@ -23,7 +23,7 @@ RUNNING = (Status.IN_PROGRESS, Status.STOPPING)
 
 
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM instead of dying of them.
+    """Counts Ctrl-C and SIGTERM, which then do not end the process.
 
     Attributes:
         count: how many there were.
@@ -49,12 +49,12 @@ class Interrupts:
 
 
 def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interrupts: Interrupts) -> None:
-    """Stops a run in order and waits for its end. A further Ctrl-C stops it at once.
+    """Stops a run, with time to save, and waits for its end. Another Ctrl-C kills it.
 
     Args:
         stop: stops the run; its argument is whether at once.
         over: waits for a moment and returns whether the run is over.
-        interrupts: the user's wish.
+        interrupts: counts Ctrl-C.
     """
     heard = interrupts.count
     stop(False)
@@ -65,7 +65,7 @@ def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interr
 
 
 def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
-    """Starts a run and shows it to its end. Ctrl-C, or a reader of the output that is gone, stops it in order.
+    """Starts a run and shows it to its end. Ctrl-C, or a reader of the output that is gone, stops it with time to save.
 
     Args:
         start: starts the run.

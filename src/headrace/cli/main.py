@@ -159,7 +159,7 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
 
 
 def _silence_output() -> None:
-    """Python flushes standard output once more at its end: lets what cannot be written go nowhere."""
+    """Discards what cannot be written, because Python flushes standard output once more at its end."""
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)

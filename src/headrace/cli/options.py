@@ -72,7 +72,7 @@ def set_option(command: F) -> F:
 
 
 def region_option(command: F) -> F:
-    """Adds ``--region``: one whose prices are known, None when it is not given."""
+    """Adds ``--region``: a region with known prices, None when it is not given."""
     return click.option(
         "--region", metavar="REGION", callback=_region, help="Region whose prices to use, e.g. eu-west-1."
     )(command)
@@ -107,7 +107,7 @@ def deliver(
     markdown: Callable[[T], str],
     html: Callable[[T], str],
 ) -> None:
-    """Writes a document to standard output, or to a file that is whole or not there.
+    """Writes a document to standard output, or to a file, which appears complete or not at all.
 
     Args:
         value: what is shown.

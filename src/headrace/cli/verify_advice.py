@@ -76,7 +76,7 @@ def verify(run: Run, found: Advised, *, quiet: bool) -> Verified:
 
 
 def unverified(found: Advised, chosen: Candidate, free: int) -> str:
-    """Returns what was advised and is not what was run, in a sentence; empty when it was run.
+    """Returns a sentence that names the advised candidate if another one was run; empty when it was run.
 
     Args:
         found: the advice.

@@ -40,7 +40,7 @@ def show_costs(report: CostReport, by: str, run_id: str) -> None:
 
 
 def _note(figure: Figure) -> tuple[Text, ...]:
-    """Returns its note to print behind it; nothing, and no blank, without one."""
+    """Returns a figure's note to print after it, with a blank before it; empty without a note."""
     return (Text(figure.note),) if figure.note else ()
 
 
@@ -116,7 +116,7 @@ def show_projection(cost: Projection) -> None:
 
 
 def sources(prices: Iterable[Price | None]) -> list[str]:
-    """Returns one line a price: where it comes from, of when and how sure it is."""
+    """Returns one line a price: its source, its date and its status."""
     return list(dict.fromkeys(origin(price) for price in prices if price is not None))
 
 

@@ -1,4 +1,4 @@
-"""`headrace doctor` without a command: how this machine keeps the hosts of a job apart. It shows; it finds nothing."""
+"""`headrace doctor` without a command: how this machine isolates the hosts of a job. It only shows."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
 
 
 def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
-    """Variables of the user whose values no program gets, because headrace says there who and where it is."""
+    """Variables of the user whose values no program gets, because headrace sets these variables itself."""
     for index, group in enumerate(plan.groups):
         if not plan.environment_of(group.name) or not group.entry_point:
             continue
@@ -203,7 +203,7 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
 
 
 def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
-    """The command line of a program, with that of a rank in the place where a launcher has a proxy of it."""
+    """The command line of a program; where a launcher starts a proxy of a rank, the rank's own command line stands."""
     python = plan.python_of(host.group) or "python"
     if spec.is_service:
         # The last two arguments are a descriptor that exists only once the agent runs, and so does the folder.
@@ -231,7 +231,7 @@ def _requirements(job: Job) -> dict[str, str]:
 
 
 def _channel(job: Job, name: str) -> str:
-    """Where a channel's data are, and how they come when that is not the common way."""
+    """Where a channel's data are, and how they are delivered unless that is the default."""
     channel = job.inputs[name]
     place = channel.s3_data if channel.is_remote else str(channel.local_path(job.base_path))
     ways: list[str] = [job.input_mode_of(name), channel.distribution, channel.s3_data_type]
@@ -255,7 +255,7 @@ def brief(plan: LaunchPlan) -> list[str]:
 
 
 def isolated(isolation: Isolation) -> str:
-    """Returns in words how hosts are kept apart, why so, and what they do not reach.
+    """Returns in words how hosts are isolated, why, and what they cannot reach.
 
     >>> isolated(Isolation("none", "engines.local.isolation says so"))
     'isolation: none (engines.local.isolation says so)'

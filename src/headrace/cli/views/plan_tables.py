@@ -18,7 +18,7 @@ NO_LIMIT = 1_000_000
 
 
 class _Console(Console):
-    """rich ends a program whose reader is gone with exit code 1; headrace has one of its own for that."""
+    """Raises when the reader is gone: rich would exit with code 1, and headrace has its own code for that."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

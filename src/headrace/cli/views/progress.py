@@ -28,7 +28,7 @@ class Progress:
     _download: ChannelProgress | None = None
 
     def staged(self, event: ChannelProgress) -> None:
-        """Takes in how far a channel is; one that is complete is not shown any more."""
+        """Takes the progress of a channel; a complete one is not shown any more."""
         self._download = event if event.files < event.files_total else None
 
     def add(self, stream: Stream, metric: Metric) -> None:

@@ -122,7 +122,7 @@ class RunScreen:
 
 
 def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
-    """Yields what was stored where, and what several hosts had made under one name."""
+    """Yields what was stored where, and the names under which several hosts wrote different files."""
     for stored in artefacts:
         whose = " of this job" if stored.name == "checkpoints" else ""  # others may be at that place too
         files = counted(stored.files, "file")
