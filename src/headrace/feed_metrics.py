@@ -73,7 +73,7 @@ class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
             slices for memory to put their results in; each such result or slice counts for one executor. What the
             kernel has taken (its buffer holds some MB a connection) waits no more here, but counts in `sending`. Of a
             rank's own workers: while the user holds so many batches that there is no memory for further ones.
-        idle: all other executor seconds: nobody asked. Between the passes over a loader its own workers are idle too.
+        idle: all other executor seconds: without a request. Between the passes over a loader its workers are idle too.
         cpu: CPU seconds (user + system) of the executors in this window.
             Of one that ended in this window nothing is seen.
         slices, samples, bytes: what was made: answers, rows, payload bytes. Rows that were made twice, because they

@@ -69,7 +69,7 @@ def distribute(
 
     In a job without ``data_service: {tf_data: ...}``, and outside of a job, it checks its arguments and returns the
     data set as it is. Every rank calls it with the same pipeline and name, so do not shard by rank: each element goes
-    to one rank, whoever asks first. Ranks may get different numbers of elements: give `fit` a `steps_per_epoch`, or
+    to one rank, the first that asks. Ranks may get different numbers of elements: give `fit` a `steps_per_epoch`, or
     use coordinated reads.
 
     Args:

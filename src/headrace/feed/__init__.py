@@ -4,27 +4,23 @@
 
     loader = feed.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4)
 
-There is no dispatcher. The trainer knows what was consumed, so the trainer asks: what a piece of data holds is a pure
-function of (pipeline, seed, epoch, plan positions), and any worker can be asked for any piece, again if need be. So
-every sample of an epoch arrives exactly once, in plan order, bit-identical, whatever dies and with any number of
-workers.
+There is no dispatcher. The trainer knows what was consumed, so the trainer asks. The content of a slice is a pure
+function of (pipeline, seed, epoch, plan positions), and any worker can make any slice, also a second time. So every
+sample of an epoch arrives exactly once, in plan order, bit-identical, with any number of workers, whichever of them are
+killed.
 
-How the modules hang together, from what is asked to who does it:
-
-    loader -> planner -> plan, permutation, samplers     which samples, in which order
-                      -> bookmark, position              where the trainer is in that order
-           -> session -> schedule         who makes what: a state machine without I/O
-                      -> sharding, shards, probing    whom it may be asked of, when hosts hold other data
-                      -> supply, links    the workers: children, or feed servers found through places
-                      -> slab             where batches lie: memfd, viewed, not copied
-    executor -> compute, seeds, layout, tree        makes slices
-    serve -> server -> desk -> crew -> zygote       a host's feed server
-    receiver                                        takes remote batches into slabs
-    wire, messages, auth                            what they speak
-    stream, tls                                     what carries it: plain sockets, or TLS between hosts
-    meter, gputime, tracking                        what a training loop's time goes to
-    workmeter, worktime, linkuse                    what the executors' time goes to
-    inquiry, tally, prometheus, measure             how servers and loaders are doing
+    batch/      slabs (shared memory) and the structure of batches
+    wire/       frames, messages, the handshake, TLS; `endpoints` finds the workers
+    pipelines/  names, builds and seeds a pipeline; the only code that calls the user's dataset
+    plan/       which sample stands where in an epoch, and where the trainer is
+    metrics/    what the time of a training loop and of its workers goes to
+    worker/     a host's feed server, its queue, and the executors behind it
+    client/     `scheduler` (which worker makes what: no I/O), `session`, the pools of workers, the receiver
+    loader/     the `DataLoader`, one pass over it, batches on a device
+    serve       starts a feed server
+    prometheus  exports figures of loaders and servers
+    bench/      a quick measurement of the feed
+    profiler/   measures the data loading of an unchanged script, for `headrace doctor`
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     prometheus.start(loader, 9400)                                  # http://127.0.0.1:9400/metrics
     prometheus_client.REGISTRY.register(prometheus.LoaderCollector(loader))     # or into what you serve already
 
-A figure is read when it is scraped, in the library's own thread; nothing is counted twice and a loader that nobody
-scrapes pays nothing. Importing this module without the library raises FeedError.
+A figure is read when it is scraped, in the library's own thread; nothing is counted twice, and without a scraper a
+loader pays nothing. Importing this module without the library raises FeedError.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class CauseKind(str, enum.Enum):
     BUDGET = "budget"
     """The job cost more than its budget."""
     STOPPED = "stopped"
-    """Somebody asked the job to stop."""
+    """The job was asked to stop."""
 
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -206,7 +206,7 @@ class StopOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DaemonOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A daemon that a host shall run; see `DaemonWanted`."""
+    """A daemon that a host must run; see `DaemonWanted`."""
 
     asker: str
     number: int
@@ -230,7 +230,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ack: number of the last report that was taken in.
         start: start the programs.
         feed: where the data workers are; grows by generation.
-        daemons: daemons of mpirun that this host shall have started.
+        daemons: daemons of mpirun that this host must have started.
         daemon_ends: ends of those that this host had asked for.
         stop: stop the programs.
         verdict: how the job ended; the agent may leave.

@@ -68,7 +68,7 @@ class ControlHandler(Protocol):
         """A report came, with a right seal and a new number of the link; it may be one that was sent before."""
 
     def orders(self, host: str) -> Orders:
-        """What that host shall do now."""
+        """What that host must do now."""
 
 
 class ControlServer:

@@ -142,7 +142,7 @@ class Coordinator:
             self._hosts[host.name] = state
         self._services = DataServices(plan, self._hosts)
 
-    # --- what the hosts shall do -------------------------------------------------------------------------------
+    # --- what the hosts must do --------------------------------------------------------------------------------
 
     def orders(self, name: str) -> Orders:
         """Returns all orders for a host."""
@@ -197,7 +197,7 @@ class Coordinator:
         """Stops the job, or stops it faster.
 
         Args:
-            status: how a job that runs shall end: Stopped or Failed.
+            status: how a job that runs is to end: Stopped or Failed.
             cause: why.
             grace: seconds between SIGTERM and SIGKILL; None for the plan's. A later request can only shorten it.
             now: the time.

@@ -1,4 +1,4 @@
-"""Tells a program that the kernel killed for memory from one that somebody else killed.
+"""Tells a program that the kernel killed for memory from one that another process killed.
 
 The kernel's counter of the host rises before the process ends. Every SIGKILL that is explained takes one from the
 rise; what is left stands for `RECENT` seconds, so that a rank that fails because its child was killed can say so, and

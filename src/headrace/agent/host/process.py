@@ -107,7 +107,7 @@ class Running:
     Attributes:
         pid: its process.
         exit_code, signal: one of them is set when it has ended.
-        cause: how it ended; set by whoever knows more than code and signal.
+        cause: how it ended, if more is known than exit code and signal.
         told_to_stop: whether it was told to stop.
         ended: set when it has ended.
         tail: its last lines.

@@ -38,7 +38,7 @@ class Slots:
     """A host and its ranks.
 
     Attributes:
-        host: name or address under which mpirun shall know it.
+        host: its name or address for mpirun.
         count: ranks on it.
     """
 
@@ -50,7 +50,7 @@ class Slots:
 
 
 def slots_of(plan: LaunchPlan, world: DistributionPlan, named: bool) -> list[Slots]:
-    """Returns the hosts of a world as mpirun shall know them.
+    """Returns the hosts of a world, with their names or addresses for mpirun.
 
     Args:
         plan: the launch plan.

@@ -79,7 +79,7 @@ def _runtime() -> Any:
 
 
 def _clear_error() -> None:
-    """Has a kernel take up the error of the call before: CUDA tells it once more, to whoever starts the next one."""
+    """Clears the last call's error with a kernel: otherwise CUDA reports it again when the next kernel starts."""
     import torch
 
     with contextlib.suppress(RuntimeError):

@@ -1,7 +1,7 @@
 """Slabs: anonymous shared memory (memfd) that batches are written into and viewed in.
 
 The kernel frees a slab when the last process that maps it is gone, however it ended, so nothing can be left behind,
-and /dev/shm is not needed. A slab is written by one process at a time: whoever was asked to. A mapping keeps a
+and /dev/shm is not needed. A slab is written by one process at a time, the one that was asked to. A mapping keeps a
 descriptor of its own (Python's mmap duplicates it), so slabs are few.
 """
 
@@ -161,7 +161,7 @@ class SlabPool:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the slabs that nobody uses."""
+        """Bytes of the slabs that are not in use."""
         self._collect()
         return sum(self._slabs[number].size for number in self._free)
 

@@ -1,8 +1,8 @@
 """The slabs of a session: which slab belongs to what, and when it may be used again.
 
-A slab may be written to by whoever was asked to, until the answer has come. So a slab that is given up while answers
-are outstanding is retired, and goes back to the pool with the last of them. A slab that a lost worker may still be
-writing to is tainted: it is never used again.
+A worker that was asked for rows may write to their slab until its answer has come. So a slab that is given up while
+answers are outstanding is retired, and goes back to the pool with the last of them. A slab that a lost worker may
+still be writing to is tainted: it is never used again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SlabLedger:
                 self._give_back(slab)
 
     def discard(self, slab: SlabNumber) -> None:
-        """Gives a slab back as soon as nobody may write to it."""
+        """Gives a slab back as soon as no worker may write to it."""
         if slab in self._writers:
             self._retired.add(slab)
         else:

@@ -1,4 +1,4 @@
-"""What a session exchanges with its workers: asks what `schedule` says, takes what they answer.
+"""What a session exchanges with its workers: sends the requests of `scheduler`, takes the answers.
 
 The clock is given, and the network is behind `WorkerPool.exchange`, so that a simulator can drive this very code.
 """
@@ -319,7 +319,7 @@ class Exchange:
                 self._stats.duplicates_dropped += duplicate
 
     def _settle(self, request: Request) -> None:
-        """Nobody writes to the slab of this request any more, or it is tainted."""
+        """Notes that the worker of this request writes to its slab no longer, or that the slab is tainted."""
         if request.slab:
             self._assembly.ledger.settle(request.slab)
 

@@ -4,9 +4,9 @@ A stopped or frozen host keeps its connections: its kernel goes on acknowledging
 heard nothing for a while. A feed server answers at once, whatever its executors do; one that does not answer is gone,
 and its work is asked for elsewhere.
 
-The caller reads what has come before it checks, so a caller that was busy itself blames nobody: what counts is the
-silence after the question. What counts as a sign is the channel's business (`Channel.signs_of_life`): single bytes do
-not, so a connection over which nothing useful comes is given up as one that is silent.
+The caller reads what has come before it checks, so a caller that was busy itself gives up no server: only the silence
+after the question counts. The channel decides what counts as a sign (`Channel.signs_of_life`): single bytes do not, so
+a connection over which nothing useful comes counts as silent.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class RemotePool(WorkerPool):
         return welcomed
 
     def _judge(self, endpoints: tuple[Endpoint, ...], now: float) -> None:
-        """Raises WorkersLost when nobody serves and the time allowed has passed."""
+        """Raises WorkersLost when no worker serves and the time allowed has passed."""
         serving = [worker for worker in self._workers.values() if not worker.unused]
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
             self._served, self._alone_since = True, None

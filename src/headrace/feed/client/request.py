@@ -1,11 +1,12 @@
 """A request: one worker is asked once for one slice. Its life cycle is decided here, from asking to what follows.
 
-    asked ──────┬──▶ answered     the worker has spoken
+    asked ──────┬──▶ answered     the worker has answered
       └▶ unwanted ┴─▶ lost         the worker is gone and will not answer
 
-Nobody needs the rows of an unwanted request any more, but its answer is still owed: until then the worker may write to
-the slab that it was lent. `answered` and `lost` end a request and return the instruction that follows from it. There is
-no clock and no I/O here: the caller says what happened, and when, and does what the instruction says.
+The rows of an unwanted request are not needed any more, but its answer is still outstanding: until it comes, the worker
+may write to the slab that the request names. `answered` and `lost` end a request and return the instruction that
+follows from it. There is no clock and no I/O here: the caller says what happened, and when, and carries out the
+instruction.
 
 A request has one of four purposes:
 * ``rows``: the slice, for its batch;
@@ -76,7 +77,7 @@ class NoteLayout(NamedTuple):
 
 
 class Ignore(NamedTuple):
-    """Nothing follows. `duplicate`: the rows came although nobody needs them."""
+    """Nothing follows. `duplicate`: the rows came although they are not needed."""
 
     duplicate: bool = False
 
@@ -100,7 +101,7 @@ class Request:
         check: what is compared, if that is its purpose.
         slab: where the rows are to be written; `NO_SLAB` when that is not known, or no data come.
         message: as it was sent.
-        unwanted: why nobody needs the rows any more; empty while somebody does.
+        unwanted: why the rows are not needed any more; empty while they are needed.
         end: how it ended, in words; empty while the answer is owed.
         ended: when.
     """

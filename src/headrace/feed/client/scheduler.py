@@ -16,8 +16,8 @@ Invariants:
 Placement: the earliest slice goes to the worker that is expected to finish it first, by its measured seconds per row
 and what it already has to do. The workers of the trainer's own host are asked when the other hosts have all they can
 take, because they take CPU time from the trainer. A worker that is more than `SLOW` times slower than the best (a niced
-worker beside a busy trainer) gets the latest slice instead, one at a time: its help is welcome, and nobody waits for it
-until the whole window has passed.
+worker beside a busy trainer) gets the latest slice instead, one at a time: it still helps, and the loader does not wait
+for it until the whole window has passed.
 
 Hedging: when the first bundle in line is late, its slice is asked a second time of a worker that is idle; at most
 `HEDGE_SHARE` of all requests, and the first answer counts.
@@ -56,7 +56,7 @@ class Placement(Protocol):
         """Cuts a bundle into slices of at most `most` rows; leaves it when the layout must be learned first."""
 
     def place_whole(self, bundle: Bundle) -> None:
-        """Finds who holds all of a batch that is made whole. If nobody ever can, the batch fails."""
+        """Finds the workers that hold all of a batch that is made whole. If there can be none, the batch fails."""
 
 
 class Schedule:
@@ -157,7 +157,7 @@ class Schedule:
             if chosen is not None:
                 return chosen
             if waiting.holders is None or not any(worker.has_room for worker in self.workers.values()):
-                break  # nobody could take a later slice either
+                break  # no worker could take a later slice either
         return None
 
     def _choose(self, waiting: Slice) -> tuple[WorkerNumber, Slice] | None:
@@ -366,7 +366,7 @@ class Schedule:
 
 
 def _abandon(bundle: Bundle, why: str) -> None:
-    """Nobody needs what is requested for a bundle any more; its answers are still owed."""
+    """Marks the requests of a bundle as unwanted; their answers are still outstanding."""
     for slice_ in bundle.slices:
         for request in slice_.requests:
             request.unwanted = why

@@ -111,7 +111,7 @@ class Session:
         """Waits until a batch is there. Returns False beyond the plan's end.
 
         Raises:
-            WorkersLost: nobody is left who can serve.
+            WorkersLost: no worker is left that can serve.
             PipelineError, or the user's own exception type: the pipeline cannot be opened.
             RuntimeError: `timeout` seconds have passed. The session goes on; after any other error it is closed.
         """

@@ -1,12 +1,12 @@
 """The client's side of sharded data: it gathers what the workers hold, and places slices where their samples are.
 
-Every worker must have told what it holds before the first plan is made: without one of them, nobody knows what would
-be missing. Then a batch is cut into the longest runs of rows that the same workers hold, and each is asked of one of
-them. When a worker is gone or comes back, what is not under way is cut anew. Rows that nobody holds any more are waited
-for as long as a lost host is, then the run ends with an error that names them.
+Every worker must have declared what it holds before the first plan is made: without one of them, the missing data are
+not known. Then a batch is cut into the longest runs of rows that the same workers hold, and one of them is asked for
+each run. When a worker is gone or comes back, what is not under way is cut again. When no worker holds some rows any
+more, the client waits as long as for a lost host; then the run ends with an error that names the rows.
 
 A batch that cannot be written row by row (a collate function, samples that do not stack) must be made by a worker that
-holds all of it. How rows are laid out must be known before they can be asked of several workers: see `probing`.
+holds all of it. How rows are laid out must be known before they can be asked of several workers: see `layout_probe`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ShardPlacement:
         return slices
 
     def place_whole(self, bundle: Bundle) -> None:
-        """Finds who holds all of a batch that is made whole. If nobody ever can, the batch fails."""
+        """Finds the workers that hold all of a batch that is made whole. If there can be none, the batch fails."""
         keys = [key for row, key in enumerate(bundle.plan.keys) if row not in bundle.left_out]
         [slice_] = bundle.slices
         slice_.holders = self.map.holders(keys)

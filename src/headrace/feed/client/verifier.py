@@ -20,7 +20,7 @@ from headrace.feed.wire import messages
 from headrace.feed.worker.slices import keys_of
 
 FIRST = 8  # slices that are always checked
-PATIENCE = 4  # requests after which a waiting check goes before other work: a short pass shall be checked too
+PATIENCE = 4  # requests after which a waiting check goes before other work, so that a short pass is checked too
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Verifier:
         self.compared = 0
 
     def wants(self, epoch: int, step: int, first: int) -> bool:
-        """Whether the slice at this address shall be checked. Counts the slices."""
+        """Whether the slice at this address must be checked. Counts the slices."""
         if not self._share:
             return False
         self._seen += 1
@@ -94,7 +94,7 @@ class Verifier:
         *,
         same: bool = False,
     ) -> tuple[WorkerNumber, Check] | None:
-        """Returns the next check and whom to ask for it, None when there is none or nobody can be asked now.
+        """Returns the next check and the worker for it, None when there is no check or no worker for it now.
 
         Args:
             workers: those that can be asked.

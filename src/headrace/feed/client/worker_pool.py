@@ -79,7 +79,7 @@ class WorkerPool(abc.ABC):
 
     def __init__(self) -> None:
         self._workers: dict[WorkerNumber, Worker] = {}
-        self.served = False  # whether somebody has answered
+        self.served = False  # whether any worker has answered
 
     def _add(self, name: str, kind: Kind, link: Link) -> Worker:
         number = next(number for number in map(WorkerNumber, itertools.count(1)) if number not in self._workers)
@@ -138,7 +138,7 @@ class WorkerPool(abc.ABC):
         worker.link.post(request, worker.route)
 
     def held(self, *, short: bool) -> None:  # noqa: B027 - of interest only where workers are measured
-        """Whether there are slices that nobody is asked for because there is no memory for them."""
+        """Whether there are slices that are not requested because there is no memory for them."""
 
     @property
     def patience(self) -> float:
@@ -159,7 +159,7 @@ class WorkerPool(abc.ABC):
         return sum(worker.executors for worker in self._workers.values())
 
     def refuse(self, worker: Worker, reason: str) -> None:
-        """The worker stays connected, but is not used. `reason` is told when nobody is left."""
+        """The worker stays connected, but is not used. `reason` is reported when no worker is left."""
         worker.reason, worker.unused = reason, True
 
     def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:

@@ -1,11 +1,11 @@
 """Batches on an accelerator: copied on a side stream, one batch ahead of the training loop.
 
-The copy of a batch is started when the one before it is handed over, if it is there by then; nobody waits for it. The
-consumer's stream, not its thread, waits for the copy. The host's side of a batch is held until its copy is done, and
-only then its slab can be used again, whatever becomes of the Python objects.
+The copy of a batch is started when the batch before it is handed over, if it has arrived by then; the loader does not
+wait for it. The consumer's stream, not its thread, waits for the copy. The host's memory of a batch is held until its
+copy is done, and only then can its slab be used again, whatever happens to the Python objects.
 
-`DeviceBatches` knows order, lifetime and position, and asks an `Accelerator` for everything else; torch's devices are
-behind that face.
+`DeviceBatches` knows order, lifetime and position, and uses an `Accelerator` for everything else, which hides torch's
+devices.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ class DeviceBatches:
         fetched: how far those are.
         progress: how far the user is; kept here.
         accelerator: where the batches go.
-        copied: called with the places before and behind the copy of a batch that is handed over; None where nobody
-            wants to know.
+        copied: called with the places before and behind the copy of a batch that is handed over, or None.
     """
 
     def __init__(
@@ -206,7 +205,7 @@ class StreamDevice:
         self._module.current_stream(self._device).wait_event(mark)
 
     def land(self, leaf: Any) -> Any:
-        """Notes who uses a tensor; moves objects of other types, which nobody can do ahead for them."""
+        """Notes the stream that uses a tensor; moves objects of other types, which cannot be copied ahead."""
         if not pytree.is_tensor(leaf):
             return _moved(leaf, self._device)
         if leaf.device != self._device:

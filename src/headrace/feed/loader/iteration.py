@@ -95,7 +95,7 @@ class InlineBatches:
         return made
 
     def ready(self) -> bool:
-        """To load a batch is to wait for it."""
+        """Returns False: without workers a batch is made when it is asked for, never before."""
         return False
 
     def queued(self) -> int:

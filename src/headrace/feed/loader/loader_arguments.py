@@ -39,7 +39,7 @@ def check_arguments(
         ValueError: arguments that exclude each other, or out of range.
         TypeError: not a map-style dataset.
     """
-    torch_data = sys.modules.get("torch.utils.data")  # without it nobody has such a dataset
+    torch_data = sys.modules.get("torch.utils.data")  # without it there is no such dataset
     iterable = torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
     indexed = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
     if not isinstance(dataset, Pipeline) and (iterable or not indexed):

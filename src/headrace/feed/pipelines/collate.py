@@ -53,7 +53,7 @@ def stack_in_ordinary_memory() -> None:
 
     In a worker (`get_worker_info()` is set) it makes a file in /dev/shm for every tensor, to hand it to the trainer.
     Here results go into slabs, so that is a copy too many, and a worker that is killed between making and unlinking
-    such a file leaves it behind for ever. The change is made where torch lets collate functions be added: its map by
+    such a file leaves it behind forever. The change is made where torch lets collate functions be added: its map by
     type.
     """
     import torch

@@ -14,8 +14,8 @@ When a channel is sharded over the hosts (`ShardedByS3Key`), the dataset declare
 order of the dataset's indices. See `shards`.
 
 Calling a marked function makes a `Pipeline`; `Pipeline.build()` calls the function itself. A worker calls only marked
-factories, and takes `collate_fn` and `worker_init_fn` only from the job's own code or from torch: whoever holds the
-job's secret can run the job's code, and no other.
+factories, and takes `collate_fn` and `worker_init_fn` only from the job's own code or from torch: a client with the
+job's secret can run the job's code, and no other code.
 """
 
 from __future__ import annotations

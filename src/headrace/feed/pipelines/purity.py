@@ -3,7 +3,7 @@
 Each sample is made twice, its generators set as a worker would: once in order, once in reverse order and with the
 process's generators in another state before. What differs between the two is named by index and field, and so are the
 generators that moved: those of the process, which headrace sets before every sample, and those that the dataset holds,
-which nobody sets.
+which the feed does not set.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PurityReport:
     Attributes:
         samples: how many samples were made twice.
         differences: fields that were not the same twice.
-        moved: generators of the dataset that were drawn from, and that nobody sets.
+        moved: generators of the dataset that were drawn from, and that the feed does not set.
         seeded: generators of the process that were drawn from; headrace sets them before every sample.
         errors: what samples raised both times, one a sample.
     """

@@ -150,7 +150,7 @@ class SampleSeeds:
         self._watched = [twister for twister in self._twisters if not twister.needed]
 
     def clean(self) -> None:
-        """Forgets the second number of a normal pair that somebody may have left behind: to draw it moves nothing."""
+        """Discards the second number of a normal pair, left from an earlier draw: drawing it changes no state."""
         random.seed(0)
         np.random.seed(0)
         if np.random.mtrand._rand._bit_generator is not self._numpy:  # by numpy.random.set_bit_generator

@@ -179,7 +179,7 @@ class ShardMap:
         return frozenset(worker for worker, offsets in self._offsets.items() if bool((offsets[shards] >= 0).all()))
 
     def runs(self, indices: Sequence[Any]) -> list[Run]:
-        """Cuts samples into the longest runs that the same workers hold; nobody may hold a run.
+        """Cuts samples into the longest runs that the same workers hold; a run may have no worker.
 
         Raises:
             PipelineError: a key that is no index.
@@ -207,14 +207,14 @@ class ShardMap:
     # What was lost
 
     def lost(self) -> list[str]:
-        """Returns the keys that nobody holds any more, in order."""
+        """Returns the keys that no worker holds any more, in order."""
         if not self._offsets:
             return list(self._keys)
         nobody = np.all([offsets < 0 for offsets in self._offsets.values()], axis=0)
         return [self._keys[number] for number in np.flatnonzero(nobody)]
 
     def describe_lost(self) -> str:
-        """Says what nobody holds any more: how many samples, under which keys, and which host had them last."""
+        """Says what no worker holds any more: how many samples, under which keys, and which host had them last."""
         by_host: dict[str, list[str]] = {}
         for key in self.lost():
             by_host.setdefault(self._known[key][1], []).append(key)

@@ -3,7 +3,7 @@
 With headrace's own order an epoch is a pure function of (seed, epoch), so the epoch and the number of its samples that
 all ranks together have consumed say everything: the order is evaluated from there on, whatever the number of ranks,
 workers and rows a batch. With a torch sampler, which has an order of its own, the record also holds what that sampler
-needs to come to the same place (see `samplers`). It never holds the order itself.
+needs to come to the same place (see `torch_samplers`). It never holds the order itself.
 
 What decides the order is in the record too and must be the same in the loader that goes on from it; a difference is an
 error that names it. The dictionary holds numbers, strings and None only: for JSON, `torch.save`, anything.
@@ -123,7 +123,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             ) from error
 
     def require_fits(self, loader: Position) -> None:
-        """Compares with a position of the loader that shall go on from here.
+        """Compares with a position of the loader that continues from here.
 
         Args:
             loader: its length, seed and pipeline count only if they are known there.

@@ -65,7 +65,7 @@ class Trial:
         self._introduced = False
 
     def watch(self, loader: Any, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Returns what `iter(loader)` shall return, given what makes the loader's own iterator."""
+        """Returns the iterator for `iter(loader)`, given what makes the loader's own iterator."""
         if self.ended or self._is_worker() or (not self._watches and self.spool.over):
             return make()
         if not self._introduced:

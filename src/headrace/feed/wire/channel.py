@@ -152,7 +152,7 @@ class Channel:
             raise ConnectionClosed(os.strerror(code).lower())
 
     def close(self) -> None:
-        """Closes the socket and the descriptors that nobody has taken."""
+        """Closes the socket and the descriptors that were not taken."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()

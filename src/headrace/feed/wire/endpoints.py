@@ -153,7 +153,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None = None) -> Endpoints | None:
-    """Finds the remote workers of a loader; None when it shall use local processes.
+    """Finds the remote workers of a loader; None when it must use local processes.
 
     Args:
         workers: ``"local"``, a list of addresses, the path of a feed.json, or None for what HEADRACE_FEED says.

@@ -44,7 +44,7 @@ class Frame:
         return self.descriptors.pop()
 
     def discard(self) -> None:
-        """Closes the descriptors that nobody has taken."""
+        """Closes the descriptors that were not taken."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 

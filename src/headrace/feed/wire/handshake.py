@@ -8,8 +8,8 @@ side believes anything before the other's MAC was checked.
     client -> server   Hello(version, client nonce, HMAC-SHA256(secret, "client" || fields), ...)
     server -> client   Welcome(HMAC-SHA256(secret, "server" || nonces), ...)
 
-Under TLS the key of these MACs is the secret bound to the server's certificate: somebody in the middle, with another
-certificate of the same CA, cannot pass the proofs on.
+Under TLS the key of these MACs is the secret bound to the server's certificate: a third party in the middle, with
+another certificate of the same CA, cannot pass the proofs on.
 """
 
 from __future__ import annotations

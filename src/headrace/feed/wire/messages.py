@@ -95,8 +95,7 @@ class Open(_Message, frozen=True):
         batched: False for `batch_size=None`.
         plan: plan fingerprint; must be equal for all ranks that use this `loader` of the job.
         loader: name of the loader.
-        capability: the instruction set that torch's CPU kernels shall use (its ATEN_CPU_CAPABILITY), empty for the
-            host's own.
+        capability: the instruction set for torch's CPU kernels (its ATEN_CPU_CAPABILITY), empty for the host's own.
     """
 
     pipeline: PipelineNumber
@@ -304,7 +303,7 @@ class Status(_Message, frozen=True):
         host: its name.
         version: of headrace.
         uptime: seconds.
-        executors, clients: one entry each; whoever asks is not among the clients.
+        executors, clients: one entry each; the process that asks for the status is not among the clients.
         queue: slices that wait for an executor.
         staging_bytes, staging_limit: memory of results on their way to clients on other hosts.
         slices, bytes, cpu_seconds: sums since the start.
@@ -331,7 +330,7 @@ class Status(_Message, frozen=True):
 class Fork(_Message, frozen=True):
     """Feed server to fork server: become executor number `number` on the socket that comes along.
 
-    `capability`: the instruction set that torch's kernels shall use, empty for the host's own.
+    `capability`: the instruction set for torch's kernels, empty for the host's own.
     """
 
     number: int

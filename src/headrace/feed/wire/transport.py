@@ -1,12 +1,11 @@
 """What carries a channel's bytes: a plain socket, or TLS on top of one. Both never block.
 
 `PlainStream` passes descriptors along on Unix sockets. `TlsStream` begins its handshake once the socket is connected
-and goes on with it whenever it is used; until it is done (`ready`) nothing is sent or received. While TLS waits to
-write for its own sake, `wants_write` says so. What it has decrypted and nobody has taken yet is `pending`: select does
-not see it.
+and continues it whenever it is used; until it is done (`ready`) nothing is sent or received. While TLS itself waits to
+write, `wants_write` is set. Bytes that are decrypted and not read yet are `pending`: select does not see them.
 
-`binding` is the SHA-256 of the server's certificate, equal at both ends unless somebody sits between them; the
-handshake that follows mixes it into its proofs (see `auth`).
+`binding` is the SHA-256 of the server's certificate, equal at both ends unless a third party sits between them; the
+handshake that follows mixes it into its proofs (see `handshake`).
 """
 
 from __future__ import annotations
@@ -226,7 +225,7 @@ class TlsStream(Stream):
             raise ProtocolError(f"the TLS connection broke: {_words(error)}") from error
 
     def send_unencrypted(self, data: bytes) -> None:
-        """Says a last word to a peer that has not begun to speak TLS."""
+        """Sends a last message to a peer that has not begun to speak TLS."""
         with contextlib.suppress(OSError):
             socket.socket.send(self._socket, data, socket.MSG_NOSIGNAL)
 

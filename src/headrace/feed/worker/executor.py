@@ -4,7 +4,7 @@ It speaks `messages` on one Unix socket, to the trainer (local workers) or to it
 results into the slab that the request names, or into a fresh one whose descriptor it passes on when there is none
 that fits. It keeps no state but the pipelines that it has built and the slabs that it has mapped.
 
-It lives as long as the other end of its socket, and dies with the process that made it (see `lifetime`).
+It lives as long as the other end of its socket, and dies with the process that made it (see `parent_death`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Executor:
     """The state of one executor process.
 
     Args:
-        channel: to whoever asks.
+        channel: to the process that sends the requests.
         number, of: which executor this is, for `torch.utils.data.get_worker_info`.
         roots: directories of the job's code.
         given: pipelines that were handed over as objects (forked local workers): number to pipeline.

@@ -88,7 +88,7 @@ class FeedServer:
             self._selector.register(listener, selectors.EVENT_READ, listener)
 
     def run(self, ready: Callable[[], None] | None = None) -> None:
-        """Serves for ever. Raises CrewLost when the executors die faster than they may be replaced.
+        """Serves without end. Raises ExecutorsLost when the executors die faster than they may be replaced.
 
         Args:
             ready: called when all executors have started.
@@ -201,7 +201,7 @@ class FeedServer:
             try:
                 connection, address = listener.accept()
             except OSError:
-                return  # nobody else, or the peer has gone again
+                return  # no further connection, or the peer has gone again
             self._welcome(connection, address)
 
     def _welcome(self, connection: socket.socket, address: Any) -> None:

@@ -1,6 +1,6 @@
 """The keeper, the caller of a detached run: `python -m headrace.engines.local.supervision.detached RUN_DIR`.
 
-It starts the supervisor, reports on standard output whether it runs, and waits. Whoever is killed, the
+It starts the supervisor, reports on standard output whether it runs, and waits. If one of them is killed, the
 other one cleans up: a supervisor whose keeper dies stops the job, a keeper whose supervisor dies waits for the agents,
 removes what is left and writes how the run ended. It has a session of its own and ignores the end of a terminal.
 """

@@ -11,7 +11,7 @@ Each is `python -m headrace.engines.local.helpers.NAME RUN_DIR`, and runs only w
 directory: who prepares the run writes it, and with it says that there is something to do. It has the run's directory
 as working directory and the machine's own namespaces, is tied to the supervisor (the kernel kills it when the
 supervisor dies) and starts no process that is not tied to it in the same way. One that is stopped (SIGSTOP) for some
-seconds is killed, or the supervisor would wait for ever. SIGTERM asks it to end in order. It ends with 0, or with
+seconds is killed, or the supervisor would wait forever. SIGTERM asks it to end in order. It ends with 0, or with
 another code after a report (`child_report`) of what failed on standard output. Standard error goes to
 `engine/NAME.log`. `collect` finds the job's status so far in HEADRACE_JOB_STATUS.
 """
