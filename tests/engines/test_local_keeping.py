@@ -125,7 +125,7 @@ def test_plan_refuses_a_folder_for_checkpoints_that_hosts_cannot_have(stage: Sta
         pytest.skip(f"no namespaces here: {why}")
     local = {"isolation": isolation}
     for folder in ("/", "/opt/ml", "/opt/ml/input/data", "/proc/kept", "/dev/shm/kept"):
-        with pytest.raises(EngineRefused, match="another use in an instance"):
+        with pytest.raises(EngineRefused, match="used for something else in an instance"):
             plan(stage.job("pass", checkpoint_local_path=folder, local=local))
     wanted = stage.job("pass", checkpoint_local_path="/elsewhere/kept", local=local)
     if isolation == "none":
@@ -170,7 +170,7 @@ def test_requirements_that_cannot_be_installed_fail_the_job_before_any_program(
     [
         ({"output_path": f"{__file__}/out"}, "is no folder"),
         ({"checkpoint_s3_uri": "s3://no-such-bucket-at-all/x"}, "no such bucket"),
-        ({"checkpoint_local_path": "/opt/ml/model"}, "another use"),
+        ({"checkpoint_local_path": "/opt/ml/model"}, "something else"),
         ({"checkpoint_local_path": "/elsewhere", "local": {"isolation": "none"}}, "without isolation"),
     ],
 )

@@ -105,7 +105,9 @@ def test_what_an_agent_left_out_is_told_once_with_its_number_if_there_is_one() -
 )
 def test_any_sentence_is_said_again_as_it_was(sentence: str) -> None:
     line = msgspec.json.encode({"event": "run_finished", "cause": {"reason": sentence, "exit_code": 3}})
-    assert old_records.read_cause(line).reason == sentence
+    cause = old_records.read_cause(line)
+    assert cause is not None
+    assert cause.reason == sentence
 
 
 def test_a_cause_of_today_is_never_taken_for_an_old_one(tmp_path: Path) -> None:
@@ -117,3 +119,13 @@ def test_a_cause_of_today_is_never_taken_for_an_old_one(tmp_path: Path) -> None:
         for number, cause in enumerate(causes):
             events.write(RunFinished(t=float(number), status=Status.FAILED, cause=cause))
     assert [event.cause for event in Run(paths).events() if isinstance(event, RunFinished)] == causes
+
+
+def test_a_cause_of_a_kind_that_only_a_newer_headrace_knows_is_read_with_its_detail(tmp_path: Path) -> None:
+    paths = create_run("j", runs=tmp_path)
+    line = {"event": "run_finished", "t": 1.0, "status": "Failed", "cause": {"kind": "eaten", "detail": "by a grue"}}
+    paths.events("engine").parent.mkdir()
+    paths.events("engine").write_bytes(msgspec.json.encode(line) + b"\n")
+    run = Run(paths)
+    assert run.cause == Cause(CauseKind.UNKNOWN, "by a grue")
+    assert (str(run.cause), run.damage) == ("by a grue", [])

@@ -17,7 +17,7 @@ class CauseKind(str, enum.Enum):
     """What went wrong."""
 
     UNKNOWN = "unknown"
-    """Written by an older headrace, which recorded only words."""
+    """Written by an older headrace, which recorded only words, or of a kind that only a newer one knows."""
 
     PROGRAM_EXITED = "program_exited"
     """A program ended with an exit code other than 0, or was killed by a signal."""
@@ -66,6 +66,10 @@ class CauseKind(str, enum.Enum):
     """The job cost more than its budget."""
     STOPPED = "stopped"
     """The job was asked to stop."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> CauseKind:
+        return cls.UNKNOWN
 
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):

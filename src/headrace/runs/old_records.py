@@ -38,7 +38,7 @@ _FIRST = " (told once, counted at the end)"
 class _OldCause(msgspec.Struct, frozen=True):
     """A cause of version 1."""
 
-    reason: str
+    reason: str | None = None
     group: str = ""
     host: str = ""
     stream: str = ""
@@ -57,16 +57,18 @@ class _OldEnd(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_OldEnd).decode
 
 
-def read_cause(line: bytes) -> Cause:
-    """Returns the cause of an event of version 1.
+def read_cause(line: bytes) -> Cause | None:
+    """Returns the cause of an event of version 1; None when the event is of another version.
 
     Args:
         line: the event's line.
 
     Raises:
-        msgspec.DecodeError: it has no such cause.
+        msgspec.DecodeError: the event has no cause.
     """
     old = _decode(line).cause
+    if old.reason is None:
+        return None
     place: dict[str, Any] = {
         "group": old.group,
         "host": old.host,

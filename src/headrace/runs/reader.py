@@ -61,7 +61,7 @@ def _event_decoder() -> Callable[[bytes], Event]:
     def decoded(line: bytes) -> Event:
         event: Event = decode(line)
         if isinstance(event, JobFinished | RunFinished) and event.cause and event.cause.kind is CauseKind.UNKNOWN:
-            return msgspec.structs.replace(event, cause=old_records.read_cause(line))
+            return msgspec.structs.replace(event, cause=old_records.read_cause(line) or event.cause)
         return event
 
     return decoded
