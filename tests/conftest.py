@@ -7,6 +7,7 @@ import compileall
 import functools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -21,6 +22,13 @@ from notes import NOTES, note
 from objectstore import s3, s3_endpoint
 
 __all__ = ["s3", "s3_endpoint"]
+
+# Imports of these take seconds: one worker has them in memory, and the others their cores for something else.
+FRAMEWORKS = ("test_framework", "test_measured", "test_tensorflow")
+LONG = ("adapters", "examples", "proof", "console", "engines", "cli", "feed")  # folders that workers begin with
+
+# Where Python may not keep what it compiles, pytest still does, for the next run.
+sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -101,10 +109,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("s3")
         fixtures = getattr(item, "_fixtureinfo", None)
         scopes = {each[-1].scope for each in fixtures.name2fixturedefs.values()} if fixtures else set()
-        if item.path.stem.startswith("test_tensorflow"):
-            item.add_marker(pytest.mark.xdist_group("tensorflow"))  # one worker has it in memory
+        if item.path.stem.startswith(FRAMEWORKS):
+            item.add_marker(pytest.mark.xdist_group("frameworks"))
         elif "module" in scopes:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        ranks = {folder: rank for rank, folder in enumerate(LONG)}
+        items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
+from patience import allowed
+
 GRACE_SECONDS = 5.0
 STANDING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # one each, to the end of the process
 WATCHED = re.compile(r"^(socket:|pipe:|/memfd:|anon_inode:\[pidfd\])")
@@ -97,9 +99,9 @@ def check(grace: float = GRACE_SECONDS) -> Iterator[None]:
     """Fails if there is more after the block than before it, `grace` seconds later still."""
     before = everything({})
     yield
-    deadline = time.monotonic() + grace
+    began = time.monotonic()
     while left := {key: words for key, words in everything(before).items() if key not in before}:
         gc.collect()
-        if time.monotonic() > deadline:
+        if time.monotonic() - began > allowed(grace):
             raise AssertionError("left behind by the test:\n  " + "\n  ".join(sorted(left.values())))
         time.sleep(0.02)

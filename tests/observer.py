@@ -28,6 +28,7 @@ from pathlib import Path
 import psutil
 
 import apart
+from patience import allowed
 
 # What programs, torch and multiprocessing leave there; other names are those of tests.
 TEMPORARY = ("tmp", "pymp-", "psm_", "sem.", "torch", "gloo")
@@ -69,9 +70,9 @@ class Observer:
             root: its directory.
             within: seconds that the last things may need to go.
         """
-        deadline = time.monotonic() + within
+        began = time.monotonic()
         while left := self.left(run_id, root):
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > allowed(within):
                 raise AssertionError("left behind:\n  " + "\n  ".join(left))
             time.sleep(0.05)
 

@@ -38,7 +38,7 @@ def examples() -> dict[str, str]:
     return {re.split(r"[:\s]", block.removeprefix("# "))[0]: block for block in blocks}
 
 
-def run(directory: Path, script: str, *, torchrun: bool, seconds: float = 100) -> str:
+def run(directory: Path, script: str, *, torchrun: bool, seconds: float = 600) -> str:
     """Runs a script with two ranks. Returns what it printed.
 
     Args:

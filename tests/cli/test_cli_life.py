@@ -15,6 +15,7 @@ from command_line import Cli
 
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run
 from headrace.runs.events import HostReleased, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from patience import allowed
 
 JobFile = Callable[..., str]
 SLOW = """
@@ -37,7 +38,7 @@ def detached(cli: Cli, job_file: JobFile) -> Iterator[Callable[..., Run]]:
         began = time.monotonic()
         result = cli("run", job_file(SLOW.replace("CODE", str(code))), "--detach", *arguments)
         assert result.returncode == 0, result.stderr
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < allowed(10)
         name = json.loads(result.stdout)["run_id"] if "json" in arguments else result.stdout.strip()
         runs.append(Run.open(name, cli.runs))
         return runs[-1]

@@ -155,7 +155,7 @@ def _is_executor(pid: int) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return b"resource_tracker" not in words and b"forkserver" not in words
+    return b"from multiprocessing." not in words
 
 
 def supervisor(play: Play) -> int:

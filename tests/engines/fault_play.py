@@ -27,6 +27,7 @@ from stage import flag, pid_here
 
 from headrace.runs import Run, RunPaths, read_header
 from headrace.runs.events import HostStarted, ProgramExited, ProgramStarted
+from patience import allowed
 
 PATIENCE = 40.0  # for a moment to come
 OVER = 15.0  # beyond the row's limit, to see how late it is
@@ -124,9 +125,9 @@ class Play:
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE):
         """Waits until a condition holds and returns its value."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         while not (value := condition()):
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > allowed(seconds):
                 raise AssertionError(f"did not come within {seconds:g} s: {what}")
             time.sleep(0.01)
         return value
@@ -188,7 +189,9 @@ class Play:
             self.until(lambda: self.run.finished, "the run's end", limit)
             # A supervisor whose caller was killed records the run's end a moment before it ends.
             self.until(
-                lambda: "engines.local.supervisor" not in str(fault_machine.processes()), "its supervisor", limit
+                lambda: "engines.local.supervision.supervisor" not in str(fault_machine.processes()),
+                "its supervisor",
+                limit,
             )
 
 
@@ -215,7 +218,7 @@ def play(row: Row, place: Path) -> dict[str, object]:
     code = stage.callers[0].poll() if stage.callers else None
     seen: dict[str, object] = {"row": row.name, "seconds": round(seconds, 2), "exit_code": code}
     seen["groups"] = [each.removeprefix(GROUP) for each in left if each.startswith(GROUP)]
-    if seconds > row.limit:
+    if seconds > allowed(row.limit):
         wrong.append(f"took {seconds:.1f} s, the limit is {row.limit:g} s")
     if code != row.exit_code:
         wrong.append(f"exit code {code}, expected {row.exit_code}")
@@ -243,7 +246,7 @@ def play(row: Row, place: Path) -> dict[str, object]:
 
 def _left(stage: Play, before: set[str]) -> list[str]:
     ids = tuple(path.name for path in (stage.place / "home" / "runs").glob("*"))
-    deadline = time.monotonic() + GONE
+    deadline = time.monotonic() + allowed(GONE)
     while (left := fault_machine.look(stage.place, ids) - before) and time.monotonic() < deadline:
         time.sleep(0.02)
     return sorted(left)

@@ -17,6 +17,7 @@ from pathlib import Path
 import apart
 from headrace.engines.local.isolation import network_layout, uplink
 from headrace.processes.process_table import scan
+from patience import allowed
 
 MADE = re.compile(rf"({network_layout.BRIDGE}|{network_layout.INTERFACE}|{uplink.INTERFACE}|algo-\d+)$")
 KINDS = ("net", "pid", "mnt", "uts", "ipc", "user")
@@ -45,7 +46,7 @@ class Machine:
 
         Namespace numbers are used again: processes that came after `know` are other people's.
         """
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + allowed(within)
         while left := sorted(self._look() - self._before) + self._inside():
             assert time.monotonic() < deadline, f"left behind: {left}"
             time.sleep(0.02)

@@ -19,15 +19,16 @@ from headrace.job import Job
 from headrace.runs import Status
 from headrace.runs.events import HostStarted, ProgramStarted
 from observer import Observer
+from patience import allowed
 
 _numbers = itertools.count(1)
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> object:
     """Waits until a condition holds and returns its value."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not come within {seconds:g} s: {what or condition}"
+        assert time.monotonic() - began < allowed(seconds), f"did not come within {seconds:g} s: {what or condition}"
         time.sleep(0.02)
     return value
 
@@ -68,6 +69,8 @@ class Stage:
 
     def start(self, script: str, **fields: object):
         handle = engines.start(self.job(script, **fields))
+        waited = handle.wait
+        handle.wait = lambda seconds=None: waited(None if seconds is None else allowed(seconds))
         self.handles.append(handle)
         return handle
 
@@ -159,5 +162,5 @@ def assert_failed(handle: object, began: float, within: float = 10.0) -> None:
     """Waits for the end of a run whose fault came at `began`; it must end soon, and not well."""
     status = handle.wait(within + 10)
     assert status is not Status.IN_PROGRESS
-    assert time.monotonic() - began < within
+    assert time.monotonic() - began < allowed(within)
     assert handle.exit_code == 1

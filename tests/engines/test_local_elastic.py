@@ -12,6 +12,7 @@ from stage import agent_pid, groups, kill, program_pid, text, until
 from headrace.engines.local import plan_hosts
 from headrace.runs import Status
 from headrace.runs.events import HostLost, ProgramExited, ProgramStarted
+from patience import allowed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -128,7 +129,7 @@ def test_a_torchrun_that_does_not_come_to_the_rendezvous_is_named(stage, monkeyp
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
     assert handle.wait(60) is Status.FAILED
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < allowed(25)
     assert handle.cause.host == "algo-2"
     assert "torchrun on algo-2 did not come to the rendezvous within 15 s: it is stopped" in str(handle.cause)
     stage.assert_nothing_left(handle, within=5.0)

@@ -1,7 +1,8 @@
 """Every row of the fault table holds: the run ends in time, with the right first cause and exit code, and nothing left.
 
-All rows are played before the first test, many side by side, each in a box of its own; a test looks at one of them. In
-the long run (`make soak`) every row is played 20 times, and so are the rows that a short run leaves out.
+Each row is played in a box of its own. Where tests run one after the other, all rows are played before the first test,
+many side by side, and a test looks at one of them. In the long run (`make soak`) every row is played 20 times, and so
+are the rows that a short run leaves out.
 
     python -m pytest tests/engines/test_local_fault_table.py -k "cut off"
 """
@@ -24,19 +25,30 @@ SECONDS = 150.0  # for one row, its job and its box
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(3 * 3600 if SOAK else 900)]
 
-Played = Mapping[str, list[Mapping[str, object]]]
+Played = list[Mapping[str, object]]
 
 
-@pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """What was seen of every row that is wanted, a list for all its rounds."""
+_seen: dict[str, list[Mapping[str, object]]] = {}
+
+
+@pytest.fixture
+def played(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """What was seen of a row, a list for all its rounds."""
     if why := fault_box.why_not():
         pytest.skip(f"no boxes here: {why}")
-    wanted = [
-        item.callspec.params["name"]
-        for item in request.session.items
-        if item.path == Path(__file__) and hasattr(item, "callspec")
-    ]
+    if name not in _seen:
+        others = () if "PYTEST_XDIST_WORKER" in os.environ else request.session.items
+        wanted = {name: None} | {
+            item.callspec.params["name"]: None
+            for item in others
+            if item.path == Path(__file__) and hasattr(item, "callspec")
+        }
+        _seen.update(_play(list(wanted), tmp_path_factory))
+    return _seen[name]
+
+
+def _play(wanted: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Mapping[str, object]]]:
+    """Plays rows, all rounds of each. Returns what was seen."""
     plays = [name for _ in range(ROUNDS) for name in wanted]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         folders = [tmp_path_factory.mktemp("box") for _ in plays]
@@ -46,9 +58,9 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS.values() if SOAK or not row.soak])
 def test_the_row_holds(played: Played, name: str) -> None:
-    for number, seen in enumerate(played[name], 1):
+    for number, seen in enumerate(played, 1):
         print(f"round {number}: {seen.get('seconds')} s, {seen.get('status')}, {seen.get('cause')}")
         for each in seen.get("shown", ()):
             print(each)
-    wrong = [f"round {number}: {each}" for number, seen in enumerate(played[name], 1) for each in seen["wrong"]]
+    wrong = [f"round {number}: {each}" for number, seen in enumerate(played, 1) for each in seen["wrong"]]
     assert not wrong, "\n".join(wrong)

@@ -10,6 +10,7 @@ from stage import both_isolations, code, groups, text
 
 from headrace.runs import Status
 from headrace.runs.events import ProgramExited, RunFinished
+from patience import allowed
 
 HELLO = """
 import os, sys
@@ -35,7 +36,7 @@ def test_three_hosts_run_the_entry_point_and_leave_nothing(stage):
     events = handle.run.events()
     assert isinstance(events[-1], RunFinished)
     assert len([event for event in events if isinstance(event, ProgramExited)]) == 3
-    assert took < 10  # on an idle machine under 3 s, see bench
+    assert took < allowed(10)  # on an idle machine under 3 s, see bench
 
 
 def test_the_run_holds_job_plan_code_and_host_metrics(stage):

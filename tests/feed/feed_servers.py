@@ -20,6 +20,7 @@ from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
 from observer import processes_of
+from patience import allowed
 
 HERE = Path(__file__).parent
 START_SECONDS = 60.0
@@ -27,9 +28,9 @@ START_SECONDS = 60.0
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
     """Waits for a condition. Fails with `what` when it does not come true in time."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        if time.monotonic() - began > allowed(seconds):
             raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(0.01)
 

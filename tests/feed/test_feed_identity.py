@@ -22,6 +22,7 @@ from headrace.errors import WorkersLost
 from headrace.feed import DataLoader
 from headrace.feed.client import keepalive, remote_pool
 from headrace.instance.launch_plan import FeedHost, FeedHosts, write_atomically
+from patience import allowed
 
 Load = Callable[..., list[bytes]]
 PLACES = ["unix", "tcp", "two tcp", "unix and tcp"]
@@ -208,7 +209,7 @@ def test_a_host_that_stops_without_closing_is_noticed_and_its_work_is_asked_for_
     begun = time.monotonic()
     with remote(f"{address},{pair.a.tcp}", pair.a) as loader:
         assert epoch_with(loader, 1, stop) == slow_truth
-    assert time.monotonic() - begun < 9
+    assert time.monotonic() - begun < allowed(9)
 
 
 def test_a_trainer_that_is_busy_for_long_does_not_take_its_workers_for_dead(
@@ -240,7 +241,7 @@ def test_when_the_last_server_is_gone_for_good_the_error_names_it_within_ten_sec
     begun = time.monotonic()
     with pytest.raises(WorkersLost, match=r"no data worker is left: .*(refused|reset|closed)") as error:
         list(batches)
-    assert 1 < time.monotonic() - begun < 10
+    assert 1 < time.monotonic() - begun < allowed(10)
     assert (server.unix_address if by == "unix" else str(server.port)) in str(error.value)
     loader.close()
 
@@ -270,7 +271,7 @@ def test_the_job_s_file_is_followed_while_hosts_come_and_go(
     begun = time.monotonic()
     with pytest.raises(WorkersLost, match=r"first \(.*\) lost"):
         next(iter(loader))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < allowed(5)
     loader.close()
 
 

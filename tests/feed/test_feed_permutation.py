@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.feed.plan.permutation import permute
+from patience import allowed
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 4095, 4096, 4097, 65537, 100_003])
@@ -47,7 +48,7 @@ def test_neighbours_are_not_correlated() -> None:
 def test_a_domain_of_a_billion_answers_at_once() -> None:
     begun = time.monotonic()
     values = permute(np.array([0, 1, 10**9 - 1]), 10**9, b"key")
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < allowed(0.5)
     assert len(set(values.tolist())) == 3
     assert all(0 <= value < 10**9 for value in values.tolist())
 
