@@ -9,18 +9,29 @@ function of (pipeline, seed, epoch, plan positions), and any worker can make any
 sample of an epoch arrives exactly once, in plan order, bit-identical, with any number of workers, whichever of them are
 killed.
 
-    batch/      slabs (shared memory) and the structure of batches
-    wire/       frames, messages, the handshake, TLS; `endpoints` finds the workers
-    pipelines/  names, builds and seeds a pipeline; the only code that calls the user's dataset
-    plan/       which sample stands where in an epoch, and where the trainer is
-    metrics/    what the time of a training loop and of its workers goes to
-    worker/     a host's feed server, its queue, and the executors behind it
-    client/     `scheduler` (which worker makes what: no I/O), `session`, the pools of workers, the receiver
-    loader/     the `DataLoader`, one pass over it, batches on a device
-    serve       starts a feed server
-    prometheus  exports figures of loaders and servers
-    bench/      a quick measurement of the feed
-    profiler/   measures the data loading of an unchanged script, for `headrace doctor`
+The sub-packages, in the order in which they import each other:
+
+    identifiers    the kinds of numbers: of workers, requests, slabs, pipelines, routes
+    batch          a batch in memory: its structure (pytree), its rows (row_layout), the slabs that it lies in
+    wire           messages, the handshake with the secret, TLS, and the channel that carries frames; endpoints
+    pipelines      a pipeline by name (factory), its random numbers (seeds), samples made into batches (fetch, collate)
+    plan           which samples in which order (planner, epoch, samplers, shard_map), and where the trainer is in it
+    metrics        what the time of a training loop and of its workers goes to
+    worker         who makes slices: feed_server -> work_queue -> executor_pool -> forkserver -> executor -> slices
+    client         who asks for them: session, and below it
+                     scheduler       which slice is requested next, and from which worker: no I/O
+                     request         one request, from asking to what follows from its end: no I/O
+                     exchange        sends what the scheduler chooses, does what follows from an answer
+                     assembly        the slabs of the batches on their way
+                     verifier, numerics, shard_placement, layout_probe    what else decides who is asked for what
+                     worker_pool     the workers: local_pool (child processes), remote_pool (feed servers)
+                     receiver        the process that takes batches of other hosts into slabs
+    loader         the `DataLoader`, and one pass over it
+    serve          the program that a data worker's host runs
+    bench, profiler, prometheus      measures of the machine, of a script, of servers and loaders
+
+The way of a batch: loader -> plan -> client.session -> scheduler -> exchange -> a worker's slices -> exchange ->
+assembly -> loader.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class CudaPinning:
         torch.cuda.check_error(_runtime().cudaHostUnregister(address))
 
     def fence(self) -> Callable[[], bool] | None:
-        """Returns what says whether the work that the devices have now is done; None when nothing is to wait for."""
+        """Returns a function that tells whether the work that the devices have now is done; None when there is none."""
         if not self._fenced or sys.is_finalizing() or os.getpid() != self._owner:
             return None
         return _Fence()

@@ -57,7 +57,7 @@ def align(size: int) -> int:
 
 
 def is_tensor(value: object) -> bool:
-    """Says whether a value is a torch tensor, without importing torch."""
+    """Returns whether a value is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

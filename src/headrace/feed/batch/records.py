@@ -31,7 +31,7 @@ def name_of(kind: type) -> str:
 
 
 def is_record(value: object) -> bool:
-    """Says whether a value is an instance of a dataclass."""
+    """Returns whether a value is an instance of a dataclass."""
     return not isinstance(value, type) and dataclasses.is_dataclass(value)
 
 
@@ -110,7 +110,7 @@ def _imported(name: str) -> type | None:
 
 
 def _fits(kind: type, fields: Sequence[str]) -> bool:
-    """Says whether plain attributes make an instance of a class: a dataclass of these fields, without descriptors."""
+    """Whether plain attributes make an instance of a class: a dataclass of these fields, without descriptors."""
     if inspect.getattr_static(kind, "__dataclass_fields__", None) is None:
         return False
     if [field.name for field in dataclasses.fields(kind)] != list(fields):

@@ -26,7 +26,7 @@ MAX_FREE = 32  # a slab costs descriptors, of which a process may have no more t
 
 
 class Pinning(Protocol):
-    """Page-locks mappings, for copies to a device; see `pinning`."""
+    """Page-locks mappings, for copies to a device; see `cuda_pinning`."""
 
     def register(self, address: int, size: int) -> bool:
         """Page-locks memory. Returns whether it was done."""
@@ -35,11 +35,11 @@ class Pinning(Protocol):
         """Undoes it, before the memory is unmapped."""
 
     def fence(self) -> Callable[[], bool] | None:
-        """Returns what says whether nothing that was started until now reads from such memory; None if nothing does."""
+        """Returns what tells whether all work started until now has read such memory; None if no work reads it."""
 
 
 class _Mapping(mmap.mmap):
-    """A mapping that may be page-locked. A weak reference would tell of its end only when it is unmapped already."""
+    """A mapping that may be page-locked. A weak reference's callback would come after it was unmapped."""
 
     unregister: Callable[[], None] | None = None
 
@@ -240,7 +240,7 @@ class SlabPool:
         self.dropped.append(number)
 
     def close(self) -> None:
-        """Closes all descriptors. What the user still looks at stays mapped until he lets go."""
+        """Closes all descriptors. What the user still views stays mapped until the last view is gone."""
         for slab in self._slabs.values():
             slab.close()
         self._slabs.clear()

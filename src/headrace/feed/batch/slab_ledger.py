@@ -88,5 +88,5 @@ class SlabLedger:
             self._pool.release(slab)
 
     def close(self) -> None:
-        """Closes all descriptors. What the user still looks at stays mapped until he lets go."""
+        """Closes all descriptors. What the user still views stays mapped until the last view is gone."""
         self._pool.close()

@@ -99,7 +99,7 @@ class Assembly:
     def prepare_spare(self, slice_: Slice) -> SlabNumber:
         """Returns a slab for a slice of the next bundle in line that is asked for twice; 0 when its size is not known.
 
-        It may pass the limit, by one bundle: a late one is what everybody waits for.
+        It may pass the limit, by one bundle, because the trainer waits for this one.
         """
         if slice_.bundle.spare:
             return NO_SLAB
@@ -168,7 +168,7 @@ class Assembly:
         self._results[bundle] = _Result(done.nodes, size)
 
     def forget(self, bundle: Bundle) -> None:
-        """Lets go of what has arrived of a bundle, and of its slabs."""
+        """Drops what has arrived of a bundle, and gives its slabs back."""
         self._results.pop(bundle, None)
         self._prepared.discard(bundle)
         for slab in (bundle.slab, *bundle.spare):
@@ -178,7 +178,7 @@ class Assembly:
         bundle.spare.clear()
 
     def forget_all(self) -> None:
-        """Lets go of all bundles."""
+        """Drops all bundles."""
         for bundle in list(self._prepared):
             self.forget(bundle)
 

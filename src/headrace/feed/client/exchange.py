@@ -111,7 +111,7 @@ class Exchange:
             worker.link.post(self._opening, worker.route)
 
     def cancel(self, requests: Sequence[Request]) -> None:
-        """Tells the workers that answers are not wanted any more."""
+        """Cancels requests at their workers, and the checks that wait."""
         self._verifier.clear()
         for number, owed in itertools.groupby(requests, key=lambda request: request.worker):
             worker = self._worker_pool.worker(number)
@@ -268,7 +268,7 @@ class Exchange:
     def _serve(self, worker: Worker) -> None:
         worker.ready = True
         if self._placement.gathering:
-            return  # until the others have told what they hold
+            return  # until it is known what the others hold
         comparison = self._placement.comparison()
         if comparison is not None:
             worker.link.post(comparison, worker.route)
@@ -364,7 +364,7 @@ class Exchange:
         for failure in message.failures:
             bundle.failures[failure.batch] = remade(failure.error, f"raised on {worker.name}")
 
-    # Trouble
+    # Failures
 
     def _skip(self, bundle: Bundle, failures: Sequence[messages.Failure]) -> None:
         """Leaves rows out of their batches, which are asked for again."""

@@ -30,7 +30,7 @@ class Keepalive:
         self._received = 0
 
     def check(self, now: float, received: int) -> Literal["", "ask", "gone"]:
-        """Says what to do now.
+        """Returns what to do now.
 
         Args:
             now: monotonic seconds.

@@ -47,14 +47,14 @@ class Link:
     slabs: set[SlabNumber]
 
     def post(self, message: Message, route: RouteNumber = NO_ROUTE, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message. When the connection is closed, polling tells so; what its worker owes is asked elsewhere."""
+        """Sends a message. When the connection is closed, the next poll reports it."""
         try:
             self.channel.send(message, route=route, descriptors=descriptors)
         except ConnectionClosed:
             return
 
     def reason(self) -> str:
-        """Says how the process behind the link ended."""
+        """Returns how the process behind the link ended."""
         return "connection closed"
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class ReceiverLink(Link):
     process: subprocess.Popen[bytes]
 
     def reason(self) -> str:
-        """Says how the receiver ended."""
+        """Returns how the receiver ended."""
         return f"the receiver process ended with {self.process.wait()}"
 
     def cpu_seconds(self) -> float:
@@ -133,7 +133,7 @@ class ExecutorLink(Link):
             self.starting = None
 
     def reason(self) -> str:
-        """Says how the executor ended. Raises FeedError if it could not be started."""
+        """Returns how the executor ended. Raises FeedError if it could not be started."""
         self.settle()
         if self.failure is not None:
             raise FeedError(f"cannot start a worker process: {self.failure}") from self.failure
@@ -207,7 +207,7 @@ def start_executor(
         finally:
             theirs.close()
 
-    if forked:  # here and now: a fork takes the thread that asks for it, and no other
+    if forked:  # in this thread: a forked child has the thread that called fork, and no other
         start()
     else:  # the child has to import what it needs before it takes its dataset; meanwhile the next one is started
         link.starting = threading.Thread(target=start, name=f"headrace-start-{number}")

@@ -164,7 +164,7 @@ class LocalPool(WorkerPool):
         return [worker]
 
     def describe(self) -> str:
-        """Says whom one waits for."""
+        """Returns whom a session waits for, in words."""
         return f"waited for {self._size} local worker processes{f'; the last one {self._last}' if self._last else ''}"
 
     def close(self) -> None:

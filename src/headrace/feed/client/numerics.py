@@ -1,7 +1,8 @@
 """What to do about workers that compute with other libraries or instruction sets: a pure state machine.
 
 ``warn``: use them and say so once. ``refuse``: use only those that compute like the first one. ``lowest``: wait until
-every host has told what it has, have all use the lowest instruction set among them, and refuse what differs otherwise.
+every host has opened the pipeline, use the lowest instruction set among them on all, and refuse what differs
+otherwise.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Numerics:
         self.kinds: dict[WorkerNumber, str] = {}
 
     def opened(self, number: WorkerNumber, name: str, numerics: dict[str, str], now: float) -> Admission:
-        """A worker has told how it computes."""
+        """A worker has opened the pipeline, and sent how it computes."""
         self._seen[number] = _Seen(name, numerics)
         self.kinds[number] = repr(sorted(numerics.items()))
         if self._policy == "lowest" and self._reference is None:
@@ -82,7 +83,7 @@ class Numerics:
         return Admission(refused=True, warning=text)
 
     def settle(self, now: float, expected: int) -> list[tuple[WorkerNumber, Admission]]:
-        """Under `lowest`: decides, once all have told, or some do not come.
+        """Under `lowest`: decides, once all have opened the pipeline, or some do not come.
 
         Args:
             now: monotonic seconds.

@@ -1,4 +1,4 @@
-"""How a loader deals with trouble, and what it counts."""
+"""How a loader deals with failures, and what it counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Policy:
-    """How a session deals with trouble.
+    """How a session deals with failures.
 
     Attributes:
         on_error: whether a sample that cannot be had is raised or left out.

@@ -133,7 +133,7 @@ class Receiver:
         else:
             host = self._hosts.get(frame.route)
             if host is None:
-                return  # it went down while this was on its way; the rank has been told
+                return  # it went down while this was on its way; the rank has been sent Down
             if isinstance(message, messages.SliceRequest):
                 host.requests[message.number] = message
                 message = msgspec.structs.replace(message, slab=NO_SLAB)

@@ -38,7 +38,7 @@ class RemotePool(WorkerPool):
         self._retry: dict[str, float] = {}
         self._delay: dict[str, float] = {}
         self._refused: set[str] = set()
-        self._troubles: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._welcomed: list[Worker] = []
         self._served = False
         self._alone_since: float | None = None
@@ -67,7 +67,7 @@ class RemotePool(WorkerPool):
         """The host computes differently and is not used."""
         super().refuse(worker, reason)
         if worker.endpoint is not None:
-            self._troubles[worker.endpoint.name] = reason
+            self._problems[worker.endpoint.name] = reason
 
     def maintain(self, now: float) -> list[Worker]:
         """Connects to what is not connected."""
@@ -125,11 +125,11 @@ class RemotePool(WorkerPool):
                 self._receiver.channel.send(dial, route=worker.route)
                 worker.handshake = ClientHandshake(b"", client)
         except OSError as error:
-            self._troubles[endpoint.name] = (error.strerror or str(error)).lower()
+            self._problems[endpoint.name] = (error.strerror or str(error)).lower()
             _log.debug("%s: cannot connect to %s: %s", endpoint.name, endpoint.address, error)
             return
         except ConnectionClosed as error:
-            self._troubles[endpoint.name] = str(error)
+            self._problems[endpoint.name] = str(error)
             return
         worker.endpoint = endpoint
 
@@ -177,7 +177,7 @@ class RemotePool(WorkerPool):
         if refused:
             self._refuse(worker)
         self._welcomed = [other for other in self._welcomed if other is not worker]
-        self._troubles[worker.endpoint.name if worker.endpoint is not None else worker.name] = reason
+        self._problems[worker.endpoint.name if worker.endpoint is not None else worker.name] = reason
 
     def _refuse(self, worker: Worker) -> None:
         if worker.endpoint is not None:
@@ -203,12 +203,12 @@ class RemotePool(WorkerPool):
         return silent
 
     def describe(self) -> str:
-        """Names every host, its state and its last trouble."""
-        told = []
+        """Names every host, its state and its last problem."""
+        hosts = []
         for endpoint in self._endpoints.current():
-            trouble = self._troubles.get(endpoint.name, "")
-            told.append(f"{endpoint.name} ({endpoint.address}){f': {trouble}' if trouble else f' {endpoint.state}'}")
-        return "; ".join(told) or "no feed server is known"
+            problem = self._problems.get(endpoint.name, "")
+            hosts.append(f"{endpoint.name} ({endpoint.address}){f': {problem}' if problem else f' {endpoint.state}'}")
+        return "; ".join(hosts) or "no feed server is known"
 
     def close(self) -> None:
         """Ends the connections and the receiver. In a forked child of the owner nothing is touched."""

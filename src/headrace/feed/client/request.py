@@ -159,16 +159,16 @@ class Request:
         return ExecutorDied(reason) if at_work else RequestAgain()
 
     def __str__(self) -> str:
-        """Tells its story, for a person who looks for what went wrong."""
+        """The request's story, for a person who looks for what went wrong."""
         slice_, plans = self.slice, self.slice.bundle.plans
         batches = f"batch {plans[0].step}" if len(plans) == 1 else f"batches {plans[0].step}..{plans[-1].step}"
-        told = [
+        parts = [
             f"request {self.number} ({self.purpose}) to worker {self.worker}: rows {slice_.first}..{slice_.last - 1} "
             f"of {batches} of epoch {plans[0].epoch}{', whole' if slice_.whole else ''}, "
             f"{f'slab {self.slab}' if self.slab else 'no slab'}",
             f"asked at {self.asked:.4f} s, expected to take {self.expected:.4f} s",
         ]
         if self.unwanted:
-            told.append(f"not needed any more: {self.unwanted}")
-        told.append(f"at {self.ended:.4f} s: {self.end}" if self.end else "no answer yet")
-        return "; ".join(told)
+            parts.append(f"not needed any more: {self.unwanted}")
+        parts.append(f"at {self.ended:.4f} s: {self.end}" if self.end else "no answer yet")
+        return "; ".join(parts)

@@ -1,7 +1,7 @@
 """Who makes what, and when: the client's side of the feed, as a state machine without I/O.
 
-The shell (`session`) pushes batches in plan order, tells which workers there are, what they answered and what time it
-is, and asks what to send next. Sockets, slabs, processes and clocks are not known here.
+The session pushes batches in plan order. `exchange` reports which workers there are, what they answered and what time
+it is, and gets the next slice to request. There are no sockets, slabs, processes and clocks here.
 
 A `Bundle` is one batch, or several small consecutive ones that are made and stored together. A `Slice` of a bundle is
 what one worker is asked for: rows of a single batch, or all batches of the bundle.

@@ -27,7 +27,7 @@ class Answer:
 
     Attributes:
         endpoint: the server.
-        status: what it told; None if it could not be asked.
+        status: what it answered; None if it could not be asked.
         reason: why it could not be asked.
     """
 

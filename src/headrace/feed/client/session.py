@@ -21,7 +21,7 @@ from headrace.feed.client.worker_pool import PATIENCE, WorkerPool
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 
-TELL_SECONDS = 10.0  # without any worker, after which the user is told
+WARN_SECONDS = 10.0  # without any worker, after which the user is warned
 WINDOW = 8  # bundles on their way, at least
 PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
 
@@ -35,7 +35,7 @@ class Session:
         memory: limit of the slabs, bytes.
         prefetch: batches on their way per executor; None to choose.
         stall_timeout: seconds after which a batch that does not come is an error; names who was waited for.
-        policy: how trouble is dealt with.
+        policy: how failures are dealt with.
         stats: counters to add to.
         warn: called with what the user should know, and the kind of warning.
         now: the clock, monotonic seconds.
@@ -63,7 +63,7 @@ class Session:
         self._schedule = self._exchange.schedule
         self._prefetch = prefetch
         self._stall_timeout = stall_timeout
-        self._warn, self._told = warn, False
+        self._warn, self._warned = warn, False
         self._now = now
         self._plans: Iterator[BatchPlan] = iter(())
         self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
@@ -87,7 +87,7 @@ class Session:
 
     @property
     def length(self) -> int | None:
-        """Length of the dataset, None until a worker has told it."""
+        """Length of the dataset, None until a worker has opened the pipeline."""
         return self._exchange.length
 
     @property
@@ -102,7 +102,7 @@ class Session:
         return 0.0 if self.closed else self._worker_pool.receiver_cpu()
 
     def wait_for_length(self, timeout: float | None) -> int:
-        """Returns the dataset's length as the workers tell it. Raises as `wait_for`."""
+        """Returns the dataset's length, once a worker has opened the pipeline. Raises as `wait_for`."""
         self._pump(lambda: self.length is not None, timeout, "the dataset's length")
         assert self.length is not None
         return self.length
@@ -128,7 +128,7 @@ class Session:
         return True
 
     def ready(self, epoch: int, step: int) -> bool:
-        """Says whether `wait_for` would return, or raise, at once. Raises as it does."""
+        """Returns whether `wait_for` would return, or raise, at once. Raises as it does."""
         if self.closed or self._open is not None:
             return True
         self._fill()
@@ -237,8 +237,8 @@ class Session:
                     f"{what} did not come within {self._stall_timeout:.0f} s: {awaited}",
                     hint="a sample may take that long: raise stall_timeout; or a worker hangs: see its log",
                 )
-            if now - begun > TELL_SECONDS and not self._told and not self._schedule.workers:
-                self._told = True
+            if now - begun > WARN_SECONDS and not self._warned and not self._schedule.workers:
+                self._warned = True
                 self._warn(f"still waiting for workers: {self._worker_pool.describe()}", UserWarning)
             pause = min(PATIENCE, deadline - now) if deadline is not None else PATIENCE
             self._step_or_close(max(0.0, pause))

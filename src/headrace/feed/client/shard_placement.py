@@ -28,7 +28,7 @@ class ShardPlacement:
     """See the module.
 
     Args:
-        worker_pool: tells whom is waited for.
+        worker_pool: knows whom is waited for.
         schedule: what is placed.
         opening: the pipeline, as it is opened on every worker.
         warn: called with what the user should know.
@@ -62,7 +62,7 @@ class ShardPlacement:
 
         Args:
             worker: who.
-            message: what it told.
+            message: its answer.
             now: monotonic seconds.
 
         Returns:
@@ -103,7 +103,7 @@ class ShardPlacement:
         return True
 
     def settle(self, now: float) -> bool:
-        """Makes the union once all workers have told. Returns whether it was made just now.
+        """Makes the union once all workers have announced their shards. Returns whether it was made just now.
 
         Raises:
             WorkersLost: one does not come in time.
@@ -127,7 +127,7 @@ class ShardPlacement:
 
     @property
     def gathering(self) -> bool:
-        """Whether workers are waited for that have not told what they hold."""
+        """Whether workers are waited for that have not announced what they hold."""
         return self.begun and not self.map.fixed
 
     @property

@@ -1,7 +1,7 @@
 """The purity check: a share of slices is made twice, on different executors, and their digests are compared.
 
 That a slice may be asked for again, anywhere, rests on one thing: what it holds depends on its address alone. So it is
-checked. A pure state machine: the session tells what was asked and answered, and asks what to ask for a second time.
+checked. A pure state machine: `exchange` adds what was made, and gets what to request a second time.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Verifier:
         return int.from_bytes(drawn, "little") < self._share * 2**64
 
     def unwanted(self) -> None:
-        """A slice that was to be checked is asked for anew, in another way: it has not been counted."""
+        """A slice that was to be checked is requested in another way: it is not counted."""
         self._seen -= 1
 
     def add(self, check: Check) -> None:

@@ -1,7 +1,7 @@
 """A pool of workers: what a session needs of them, wherever they are.
 
 `local_pool` keeps processes of its own; `remote_pool` keeps connections to feed servers. Both give up only after a
-bounded time, and say whom they waited for and what was wrong with each.
+bounded time; the error names whom they waited for, and what was wrong with each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECOVER_SECONDS = 6.0
 
 
 class Arrival(NamedTuple):
-    """What has come over a link; `broken` says why nothing more will, None when it is well."""
+    """What has come over a link; `broken`: why nothing more will, None while it is open."""
 
     link: Link
     frames: list[Frame]
@@ -184,7 +184,7 @@ class WorkerPool(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """Says whom one waits for."""
+        """Returns whom a session waits for, in words."""
 
     def receiver_cpu(self) -> float:
         """Returns the CPU seconds of receivers, those that have ended included."""

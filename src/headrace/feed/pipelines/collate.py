@@ -42,7 +42,7 @@ def stack_arrays(samples: list[Any]) -> Any:
 
 
 def stacks_rows(collate: Callable[[Any], Any], *, batched: bool) -> bool:
-    """Says whether rows of the batches that a function makes may be written one by one: torch's, and NumPy's."""
+    """Returns whether rows of the batches that a function makes may be written one by one: torch's, and NumPy's."""
     if collate is stack_arrays:
         return True
     return "torch.utils.data" in sys.modules and collate is standard_collate(batched=batched)

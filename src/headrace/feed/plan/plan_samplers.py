@@ -1,7 +1,7 @@
 """headrace's own order as the samplers that torch's users look for: `loader.sampler` and `loader.batch_sampler`.
 
 They are views: nothing is stored but where the loader's plan comes from, and reading them does not advance the loader.
-Frameworks look here too: Lightning tells the epoch to `loader.sampler.set_epoch`.
+Frameworks use it too: Lightning sets the epoch with `loader.sampler.set_epoch`.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Planner:
         batch_size: rows a rank and step; None without batching.
         shuffle, drop_last: of the loader.
         seeds: of the loader.
-        length: returns the dataset's length; may wait for the workers to tell it.
+        length: returns the dataset's length; may wait for a worker to open the pipeline.
         own_sampler: whether the order is torch's own at most, and no sampler of the user's.
         every: batches between two notes of a sampler's own state.
         even: whether the last step is filled up, so that all ranks have as many rows; ``"full"``: up to `batch_size`.

@@ -1,6 +1,6 @@
 """Sharded data: which worker can serve which sample, and what a sample is called there.
 
-With a `ShardedByS3Key` channel every host holds other files. A dataset says what it holds there with a method:
+With a `ShardedByS3Key` channel every host holds other files. A dataset declares what it holds there with a method:
 
     def __shards__(self) -> list[tuple[str, int]]:
         return [(path.name, rows_of(path)) for path in self.files]      # key and number of samples, in its own order
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 def declared(dataset: Any) -> list[tuple[str, int]]:
-    """Returns what a dataset says that it holds; nothing when it does not say.
+    """Returns the shards that a dataset declares; nothing when it declares none.
 
     Raises:
         PipelineError: `__shards__` returned something else, too much, or another number of samples than `len()`.
@@ -210,8 +210,8 @@ class ShardMap:
         """Returns the keys that no worker holds any more, in order."""
         if not self._offsets:
             return list(self._keys)
-        nobody = np.all([offsets < 0 for offsets in self._offsets.values()], axis=0)
-        return [self._keys[number] for number in np.flatnonzero(nobody)]
+        unheld = np.all([offsets < 0 for offsets in self._offsets.values()], axis=0)
+        return [self._keys[number] for number in np.flatnonzero(unheld)]
 
     def describe_lost(self) -> str:
         """Says what no worker holds any more: how many samples, under which keys, and which host had them last."""

@@ -168,7 +168,7 @@ class Channel:
         self._stream.close()
 
     def refuse_plain(self, why: str) -> None:
-        """Tells a peer that speaks no TLS, where this end does, that it is refused. Close the channel then."""
+        """Refuses a peer without TLS, where this end has TLS. Close the channel then."""
         if isinstance(self._stream, TlsStream) and not self._stream.ready:
             body = messages.encode(messages.Refused(why))
             self._stream.send_unencrypted(write_header(body) + body)
@@ -276,7 +276,7 @@ class Channel:
         """
         frames: list[Frame] = []
         try:
-            # What TLS has decrypted is not left behind, nor a frame half read: no poll would tell of them.
+            # What TLS has decrypted is not left behind, nor a frame half read: no poll would report them.
             while self._broken is None and (len(frames) < limit or self._stream.pending or self._lengths is not None):
                 frame = self._advance()
                 if frame is not None:
@@ -300,7 +300,7 @@ class Channel:
 
     @property
     def amid_payload(self) -> bool:
-        """Whether a payload is being received; a poll may not tell of every byte of it."""
+        """Whether a payload is being received; a poll may not report every byte of it."""
         return self._payload is not None
 
     def _advance(self) -> Frame | None:

@@ -88,7 +88,7 @@ class ChunkWriter:
         return parts
 
     def abort(self) -> memoryview:
-        """Gives up what has not been cut. Returns what tells the peer so."""
+        """Drops what has not been cut. Returns the chunk that ends the payload for the peer."""
         self._pieces.clear()
         return memoryview(CHUNK_HEADER.pack(0, ABORT, 0))
 

@@ -60,7 +60,7 @@ class Endpoints:
     Args:
         source: a list of addresses, or the path of a feed.json.
         secret_file: file with the secret (hex), needed for a list of addresses.
-        tls_ca: CA file; with it TCP connections are TLS. By default what HEADRACE_FEED_TLS_CA says.
+        tls_ca: CA file; with it TCP connections are TLS. By default HEADRACE_FEED_TLS_CA.
 
     Raises:
         FeedError: the list or a file cannot be read, or there is no secret.
@@ -73,7 +73,7 @@ class Endpoints:
             )
         self.tls_ca = tls_ca or os.environ.get(CA_VARIABLE, "")
         if self.tls_ca:
-            client_tls(self.tls_ca, "")  # here its trouble is told to the user, not in the receiver
+            client_tls(self.tls_ca, "")  # checked here, where the user sees the error, and not in the receiver
         self._path: Path | None = None
         self._seen: tuple[int, int] | None = None
         self._endpoints: tuple[Endpoint, ...] = ()
@@ -156,7 +156,7 @@ def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None
     """Finds the remote workers of a loader; None when it must use local processes.
 
     Args:
-        workers: ``"local"``, a list of addresses, the path of a feed.json, or None for what HEADRACE_FEED says.
+        workers: ``"local"``, a list of addresses, the path of a feed.json, or None for HEADRACE_FEED.
         secret_file, tls_ca: see `Endpoints`.
     """
     source = workers if workers is not None else os.environ.get(FEED_VARIABLE, "")

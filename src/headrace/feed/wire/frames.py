@@ -50,7 +50,7 @@ class Frame:
 
 
 class Header(NamedTuple):
-    """What a frame's header says. Lengths in bytes; `check`: what the message's CRC goes on from, and must end at."""
+    """A frame's header. Lengths in bytes; `check`: what the message's CRC goes on from, and must end at."""
 
     descriptors: int
     route: RouteNumber
@@ -72,7 +72,7 @@ def write_header(message: bytes, *, descriptors: int = 0, route: RouteNumber = N
 
 
 def read_header(raw: bytes | bytearray) -> Header:
-    """Reads a header. Raises ProtocolError if the peer is none of ours, or speaks another version."""
+    """Reads a header. Raises ProtocolError if the peer is no headrace process, or one of another version."""
     fields = raw[: FIELDS.size]
     magic, version, descriptors, route, _, message, payload = FIELDS.unpack(fields)
     if magic == TLS_RECORD:

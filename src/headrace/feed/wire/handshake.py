@@ -42,7 +42,7 @@ def bind(secret: bytes, binding: bytes) -> bytes:
 
 
 def challenge() -> Challenge:
-    """Makes a server's first word."""
+    """Makes a server's first message."""
     return Challenge(VERSION, os.urandom(NONCE_BYTES))
 
 
@@ -86,7 +86,7 @@ class ClientHandshake:
         Args:
             message: what came.
             send: sends the answer.
-            binding: of the connection's TLS, see `stream`.
+            binding: of the connection's TLS, see `transport`.
 
         Raises:
             ProtocolError: the server refuses, or cannot prove itself.

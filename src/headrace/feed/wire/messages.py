@@ -1,8 +1,8 @@
 """What travels between a client and those who serve it: small typed messages, msgpack, no code.
 
-The same messages are spoken on every leg: client to local executor, client to the feed server of its own host, client
-to receiver process, receiver to remote feed server, feed server to executor. Bulk bytes are never in a message: they
-are in a slab, whose descriptor is passed along (Unix socket), or follow the message as the frame's payload (TCP).
+The same messages are used on every connection: client to local executor, client to the feed server of its own host,
+client to receiver process, receiver to remote feed server, feed server to executor. Bulk bytes are never in a message:
+they are in a slab, whose descriptor is passed along (Unix socket), or follow the message as the frame's payload (TCP).
 
     Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `handshake`)
     Dial, Down                                          client and receiver: connect to a host; it is gone
@@ -35,7 +35,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Challenge(_Message, frozen=True):
-    """First word of a feed server. `nonce`: 32 random bytes."""
+    """First message of a feed server. `nonce`: 32 random bytes."""
 
     version: int
     nonce: bytes
@@ -192,7 +192,7 @@ class SliceRequest(_Message, frozen=True):
         slab: slab to write to, 0 for none.
         layout: encoded layout of the batches, empty when it is not known yet.
         check: `MAKE`, `MAKE_AND_SUM` (with digests), or `SUM` (digests only, no data).
-        avoid: executor that should not make it, as `Done.executor` told; -1 for none.
+        avoid: executor that should not make it, as in `Done.executor`; -1 for none.
         deadline: seconds after which the executor is taken for hung, 0 for none.
     """
 

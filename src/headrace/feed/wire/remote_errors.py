@@ -30,7 +30,7 @@ def warn_user(text: str, kind: type[Warning]) -> None:
 
 
 def in_short(error: RemoteError) -> str:
-    """Says type and message, without the traceback."""
+    """Returns type and message, without the traceback."""
     return f"{error.kind.partition(':')[2]}: {error.message}"
 
 

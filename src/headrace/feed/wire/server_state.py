@@ -1,4 +1,4 @@
-"""What a feed server tells of its executors and its clients, as values of `messages.Status`."""
+"""What a feed server reports of its executors and its clients, as values of `messages.Status`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names 
 
 
 class TlsRefused(ProtocolError):
-    """The other end's certificate, or that it does not speak TLS, will not do; asking again will not help."""
+    """The other end has a wrong certificate, or no TLS; a new attempt will not help."""
 
 
 class Stream(abc.ABC):
@@ -52,7 +52,7 @@ class Stream(abc.ABC):
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def tcp_info(self, size: int) -> bytes:
-        """Returns what the kernel tells of a TCP connection; nothing when it is closed."""
+        """Returns the kernel's TCP_INFO of a connection; nothing when it is closed."""
         return b"" if self.fileno() < 0 else self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Stream(abc.ABC):
 
     @abc.abstractmethod
     def expect(self, size: int) -> None:
-        """Tells that a poll need not report less than `size` bytes: they are sure to come."""
+        """Sets that a poll need not report less than `size` bytes: they are sure to come."""
 
 
 class PlainStream(Stream):
@@ -128,7 +128,7 @@ class TlsStream(Stream):
     ready = False
 
     def expect(self, size: int) -> None:
-        """See Stream. Bytes on the wire and bytes inside are not the same here, so nothing is told."""
+        """See Stream. Bytes on the wire and bytes inside are not the same here, so nothing is set."""
 
     def __init__(self, connection: socket.socket, tls: ServerTls | ClientTls) -> None:
         super().__init__(connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.feed.identifiers import RequestNumber
+from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel, ConnectionClosed
 
@@ -51,6 +51,22 @@ class Client:
             sent()
 
     def abort(self, request: RequestNumber) -> None:
-        """Stops the answer to a request that is on its way, if it is; says so if the client has heard nothing of it."""
+        """Stops the answer to a request, if it is on its way; answers `Cancelled` if nothing of it had left."""
         if not self.closed and self.channel.abort(request):
             self.send(messages.Cancelled(request))
+
+
+@dataclass(eq=False)
+class ServerRequest:
+    """A client's request on its way through the server.
+
+    `number` is this server's own for it; the message holds the client's.
+    """
+
+    client: Client
+    message: messages.SliceRequest
+    number: RequestNumber
+    pipeline: PipelineNumber
+    staging: SlabNumber = NO_SLAB
+    cancelled: bool = False
+    begun: float = 0.0

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import PipelineNumber, SlabNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel
+from headrace.feed.worker.client_connection import ServerRequest
 from headrace.feed.worker.forkserver import THREAD_VARIABLES
 
 DEPTH = 2  # one slice at work, one waiting behind it
@@ -44,7 +44,7 @@ class ExecutorProcess:
     pid: int = 0
     opened: set[PipelineNumber] = field(default_factory=set)
     slabs: set[SlabNumber] = field(default_factory=set)
-    requests: collections.deque[Any] = field(default_factory=collections.deque)
+    requests: collections.deque[ServerRequest] = field(default_factory=collections.deque)
     dead: bool = False
     capability: str = ""
     hung: str = ""
@@ -139,5 +139,5 @@ class ExecutorPool:
 
 
 def exit_reason(status: int) -> str:
-    """Says in words how a process ended; `status` as `os.waitstatus_to_exitcode` gives it."""
+    """Returns in words how a process ended; `status` as `os.waitstatus_to_exitcode` gives it."""
     return exit_text(*split_status(status))

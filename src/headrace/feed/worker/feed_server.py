@@ -38,7 +38,7 @@ from headrace.feed.worker.work_queue import WorkQueue
 
 MAX_PENDING = 64
 WATCH_SECONDS = 1.0
-TLS_SECONDS = 3.0  # a client of ours speaks at once; one that speaks no TLS waits for the server's first word
+TLS_SECONDS = 3.0  # a TLS client speaks at once; one without TLS waits for the server's first message
 NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
 
 

@@ -3,7 +3,7 @@
     python -m headrace.feed.worker.forkserver --socket FD --parent PID --nice N [--code DIR ...]
 
 It is single-threaded and runs no user code, so forking it is safe, and its children can have the kernel kill them
-with it. It reaps them and tells the feed server how each ended.
+with it. It reaps them and reports to the feed server how each ended.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from headrace.feed.worker.client_connection import Client
 
 
 class Plans:
-    """The plans that clients have told, by loader."""
+    """The plans of the clients, by loader."""
 
     def __init__(self) -> None:
         self._plans: dict[tuple[Client, str], str] = {}

@@ -21,5 +21,5 @@ class RestartBudget:
         return len(self._ends) <= RESTARTS
 
     def describe(self, who: str) -> str:
-        """Says how many ended, e.g. of ``worker processes``."""
+        """Returns in words how many ended, e.g. of ``worker processes``."""
         return f"{len(self._ends)} {who} ended within {WINDOW:.0f} s"

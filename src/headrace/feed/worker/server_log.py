@@ -1,9 +1,9 @@
-"""A feed server's log: a line for what happened, and never more trouble than what it tells.
+"""A feed server's log: a line for what happened. Logging never stops the server, and never fills the disk.
 
 Invariants:
 * a log that cannot be written (a full disk, a closed pipe) ends nothing: the line is lost, the server goes on;
-* strangers cannot fill the disk: what connections did is told once each, up to `BURST` lines and `RATE` a second after
-  that; what is left out is counted, and told in one line;
+* strangers cannot fill the disk: what connections did is logged once each, up to `BURST` lines and `RATE` a second
+  after that; what is left out is counted, and logged in one line;
 * a peer's words cannot begin a line of their own, nor make one longer than `LONGEST`.
 """
 
@@ -42,7 +42,7 @@ class ServerLog:
         try:
             os.write(self._descriptor, line.encode(errors="backslashreplace"))
         except OSError:
-            return  # there is no other place to tell it; serving is more important than telling
+            return  # there is no other place to report it, and serving is more important
 
     def tell_of_connection(self, text: str) -> None:
         """Writes a line that a peer has caused, or counts it when there are too many."""
@@ -54,7 +54,7 @@ class ServerLog:
             self._left_out += 1
 
     def catch_up(self) -> None:
-        """Tells how many lines were left out, when there is room for that again. Call it now and then."""
+        """Logs how many lines were left out, when there is room for that again. Call it now and then."""
         now = self._clock()
         self._allowed = min(float(BURST), self._allowed + RATE * (now - self._seen))
         self._seen = now

@@ -54,7 +54,7 @@ def make_slice(built: Built, request: SliceRequest, slab: Slab | None, executor:
         executor: number of this one.
 
     Returns:
-        The answer, and the fresh slab that it speaks of, None when `slab` holds the result.
+        The answer, and the fresh slab that it announces, None when `slab` holds the result.
 
     Raises:
         Uneven: the samples do not stack row by row.

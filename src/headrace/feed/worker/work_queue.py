@@ -25,7 +25,7 @@ from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.frames import Frame
-from headrace.feed.worker.client_connection import Client
+from headrace.feed.worker.client_connection import Client, ServerRequest
 from headrace.feed.worker.executor_pool import DEPTH, ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
@@ -38,22 +38,6 @@ STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 class ExecutorsLost(HeadraceError):
     """The executors die faster than they may be replaced."""
-
-
-@dataclass(eq=False)
-class ServerRequest:
-    """A client's request on its way through the server.
-
-    `number` is this server's own for it; the message holds the client's.
-    """
-
-    client: Client
-    message: messages.SliceRequest
-    number: RequestNumber
-    pipeline: PipelineNumber
-    staging: SlabNumber = NO_SLAB
-    cancelled: bool = False
-    begun: float = 0.0
 
 
 @dataclass
@@ -302,7 +286,7 @@ class WorkQueue:
             alive, avoid = self._alive(capability), request.message.avoid
             others = [executor for executor in alive if executor.number != avoid and len(executor.requests) < 2 * DEPTH]
             free = [executor for executor in alive if len(executor.requests) < DEPTH]
-            fit = others if avoid >= 0 and others else free  # a check by the one who made it would tell nothing
+            fit = others if avoid >= 0 and others else free  # the executor that made a slice cannot check it
             if not fit:
                 return False
             if not self._prepare(min(fit, key=lambda candidate: len(candidate.requests)), request):
@@ -364,16 +348,16 @@ class WorkQueue:
         try:
             executor.channel.send(message, descriptors=descriptors)
         except ConnectionClosed:
-            self._pool.discard(executor)  # its end is told by the fork server
+            self._pool.discard(executor)  # the fork server reports its end
 
     # Executors that end
 
     def executor_closed(self, executor: ExecutorProcess) -> None:
-        """Takes an executor out of service whose socket has closed; the fork server tells how it ended."""
+        """Takes an executor out of service whose socket has closed. The fork server reports its end."""
         self._pool.discard(executor)
 
     def hear_forkserver(self, frames: Sequence[Frame]) -> None:
-        """Takes what the fork server tells. ConnectionClosed passes through: without a fork server the server ends."""
+        """Takes what the fork server reports. Raises ConnectionClosed: without a fork server the feed server ends."""
         for frame in frames:
             message = frame.message
             if isinstance(message, messages.Forked):
