@@ -145,7 +145,8 @@ def test_an_executor_that_is_killed_in_mid_epoch_changes_nothing(
         assert epoch_with(loader, 3, lambda: pair.a.executors()[0].send_signal(signal.SIGKILL)) == slow_truth
     wait_until(lambda: len(pair.a.event("executor_lost")) > lost, "the loss is told")
     assert pair.a.event("executor_lost")[-1] | {"pid": 0} == {
-        "event": "executor_lost", "pid": 0, "status": -9, "hung": False, "reason": "killed by SIGKILL", "replaced": True,
+        "event": "executor_lost", "pid": 0, "status": -9, "hung": False, "reason": "killed by SIGKILL",
+        "replaced": True,
     }  # fmt: skip
 
 
