@@ -12,7 +12,7 @@ from feed_servers import Pair, Server, ask, wait_until
 
 from headrace.feed import DataLoader
 from headrace.feed.metrics.rates import WINDOW, Tally
-from headrace.feed.worker.usable_cores import usable_cores
+from headrace.feed.worker.usable_cores import granted_cores, usable_cores
 
 
 @pytest.mark.parametrize("by", ["tcp", "unix_address"])
@@ -102,6 +102,13 @@ def test_a_cgroups_quota_bounds_the_cores(
 ) -> None:
     (tmp_path / "membership").write_text(membership)
     assert usable_cores(cgroup(tmp_path / "cgroup", files), tmp_path / "membership") == expected
+
+
+def test_a_part_of_a_core_counts_as_a_part_where_cores_are_not_counted_whole(tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text("0::/a/b\n")
+    mount = cgroup(tmp_path / "cgroup", {"a/cpu.max": "75000 100000", "a/b/cpu.max": "max 100000"})
+    assert granted_cores(mount, tmp_path / "membership") == 0.75
+    assert usable_cores(mount, tmp_path / "membership") == 1
 
 
 def test_without_cgroups_the_cpu_set_counts(tmp_path: Path) -> None:

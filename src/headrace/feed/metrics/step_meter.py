@@ -1,6 +1,6 @@
 """Where a training loop's time goes: waiting for batches, copying them to the device, or computing.
 
-A step lasts from one `next()` call to the following one of the same epoch; its wait is the time blocked in `next()`.
+What a step and its wait are: `headrace.feed.metrics.step_timing`.
 Inside a job (HEADRACE_METRICS names a file) a `LoaderSecond` is appended to that file every second, summed at the
 source. Outside a job nothing is written, and no event is recorded.
 
@@ -16,11 +16,12 @@ import collections
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
 from headrace.feed.metrics import cuda_events
 from headrace.feed.metrics.cuda_events import TimedMark
 from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed.metrics.step_timing import Step, StepTiming
 from headrace.feed_metrics import LoaderSecond
 
 QUEUE_SECONDS = 0.01  # to count the batches that are ready takes some microseconds: no more often than that
@@ -39,17 +40,14 @@ class Totals:
     step: float = 0.0
     cpu: float = 0.0
 
+    def __sub__(self, before: Totals) -> Totals:
+        return Totals(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
-@dataclass
-class _Step:
-    """The step under way."""
 
-    begun: float
-    cpu_begun: float
-    waited: float = 0.0
-    cpu: float = 0.0
-    samples: int = 0
-    bytes: int = 0
+class _Step(Step):
+    """A step of one loader: its batch's bytes, the places in the device's work, and how many batches were ready."""
+
+    bytes = 0
     handed: TimedMark | None = None  # where the batch was handed over
     copy: Marks | None = None
     queue: int | None = None
@@ -61,7 +59,7 @@ class _Window:
 
     loader: str
     epoch: int
-    sums: Totals = field(default_factory=Totals)
+    sums: Totals = field(default_factory=Totals)  # of its steps, when it has ended
     shortest: float = float("inf")
     longest: float = 0.0
     queue: float = 0.0
@@ -90,6 +88,8 @@ class _Lines:
 
     def __init__(self, file: MetricFile, window: _Window) -> None:
         self.window = window
+        self.totals = Totals()
+        self._before = Totals()  # when the window under way began
         self._file = file
         self._windows: collections.deque[_Window] = collections.deque()
         self._steps: collections.deque[tuple[_Window, Marks | None, Marks | None]] = collections.deque()
@@ -101,9 +101,10 @@ class _Lines:
 
     def follow(self, window: _Window) -> None:
         """The window under way has ended; another one follows."""
-        if self.window.sums.steps:
-            self._windows.append(self.window)
-        self.window = window
+        ended, self.window = self.window, window
+        ended.sums, self._before = self.totals - self._before, replace(self.totals)
+        if ended.sums.steps:
+            self._windows.append(ended)
 
     def write_rest(self) -> None:
         """Writes all windows at the end, the one under way too, without what is not known of them yet."""
@@ -148,12 +149,11 @@ class StepMeter:
         self._name = name
         self._mark = mark
         self._lines = _Lines(self.file, _Window(name, 0))
-        self._step: _Step | None = None  # the one under way: its batch was handed over
-        self._next = _Step(0.0, 0.0)  # the one whose batch is being waited for
+        self._steps = StepTiming(_Step)
         self._epoch = 0
         self._counted = 0.0
         self.counts_queue = False
-        self.totals = Totals()
+        self.totals = self._lines.totals
         self._since = time.monotonic()
         weakref.finalize(self, self._lines.write_rest)
 
@@ -163,38 +163,36 @@ class StepMeter:
 
     def begin(self) -> None:
         """A pass begins. The end of a step that was under way is unknown: its loop was left."""
-        self._step = None
+        self._steps.begin_pass()
 
     def waiting(self) -> None:
         """`next()` was called: the step under way ends, another one begins."""
         now = self.pause()
-        self._next = _Step(now, time.thread_time())
+        self._steps.ask(now, time.thread_time())
         self.counts_queue = bool(self.file) and now - self._counted >= QUEUE_SECONDS
 
     def queued(self, batches: int) -> None:
         """So many batches were ready when `next()` was called."""
-        self._counted = self._next.begun
-        self._next.queue = batches
+        step = self._steps.asked
+        self._counted, step.queue = step.begun, batches
 
     def copied(self, begin: TimedMark, end: TimedMark) -> None:
         """The batch that `next()` is about to return was copied to the device between two places in its work."""
-        self._next.copy = (begin, end)
+        self._steps.asked.copy = (begin, end)
 
     def got(self, samples: int, size: int, epoch: int) -> None:
         """`next()` returns a batch of `samples` rows and `size` bytes."""
-        step = self._next
-        step.waited, step.cpu = time.monotonic() - step.begun, time.thread_time() - step.cpu_begun
-        step.samples, step.bytes = samples, size
+        step = self._steps.got(time.monotonic(), time.thread_time(), samples)
+        step.bytes = size
         if epoch != self._epoch:
             self._epoch = epoch
             self._flush()
         step.handed = self._mark() if self.file else None
-        self._step = step
 
     def pause(self) -> float:
         """The step under way ends here; what comes until the next `next()` is none. Returns the time, monotonic."""
         now = time.monotonic()
-        step, self._step = self._step, None
+        step = self._steps.end(now)
         if step is not None:
             self._end_step(step, now)
         return now
@@ -205,14 +203,14 @@ class StepMeter:
         self._flush()
 
     def _end_step(self, step: _Step, now: float) -> None:
-        length, window = now - step.begun, self._lines.window
-        for sums in (self.totals, window.sums):
-            sums.steps += 1
-            sums.samples += step.samples
-            sums.bytes += step.bytes
-            sums.wait += step.waited
-            sums.cpu += step.cpu
-            sums.step += length
+        length, window = step.length, self._lines.window
+        totals = self.totals
+        totals.steps += 1
+        totals.samples += step.rows
+        totals.bytes += step.bytes
+        totals.wait += step.wait
+        totals.cpu += step.cpu
+        totals.step += length
         window.t = time.time()
         window.shortest, window.longest = min(window.shortest, length), max(window.longest, length)
         if step.queue is not None:

@@ -2,8 +2,8 @@
 
 `run_profiled` and `transfer` run beside the command line. The others run inside the user's Python processes:
 `bootstrap/sitecustomize.py`, which Python imports by itself when its folder is in PYTHONPATH, loads them from their
-files. They use the standard library and what the script has imported (torch, numpy), and nothing else of headrace, so
-the script's environment need not have headrace at all.
+files. They use the standard library, what the script has imported (torch, numpy), and of headrace only two files that
+are loaded the same way (what a step is, how many cores there are), so the script's environment need not have headrace.
 
     run_profiled -- PYTHONPATH, HEADRACE_TRIAL --> sitecustomize -> hooks -> watch -> batches
          <------- one file of JSON lines a process, in a private folder <- spool <-'

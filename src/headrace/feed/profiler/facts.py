@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.feed.worker.usable_cores import granted_cores
+
 QUIET_SECONDS = 0.1
 QUIET_LIMIT = 5.0
 
@@ -83,28 +85,13 @@ def rank() -> dict[str, Any]:
     number, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         number, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return {"rank": number, "world_size": world, "cores": usable_cores()}
+    return {"rank": number, "world_size": world, "cores": granted_cores()}
 
 
 def cuda() -> bool:
     """Whether the script uses CUDA."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
-
-
-def usable_cores() -> float:
-    """Returns the cores that this process may use: its CPU set, or less if a cgroup limits it."""
-    cores = float(len(os.sched_getaffinity(0)))
-    for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            words = Path("/sys/fs/cgroup", quota_file).read_text(encoding="ascii").split()
-            words += Path("/sys/fs/cgroup", period_file).read_text(encoding="ascii").split() if period_file else []
-            quota, period = float(words[0]), float(words[1])
-        except (OSError, ValueError, IndexError):
-            continue  # no such limit
-        if quota > 0 and period > 0:
-            cores = min(cores, quota / period)
-    return cores
 
 
 def wait_until_children_are_quiet() -> None:

@@ -1,6 +1,7 @@
 """The trial of one process: every loader is measured step by step, and one that was measured long enough is replayed.
 
-Phases of a loader, each a number of steps; a step lasts from one `next()` to the following one of the same pass:
+Phases of a loader, each a number of steps (see `headrace.feed.metrics.step_timing`; the first one of a pass begins with
+`iter()`):
 
     warmup -> measured -> counted -> cache -> settle -> replay -> over
 
@@ -21,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace.feed.metrics.step_timing import Step, StepTiming
 from headrace.feed.profiler.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
 from headrace.feed.profiler.facts import cuda, facts, rank, sizes, synchronize, training, wait_until_children_are_quiet
 from headrace.feed.profiler.spool import Spec, Spool
@@ -94,6 +96,12 @@ class Trial:
             watch.flush()
 
 
+class _Step(Step):
+    """A step of a trial. `copying`: seconds of its wait in which a kept batch was copied."""
+
+    copying = 0.0
+
+
 class LoaderWatch:
     """What is known of one loader.
 
@@ -120,9 +128,7 @@ class LoaderWatch:
         self._why_not = ""
         self._next = 0
         self._total = self._told = 0
-        self._open = self._first = False
-        self._begun = self._waited = self._copying = self._cpu = 0.0
-        self._rows = 0
+        self._timing = StepTiming(_Step)
         self._steps: list[tuple[float, float, int, bool, float, float]] = []
         self._flushed = time.perf_counter()
         trial.spool.write("loader", loader=number, name=self.name, **about)
@@ -187,9 +193,9 @@ class LoaderWatch:
     # One step
 
     def begin_pass(self, loader: Any) -> None:
-        """A pass begins. The end of a step that was under way is unknown: its loop was left."""
+        """A pass begins."""
         self.loader = weakref.ref(loader)
-        self._open, self._first = False, True
+        self._timing.begin_pass()
 
     def asked(self, before: float) -> None:
         """`next()` was called: the step under way ends, and perhaps a phase, and another step begins.
@@ -200,26 +206,24 @@ class LoaderWatch:
         Raises:
             Stopped: the trial is over, and the script is to be stopped.
         """
-        if self._open:
-            self._end_step()
+        self._end_step()
         if not self.trial.ended and self._parent_is_gone():
             self.trial.end()
         if self.trial.ended and not self.trial.spec.full:
             raise Stopped
-        self._begun = time.perf_counter() - before
-        self._cpu = -time.process_time()
+        self._timing.ask(time.perf_counter() - before, time.process_time())
 
     def _end_step(self) -> None:
-        self._open = False
-        if self.trial.ended:
+        if self._timing.under_way is None or self.trial.ended:
             return
         if self._left == 1:
             synchronize()
         now = time.perf_counter()
+        step = self._timing.end(now)
+        assert step is not None
         self._total += 1
         if self.phase in ("measured", "replay", "warmup"):
-            self._steps.append((self._waited, now - self._begun, self._rows, self._first, self._copying, self._cpu))
-        self._first = False
+            self._steps.append((step.wait, step.length, step.rows, step.first, step.copying, step.cpu))
         if self.phase == "counted":
             patient = PATIENCE * (self.trial.spec.warmup + self.trial.spec.steps)
             if training() or self._total >= patient:
@@ -236,15 +240,9 @@ class LoaderWatch:
 
     def got(self, batch: Any, rows: int) -> None:
         """`next()` has a batch to return."""
-        self._waited = time.perf_counter() - self._begun
-        self._cpu += time.process_time()
-        self._rows, self._open = rows, True
+        self._timing.got(time.perf_counter(), time.process_time(), rows)
         if self.phase == "cache" and not self.trial.ended:
             self._keep(batch)
-
-    def pass_ended(self) -> None:
-        """The time until the next pass belongs to no step."""
-        self._open = False
 
     def _keep(self, batch: Any) -> None:
         size = bytes_of(batch)
@@ -264,11 +262,11 @@ class LoaderWatch:
 
     def replayed(self) -> Any:
         """Returns a copy of a kept batch."""
-        self._copying = -time.perf_counter()
+        began = time.perf_counter()
         kept = self._kept[self._next % len(self._kept)]
         self._next += 1
         batch = hand_out(kept)
-        self._copying += time.perf_counter()
+        self._timing.asked.copying = time.perf_counter() - began
         return batch
 
 
@@ -310,17 +308,12 @@ class Pass(Iterator[Any]):
         watch.asked(making)
         if self._shortened and self._length is not None and self._given >= self._length:
             self._own = None
-            watch.pass_ended()
             raise StopIteration
         if watch.replaying and not watch.trial.ended:
             batch = watch.replayed()
             self._shortened = True
         else:
-            try:
-                batch = next(self._source())
-            except StopIteration:
-                watch.pass_ended()
-                raise
+            batch = next(self._source())
         self._given += 1
         if not watch.trial.ended:
             last = self._length is not None and self._given == self._length

@@ -1,7 +1,7 @@
 """How many cores this process may keep busy: what its CPU set holds, or less where a cgroup grants less.
 
 A container with `--cpus 2` on a host of 64 cores sees all 64 in its CPU set, and is throttled when it uses more than
-two.
+two. The probe of `headrace doctor` loads this file into scripts without headrace: standard library only.
 """
 
 from __future__ import annotations
@@ -11,22 +11,30 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+_MOUNT = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
-def usable_cores(mount: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+
+def usable_cores(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int:
     """Returns the number of cores to plan for, at least 1.
 
     Args:
         mount: where the cgroup file systems are.
         membership: the file that names this process's cgroups.
     """
+    return max(1, math.floor(granted_cores(mount, membership)))
+
+
+def granted_cores(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> float:
+    """Returns the same, not rounded: a cgroup may grant a part of a core."""
     quotas = [quota for directory in _groups(mount, membership) if (quota := _quota(directory)) is not None]
-    return max(1, min([len(os.sched_getaffinity(0)), *(math.floor(quota) for quota in quotas)]))
+    return min([float(len(os.sched_getaffinity(0))), *quotas])
 
 
 def _groups(mount: Path, membership: Path) -> Iterator[Path]:
     """Names the directories that may limit this process: its cgroup and all above it, in version 2 and in version 1."""
     try:
-        lines = membership.read_text().splitlines()
+        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return
     for line in lines:

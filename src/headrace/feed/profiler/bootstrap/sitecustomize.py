@@ -1,8 +1,8 @@
 """Loads the probe of `headrace doctor` into a Python process that was started with this folder in PYTHONPATH.
 
 Python imports `sitecustomize` at its start. This one loads the probe's modules from their files under their own names
-(headrace itself is not imported and need not be installed), removes its folder from sys.path, and runs the
-`sitecustomize` that Python would have found without it.
+(headrace itself is not imported; it need not be installed, or may be another version), removes its folder from
+sys.path, and runs the `sitecustomize` that Python would have found without it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_PROBE = ("spool", "facts", "batches", "watch", "hooks")  # each imports those before it
+_SHARED = ("metrics/step_timing", "worker/usable_cores")  # the feed's own, which the probe uses too
+_PROBE = ("profiler/spool", "profiler/facts", "profiler/batches", "profiler/watch", "profiler/hooks")
+
+
+def _name(path: str) -> str:
+    return f"headrace.feed.{path.replace('/', '.')}"
 
 
 def _load_probe() -> None:
-    for name in _PROBE:
-        full = f"headrace.feed.profiler.{name}"
-        spec = importlib.util.spec_from_file_location(full, _HERE.parent / f"{name}.py")
+    for path in (*_SHARED, *_PROBE):  # each imports those before it
+        full = _name(path)
+        spec = importlib.util.spec_from_file_location(full, _HERE.parent.parent / f"{path}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[full] = module
         spec.loader.exec_module(module)
+    for path in _SHARED:
+        del sys.modules[_name(path)]  # a headrace that the script imports finds its own
     sys.modules["headrace.feed.profiler.hooks"].install()
 
 
