@@ -6,13 +6,11 @@ from rich.text import Text
 
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import Columns
+from headrace.feed.profiler.watch import STOPPED
 from headrace.insight.doctor.doctor_report import RankReport, TrialReport, advice_lines
 from headrace.insight.doctor.offload_decision import Advice
 from headrace.insight.figures.figure import Figure
 from headrace.insight.render.plain_text import number, spread
-
-STOPPED = 75
-"""Exit code of a script that the trial has stopped."""
 
 TITLES = {
     "steps": "measured steps",

@@ -23,6 +23,12 @@ def synchronize() -> None:
         sys.modules["torch"].cuda.synchronize()
 
 
+def is_data_worker() -> bool:
+    """Whether this process is a worker of torch's DataLoader."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return worker is not None and worker.get_worker_info() is not None
+
+
 def training() -> bool:
     """Whether the caller's loop computes gradients."""
     torch = sys.modules.get("torch")

@@ -18,6 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from headrace.feed.profiler.facts import is_data_worker
 from headrace.feed.profiler.spool import FOLDER_VARIABLE, Spool
 from headrace.feed.profiler.watch import LOADER_VARIABLE, Trial
 
@@ -102,7 +103,7 @@ def _patch_fetch(kind: Any, spool: Spool) -> None:
     @functools.wraps(own_fetch)
     def fetch(self: Any, index: Any) -> Any:
         loader = os.environ.get(LOADER_VARIABLE)
-        if loader is None or _worker_info() is None or spool.over:
+        if loader is None or not is_data_worker() or spool.over:
             return own_fetch(self, index)
         wall, cpu = time.perf_counter(), time.process_time()
         data = own_fetch(self, index)
@@ -113,8 +114,3 @@ def _patch_fetch(kind: Any, spool: Spool) -> None:
         return data
 
     kind.fetch = fetch
-
-
-def _worker_info() -> object:
-    worker = sys.modules.get("torch.utils.data._utils.worker")
-    return None if worker is None else worker.get_worker_info()

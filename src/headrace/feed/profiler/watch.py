@@ -24,7 +24,16 @@ from typing import Any
 
 from headrace.feed.metrics.step_timing import Step, StepTiming
 from headrace.feed.profiler.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
-from headrace.feed.profiler.facts import cuda, facts, rank, sizes, synchronize, training, wait_until_children_are_quiet
+from headrace.feed.profiler.facts import (
+    cuda,
+    facts,
+    is_data_worker,
+    rank,
+    sizes,
+    synchronize,
+    training,
+    wait_until_children_are_quiet,
+)
 from headrace.feed.profiler.spool import Spec, Spool
 
 LOADER_VARIABLE = "HEADRACE_TRIAL_LOADER"
@@ -68,7 +77,7 @@ class Trial:
 
     def watch(self, loader: Any, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Returns the iterator for `iter(loader)`, given what makes the loader's own iterator."""
-        if self.ended or self._is_worker() or (not self._watches and self.spool.over):
+        if self.ended or is_data_worker() or (not self._watches and self.spool.over):
             return make()
         if not self._introduced:
             self._introduced = True
@@ -78,11 +87,6 @@ class Trial:
         if key not in self._watches:
             self._watches[key] = LoaderWatch(self, len(self._watches), about)
         return Pass(self._watches[key], loader, make)
-
-    @staticmethod
-    def _is_worker() -> bool:
-        worker = sys.modules.get("torch.utils.data._utils.worker")
-        return worker is not None and worker.get_worker_info() is not None
 
     def end(self) -> None:
         """A replay is complete, or the command line is gone."""
