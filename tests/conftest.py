@@ -101,18 +101,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{total:7.1f}s {name}")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks tests that talk to the object store; keeps tests that share what a module made on one worker."""
-    for item in items:
-        if {"s3", "s3_endpoint"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker("s3")
-        fixtures = getattr(item, "_fixtureinfo", None)
-        scopes = {each[-1].scope for each in fixtures.name2fixturedefs.values()} if fixtures else set()
-        if item.path.stem.startswith(FRAMEWORKS):
-            item.add_marker(pytest.mark.xdist_group("frameworks"))
-        elif "module" in scopes:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    fixtures = getattr(item, "_fixtureinfo", None)
+    definitions = fixtures.name2fixturedefs if fixtures is not None else {}
+    if {"s3", "s3_endpoint"} & set(definitions):
+        item.add_marker("s3")
+    if item.path.stem.startswith(FRAMEWORKS):
+        item.add_marker(pytest.mark.xdist_group("frameworks"))
+    elif any(each[-1].scope == "module" for each in definitions.values()):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has workers begin with what takes long."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         ranks = {folder: rank for rank, folder in enumerate(LONG)}
         items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
