@@ -14,8 +14,9 @@
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 DEMO := .venv-demo
-# Where torch without CUDA is, which is 2 GB smaller; without a way there, the torch of the usual index is taken.
-TORCH_CPU ?= https://download.pytorch.org/whl/cpu
+# An index that has torch without CUDA, which is 2 GB smaller, where pip's own index has it with CUDA only:
+# make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 ORACLE := .venv-oracle
 PEERS := .venv-bench
 # What follows `python -m bench.feed`: rows, or another command; see docs/benchmarks.md.
@@ -51,8 +52,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # Byte code is left to the first import: it takes a third of the time of an installation.
 $(DEMO)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python $(PIP) -qq --no-compile --no-deps --retries 0 --extra-index-url $(TORCH_CPU) -c constraints.txt torch
-	$(DEMO)/bin/python $(PIP) --no-compile -c constraints.txt -e '.[examples]'
+	$(DEMO)/bin/python $(PIP) --no-compile $(TORCH_INDEX:%=--extra-index-url %) -c constraints.txt -e '.[examples]'
 	touch $@
 
 $(ORACLE)/ready: constraints-oracle.txt
