@@ -27,7 +27,7 @@ TESTS ?= tests
 # auto: tests run side by side, each worker in a box of its own (tests/apart.py), where this machine allows that;
 # `make test WORKERS=0`: one after the other.
 WORKERS ?= auto
-PYTEST := -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py tests/engines/test_local_fault_table.py
 # Rooms that work without torch are also tested on the oldest and the newest Python.

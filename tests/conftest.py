@@ -14,6 +14,7 @@ from pathlib import Path
 
 import execnet
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import apart
 import headrace
@@ -101,16 +102,33 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{total:7.1f}s {name}")
 
 
+class Schedule(LoadScopeScheduling):
+    """Gives a worker that is free the next test; those that share what their module made stay together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = Path(nodeid.partition("::")[0])
+        if path.stem.startswith(FRAMEWORKS):
+            return "frameworks"
+        return str(path) if _makes_for_a_module(self.config.rootpath / path) else nodeid
+
+
+@functools.cache
+def _makes_for_a_module(path: Path) -> bool:
+    """Whether a file of tests, or its folder, has a fixture that a module's tests share."""
+    return any('scope="module"' in each.read_text() for each in (path, path.with_name("conftest.py")) if each.exists())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedule:
+    """How tests are spread over workers."""
+    config.option.loadscopereorder = False  # they come in the order in which they are to begin
+    return Schedule(config, log)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks tests that talk to the object store; keeps tests that share what a module made on one worker."""
-    fixtures = getattr(item, "_fixtureinfo", None)
-    definitions = fixtures.name2fixturedefs if fixtures is not None else {}
-    if {"s3", "s3_endpoint"} & set(definitions):
+    """Marks tests that talk to the object store."""
+    if {"s3", "s3_endpoint"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("s3")
-    if item.path.stem.startswith(FRAMEWORKS):
-        item.add_marker(pytest.mark.xdist_group("frameworks"))
-    elif any(each[-1].scope == "module" for each in definitions.values()):
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
