@@ -9,5 +9,5 @@
 
 A *row* is one line of the table: a piece of work, the contenders that do it, and the figures that follow. Each row runs
 in a process of its own, so that nothing is left over from another. A *contender* is one way to do the work: headrace,
-a peer, or a limit (memcpy, a raw socket). How they are timed is told in `measure`.
+a peer, or a limit (memcpy, a raw socket). `bench.feed.measure` describes how they are timed.
 """

@@ -2,5 +2,5 @@
 
 It reads runs and never writes to one. The figures are those of `headrace.insight`: its reports, its `timeseries`, which
 `headrace metrics` prints, and its `timeline`, which `headrace timeline` prints. Only `app`, `guard`, `live` and
-`server` need the libraries of the extra ``headrace[ui]``.
+`ui_server` need the libraries of the extra ``headrace[ui]``.
 """

@@ -1,6 +1,6 @@
 """Access control of the page: every request needs its token, and gets 403 without it.
 
-The address that `headrace ui` prints holds the secret. The first page answers with a cookie (HttpOnly, SameSite=Strict)
+The address that `headrace ui` prints holds the token. The first page answers with a cookie (HttpOnly, SameSite=Strict)
 and its script takes the token out of the address bar. Further:
 
 * the Host header must name this machine by 127.0.0.1, localhost or ::1, so no other name can be made to point here

@@ -1,15 +1,15 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads.
 
-figures      numbers with their window, spread and formula: loaders, data workers, hosts, what programs printed
-performance_model: how long a step takes on given hosts; `advise` and `doctor` ask it
-timeseries   the same over time, as charts of a few hundred points
-cost         seconds of instances become money
-verdicts     what limits a job
-reports      a run judged, several runs compared, the life of every host
-advise       how many data hosts of which type
-doctor       the same for a script that is not a job: here, on other hosts, or not at all
-render       reports as sheets, Markdown and HTML
-run_index    what the page knows of the runs, read once
+figures            numbers with their window, spread and formula: loaders, data workers, hosts, what programs printed
+performance_model  how long a step takes on given hosts; `advise` and `doctor` use it
+timeseries         the same over time, as charts of a few hundred points
+cost               seconds of instances become money
+verdicts           what limits a job
+reports            a run judged, several runs compared, the life of every host
+advise             how many data hosts of which type
+doctor             the same for a script that is not a job: here, on other hosts, or not at all
+render             reports as sheets, Markdown and HTML
+run_index          what the page knows of the runs, read once
 """
 
 from headrace.insight.advise.advisor import advised

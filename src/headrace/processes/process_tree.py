@@ -1,6 +1,6 @@
 """A process and its descendants, looked at again and again: cheap enough for once a second.
 
-A walk over the kernel's lists of children (`table.descendants`) reads one file for every *thread*: 5 ms of CPU time
+A walk over the kernel's lists of children (`process_table.descendants`) reads one file for every *thread*: 5 ms of CPU time
 for 20 processes with 30 threads each. Here a look reads the names in /proc and then only what is known to belong to
 the tree and what is new: 0.4 ms, whatever the threads. That another process is no descendant is remembered, since
 it cannot become one. Only a pid that was used again may hide a member; every `REWALK` looks the whole is walked anew.

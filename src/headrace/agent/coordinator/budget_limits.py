@@ -1,7 +1,7 @@
 """The limits of a job in time and money, and when they are exceeded. Pure: the time is given.
 
-Time is counted from the start of the programs, money from the start of the instances: Both
-are counted over all attempts. A host that was released costs no more.
+Time is counted from the start of the programs, money from the start of the instances; both are counted over all
+attempts. A host that was released costs no more.
 """
 
 from __future__ import annotations

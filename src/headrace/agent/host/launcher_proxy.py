@@ -1,7 +1,7 @@
 """A proxy of a program that the agent of this host runs, or has another host's agent run.
 
-    python -I -S proxy.py rank [RUNNER]           a rank, started by a launcher (mpirun, torchrun)
-    python -I -S proxy.py daemon HOST COMMAND...  a daemon of mpirun on HOST; this is mpirun's ssh
+    python -I -S launcher_proxy.py rank [RUNNER]           a rank, started by a launcher (mpirun, torchrun)
+    python -I -S launcher_proxy.py daemon HOST COMMAND...  a daemon of mpirun on HOST, in place of ssh
 
 The launcher takes this process for the program. The proxy sends the agent what the launcher gave it (variables, CPUs,
 the command line) over a Unix socket, forwards the signals that it gets, and ends as the program ends: with its exit

@@ -2,8 +2,9 @@
 
 MPI: mpirun on the first host of a world, its daemons on the others, the ranks as programs of their own hosts.
 
-    the first host's agent ─▶ launch ─▶ mpirun ─▶ proxy daemon HOST ... ─▶ agent ─▶ coordinator ─▶ HOST's agent ─▶ orted
-    mpirun, orted ─▶ proxy rank ─▶ the agent of that host ─▶ the user's program
+    the first host's agent ─▶ mpi_launch ─▶ mpirun ─▶ launcher_proxy daemon HOST ... ─▶ agent ─▶ coordinator
+                           ─▶ HOST's agent ─▶ orted
+    mpirun, orted ─▶ launcher_proxy rank ─▶ the agent of that host ─▶ the user's program
 
 mpirun needs neither ssh nor keys: its ``plm_rsh_agent`` is `headrace.agent.host.launcher_proxy`, which asks the agent
 of its host, and the request travels on the control connection. What mpirun and its daemons start on a host is the same

@@ -4,7 +4,7 @@ Differences to SageMaker, and why:
 
 * ``--leave-session-attached``: daemons stay children of their agents, which watch them.
 * ``plm_rsh_agent``: instead of ssh.
-* no ``-x SM_*``: SageMaker gives every rank the first host's. Here each rank has its own host's (see `variables`).
+* no ``-x SM_*``: SageMaker gives every rank the first host's. Here each rank has its own host's (see `mpi_variables`).
 * no ``-x LD_PRELOAD`` of a library that makes gethostname() answer the host's name.
 * variables that are not set are not named, since mpirun warns of them.
 * no ``--tag-output`` and ``--display-map``: the output of ranks does not pass through mpirun, and each has its log.

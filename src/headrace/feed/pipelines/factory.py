@@ -11,7 +11,7 @@ the trainer names the function that makes the dataset, and the worker calls it, 
 
 When a channel is sharded over the hosts (`ShardedByS3Key`), the dataset declares what it holds on its own: a method
 `__shards__(self) -> list[tuple[str, int]]` returns the keys (file names, say) with their numbers of samples, in the
-order of the dataset's indices. See `shards`.
+order of the dataset's indices. See `headrace.feed.plan.shard_map`.
 
 Calling a marked function makes a `Pipeline`; `Pipeline.build()` calls the function itself. A worker calls only marked
 factories, and takes `collate_fn` and `worker_init_fn` only from the job's own code or from torch: a client with the

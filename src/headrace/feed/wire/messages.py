@@ -9,8 +9,8 @@ they are in a slab, whose descriptor is passed along (Unix socket), or follow th
     Open -> Opened | OpenFailed                         a pipeline, by name
     SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
     SliceRequest -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel   a slice; one answer to every request
-    Ping -> Pong                                        client to feed server: are you there?
-    StatusRequest -> Status                                 client to feed server: how are you?
+    Ping -> Pong                                        client to feed server: a sign of life
+    StatusRequest -> Status                             client to feed server: executors, clients, queue, rates
     Fork -> Forked, Exited                              feed server and its fork server
 """
 
@@ -117,7 +117,7 @@ class Opened(_Message, frozen=True):
         length: of its dataset, -1 without.
         whole: batches are always made whole.
         numerics: fingerprint.
-        shards: keys and samples that are held there, sorted; empty when all of the data is there. See `shards`.
+        shards: keys and samples that are held there, sorted; empty when all of the data is there. See `plan.shard_map`.
     """
 
     pipeline: PipelineNumber

@@ -1,7 +1,9 @@
-"""How a process that works for a run beside its agents ends; see `helper_processes` for what is asked of one.
+"""What every helper of a run does around its work: it handles SIGTERM and reports a failure. See `helper_processes`.
 
-if __name__ == "__main__":
-    sys.exit(work(main, "ClientError: Artifact upload failed", of_service=True))
+A helper module ends with
+
+    if __name__ == "__main__":
+        sys.exit(work(main, "ClientError: Artifact upload failed", of_service=True))
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ def work(
 
     Args:
         main: the work; gets the run's directory.
-        failed: what its failure is called, before the error.
-        of_service: `failed` is how SageMaker words such a failure.
-        stopped: how it is called that SIGTERM came.
+        failed: stands before the error in the report.
+        of_service: `failed` is the text that SageMaker uses for such a failure.
+        stopped: the error that is reported after SIGTERM.
 
     Returns:
         The exit code: 0, or 1; then a report on standard output and the last line of standard error say why.

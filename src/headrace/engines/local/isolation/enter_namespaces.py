@@ -2,8 +2,8 @@
 
 It enters or makes the instance's namespaces, lays its cable to the job's bridge, makes its mounts, and starts ARGV as
 process 1 of a PID namespace: when that ends, the kernel ends every process of the instance. This process then writes
-the pid that process 1 has outside to the descriptor REPORT (or ``error: ...``) and goes, so that process 1 becomes a
-child of the caller, which is a child subreaper.
+a report (`child_report`) to the descriptor REPORT, with the pid that process 1 has outside or with what failed, and
+exits, so that process 1 becomes a child of the caller, which is a child subreaper.
 
 NET and USER are descriptors of the job's namespaces; USER is -1 when run as root. Process 1 keeps NET open: the
 network lasts as long as there are instances, also when the engine's supervisor was killed.

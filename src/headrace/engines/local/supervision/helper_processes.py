@@ -12,8 +12,8 @@ directory: who prepares the run writes it, and with it says that there is someth
 as working directory and the machine's own namespaces, is tied to the supervisor (the kernel kills it when the
 supervisor dies) and starts no process that is not tied to it in the same way. One that is stopped (SIGSTOP) for some
 seconds is killed, or the supervisor would wait forever. SIGTERM asks it to end in order. It ends with 0, or with
-another code after a report (`child_report`) of what failed on standard output. Standard error goes to
-`engine/NAME.log`. `collect` finds the job's status so far in HEADRACE_JOB_STATUS.
+another code after a report (`child_report`) of what failed on standard output, and the same text as the last line of
+standard error, which goes to `engine/NAME.log`. `collect` finds the job's status so far in HEADRACE_JOB_STATUS.
 """
 
 from __future__ import annotations
