@@ -1,9 +1,10 @@
 """A process and its descendants, looked at again and again: cheap enough for once a second.
 
-A walk over the kernel's lists of children (`process_table.descendants`) reads one file for every *thread*: 5 ms of CPU time
-for 20 processes with 30 threads each. Here a look reads the names in /proc and then only what is known to belong to
-the tree and what is new: 0.4 ms, whatever the threads. That another process is no descendant is remembered, since
-it cannot become one. Only a pid that was used again may hide a member; every `REWALK` looks the whole is walked anew.
+A walk over the kernel's lists of children (`process_table.descendants`) reads one file for every *thread*: 5 ms of CPU
+time for 20 processes with 30 threads each. `ProcessTree` lists the names in /proc and then reads only the processes
+that belong to the tree and those that are new: 0.4 ms, whatever the number of threads. It remembers which processes are
+no descendants, since they cannot become descendants. Only a pid that was used again may hide one, so every `REWALK`
+looks it walks over the whole tree again.
 """
 
 from __future__ import annotations
