@@ -6,7 +6,7 @@ This process acts as the agent; its children are the host's processes. CPU secon
 process) mean the same on a busy machine. Rows, interleaved:
 
     idle      the agent's loop wakes once a second and does nothing
-    walk      the process table alone, by the kernel's lists of children (`table.descendants`): how it was done first
+    walk      the process table alone, by the kernel's lists of children (`descendants`): how it was done first
     sampling  all that `HostSampler` does: process table, disk, network, GPUs if there are any, the records on disk
     values    sampling, and 100 lines a second searched for 10 metric definitions
 """

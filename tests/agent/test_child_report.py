@@ -1,5 +1,8 @@
 """What a process reports to the one that started it."""
 
+import os
+
+import msgspec
 import pytest
 
 from headrace.processes.child_report import ChildReport, read_report
@@ -17,3 +20,9 @@ def test_a_report_is_one_line_and_reads_back(report):
 )
 def test_any_other_line_is_no_report(line):
     assert read_report(line) is None
+
+
+def test_an_error_that_names_a_file_of_any_bytes_can_be_recorded():
+    report = read_report(ChildReport(error="no place for " + os.fsdecode(b"model-\xff")).line())
+    assert report is not None
+    assert msgspec.json.decode(msgspec.json.encode(report.error)) == "no place for model-\\udcff"

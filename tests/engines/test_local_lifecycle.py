@@ -220,3 +220,28 @@ def test_the_failure_reason_is_what_the_user_wrote_else_the_cause(stage, write, 
     handle = stage.start(failing(write), instance_groups=groups(dnn=2))
     assert handle.wait(20) is Status.FAILED
     assert handle.run.state().failure_reason == reason
+
+
+SAYS_WHY_LATER = """
+import os, pathlib, signal, sys, time
+failure = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"], "output", "failure")
+ready = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"], "output", "ready")
+def say(*_):
+    text = failure.read_text() if failure.exists() else "nothing"
+    failure.write_text("the other rank is gone; " + text.splitlines()[0])
+    sys.exit(1)
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, say)
+    ready.touch()
+    time.sleep(600)
+while not ready.exists():
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+def test_the_failure_reason_is_what_the_user_wrote_in_place_of_what_headrace_had_written(stage):
+    handle = stage.start(SAYS_WHY_LATER, distribution={"torch_distributed": {"enabled": True, "processes_per_host": 2}})
+    assert handle.wait(20) is Status.FAILED
+    found = "the other rank is gone; headrace: homogeneousCluster/algo-1[1]: exited with code 3"
+    assert handle.run.state().failure_reason == found

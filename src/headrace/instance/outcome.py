@@ -2,8 +2,8 @@
 
 SageMaker shows the first 1024 characters of this file as the job's FailureReason. What the user's own program wrote
 there wins over everything that headrace could say. headrace writes there only where the program has not, and the agent
-records that it did. (The toolkit also writes an empty output/success; nothing reads it, so headrace
-does not: success is the exit code.)
+records what it wrote: the program may still replace it. (The toolkit also writes an empty output/success; nothing reads
+it, so headrace does not: success is the exit code.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.errors import FAILURE_CHARACTERS
 from headrace.instance.paths import TreePaths
 
 
-def write_failure(base: str | os.PathLike[str], text: str) -> bool:
+def write_failure(base: str | os.PathLike[str], text: str) -> str:
     """Writes output/failure, unless there is one.
 
     Args:
@@ -22,16 +22,17 @@ def write_failure(base: str | os.PathLike[str], text: str) -> bool:
         text: why; the first 1024 characters are written.
 
     Returns:
-        Whether it was written.
+        What was written, as `read_failure` reads it; empty if there was one.
     """
     path = TreePaths(base).failure
     path.parent.mkdir(parents=True, exist_ok=True)
+    written = text.encode(errors="backslashreplace").decode()[:FAILURE_CHARACTERS]
     try:
-        with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text[:FAILURE_CHARACTERS])
+        with path.open("x", encoding="utf-8", newline="") as file:
+            file.write(written)
     except FileExistsError:
-        return False
-    return True
+        return ""
+    return written
 
 
 def read_failure(base: str | os.PathLike[str]) -> str:

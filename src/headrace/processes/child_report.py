@@ -7,6 +7,7 @@ processes run where no library can be found.
 from __future__ import annotations
 
 import json
+import os
 from typing import NamedTuple
 
 
@@ -26,8 +27,13 @@ class ChildReport(NamedTuple):
     of_service: bool = False
 
     def line(self) -> str:
-        """Returns the report as it is written, without the newline."""
-        return json.dumps({"child_report": self._asdict()})
+        """Returns the report as it is written, without the newline. What UTF-8 cannot hold is escaped."""
+        error = self.error.encode(errors="backslashreplace").decode()
+        return json.dumps({"child_report": self._replace(error=error)._asdict()})
+
+    def send(self, descriptor: int = 1) -> None:
+        """Writes the report to a descriptor, at once: reports of several threads do not mix."""
+        os.write(descriptor, f"{self.line()}\n".encode())
 
 
 def read_report(line: bytes | str) -> ChildReport | None:

@@ -265,10 +265,11 @@ class RequirementsInstalled(_Event, frozen=True, tag="requirements_installed"):
 
 
 class FailureWritten(_Event, frozen=True, tag="failure_written"):
-    """headrace wrote output/failure on a host, because the user's program had not."""
+    """headrace wrote output/failure on a host, because the user's program had not. `text`: what it wrote."""
 
     group: str
     host: str
+    text: str
 
 
 class LeftOut(str, enum.Enum):

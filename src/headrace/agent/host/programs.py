@@ -115,9 +115,9 @@ class HostPrograms:
     def write_failure(self, text: str) -> None:
         """Writes output/failure, unless the user's program has written one."""
         try:
-            if write_failure(self._context.me.base_dir, f"headrace: {text}"):
-                me = self._context.me
-                self._context.events.write(FailureWritten(t=time.time(), group=me.group, host=me.name))
+            me = self._context.me
+            if written := write_failure(me.base_dir, f"headrace: {text}"):
+                self._context.events.write(FailureWritten(t=time.time(), group=me.group, host=me.name, text=written))
         except OSError as error:
             _log.warning("cannot write output/failure: %s", error)
 

@@ -51,7 +51,7 @@ def work(
 def report_failure(error: BaseException, failed: str = "", *, of_service: bool = False) -> int:
     """Tells the process that started this one, and whoever reads the log, why it failed. Returns the exit code, 1."""
     line = error_line(error, failed)
-    print(ChildReport(error=line, of_service=of_service).line(), flush=True)
+    ChildReport(error=line, of_service=of_service).send()
     print(f"error: {line}", file=sys.stderr, flush=True)
     return 1
 

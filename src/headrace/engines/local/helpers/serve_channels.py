@@ -60,7 +60,7 @@ class Server:
         if mounted:
             threading.Thread(target=self._mount, args=(mounted,), name="mount", daemon=True).start()
         else:
-            print(ChildReport(ready=True).line(), flush=True)
+            ChildReport(ready=True).send()
         signal.sigwait(STOP)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Server:
         def ready() -> None:
             for channel in channels:
                 placing.place(self._order, channel, point / channel.name)
-            print(ChildReport(ready=True).line(), flush=True)
+            ChildReport(ready=True).send()
 
         system = fastfile.FileSystem(shares, blocks.Blocks(self._store, self._pool), ready, self._failed)
         fastfile.mount(system, point, self._order.run_id)

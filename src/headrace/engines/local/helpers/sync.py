@@ -198,7 +198,7 @@ def main(paths: RunPaths) -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # of leases that end at once, see `mirror`
     with Store() as store:
         syncing = Sync(paths, store)
-        print(ChildReport(ready=True).line(), flush=True)
+        ChildReport(ready=True).send()
         syncing.watch(stop)
         syncing.finish()
 

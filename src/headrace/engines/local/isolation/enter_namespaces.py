@@ -103,10 +103,10 @@ def main(arguments: Sequence[str]) -> int:
             _become(argv, folder, ready_end)
         os.close(ready_end)
         words = os.read(ready, 4096).decode(errors="replace")  # empty: its end was closed by execve
-        os.write(report, (ChildReport(error=words) if words else ChildReport(ready=True, pid=pid)).line().encode())
+        (ChildReport(error=words) if words else ChildReport(ready=True, pid=pid)).send(report)
         return int(bool(words))
     except (OSError, ValueError, KeyError) as error:
-        os.write(report, ChildReport(error=str(error)).line().encode())
+        ChildReport(error=str(error)).send(report)
         return 1
 
 

@@ -76,18 +76,18 @@ def failure_reason(plan: LaunchPlan, paths: RunPaths, cause: Cause | None) -> st
     own = _written_by_headrace(paths)
     hosts = sorted(plan.hosts, key=lambda host: cause is None or host.name != cause.host)
     for host in hosts:
-        text = "" if host.name in own else read_failure(paths.host(host.name))
-        if text.strip():
+        text = read_failure(paths.host(host.name))
+        if text.strip() and text != own.get(host.name):
             return text
     return str(cause or "")[:FAILURE_CHARACTERS]
 
 
-def _written_by_headrace(paths: RunPaths) -> set[str]:
-    """Returns the hosts on which headrace wrote output/failure in the last attempt."""
-    hosts: set[str] = set()
+def _written_by_headrace(paths: RunPaths) -> dict[str, str]:
+    """Returns what headrace wrote to output/failure in the last attempt, by host."""
+    written: dict[str, str] = {}
     for event in Run(paths).events():
         if isinstance(event, AttemptStarted):
-            hosts.clear()
+            written.clear()
         elif isinstance(event, FailureWritten):
-            hosts.add(event.host)
-    return hosts
+            written[event.host] = event.text
+    return written

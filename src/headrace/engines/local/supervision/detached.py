@@ -25,9 +25,9 @@ def main() -> int:
     try:
         handle = start_supervisor(RunPaths(Path(sys.argv[1])))
     except EngineRefused as error:
-        print(ChildReport(error=error_line(error)).line(), flush=True)
+        ChildReport(error=error_line(error)).send()
         return 1
-    print(ChildReport(ready=True).line(), flush=True)
+    ChildReport(ready=True).send()
     null = os.open(os.devnull, os.O_WRONLY)  # the caller reads no further
     os.dup2(null, 1)
     os.close(null)
