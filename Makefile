@@ -84,7 +84,7 @@ test-on-%:
 	@PYTEST_XDIST_AUTO_NUM_WORKERS=2 scripts/test-on-python $* $(PYTEST) $(PURE_TESTS)
 
 test-fast: $(VENV)/ready
-	$(BIN)/python $(PYTEST) -m 'not slow and not namespaces and not s3 and not oracle' $(FAST_TESTS)
+	$(BIN)/python $(PYTEST) -m 'not slow and not namespaces and not s3 and not oracle' --ignore-glob '*browser*' $(FAST_TESTS)
 
 soak: $(VENV)/ready
 	HEADRACE_SOAK=1 SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -n 0 $(SOAK_TESTS)

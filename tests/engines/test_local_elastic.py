@@ -14,7 +14,7 @@ from headrace.runs import Status
 from headrace.runs.events import HostLost, ProgramExited, ProgramStarted
 from patience import allowed
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 MASTER = 25_000 + os.getpid() % 5_000
 

@@ -16,7 +16,7 @@ from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost
 from patience import allowed
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 DATA = """
 import random, time

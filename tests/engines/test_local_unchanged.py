@@ -123,7 +123,7 @@ def test_hello_world_sees_its_groups_as_on_the_service(folder: Path, namespaces:
 
 
 @pytest.mark.namespaces
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("_", [pytest.param(None, marks=mpi)])
 def test_the_launcher_of_the_tensorflow_example_with_two_hosts_a_group_and_mpi(
     folder: Path, namespaces: None, _: None
@@ -203,7 +203,7 @@ def test_the_notebook_of_the_pytorch_example(folder: Path, namespaces: None, cap
     assert [part["Status"] for part in described["SecondaryStatusTransitions"]][-2:] == ["Uploading", "Completed"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("_", [pytest.param(None, marks=mpi)])
 @with_and_without_namespaces
 def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any, _: None, engines: Any) -> None:

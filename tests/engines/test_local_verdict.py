@@ -9,7 +9,7 @@ from headrace import insight
 from headrace.insight.verdicts.thresholds import VerdictName
 from headrace.runs import Status
 
-pytestmark = [pytest.mark.torch, pytest.mark.namespaces, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.namespaces, pytest.mark.timeout(600)]
 
 DATA = """
 import numpy as np

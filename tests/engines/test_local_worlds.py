@@ -47,7 +47,7 @@ def none(**local: object) -> dict[str, object]:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_two_worlds_train_at_once_and_know_nothing_of_each_other(stage):
     handle = stage.start(
         SUM,
@@ -69,7 +69,7 @@ def test_two_worlds_train_at_once_and_know_nothing_of_each_other(stage):
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_one_world_over_two_groups_numbers_its_ranks_in_the_order_of_the_groups(stage):
     handle = stage.start(
         SUM.replace("dist.init", "import sys\nif 'RANK' not in os.environ: sys.exit(0)\ndist.init", 1),
@@ -173,7 +173,7 @@ def test_the_ports_of_every_world_must_be_free(stage):
 
 @pytest.mark.torch
 @pytest.mark.namespaces
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_a_script_that_calls_torchrun_itself_runs_where_hosts_have_names_and_ports(stage):
     """As users write it for SageMaker: an entry point in shell, with the variables of the container alone."""
@@ -250,7 +250,7 @@ print("workers", strategy.num_replicas_in_sync, "loss", history.history["loss"][
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not TENSORFLOW.exists(), reason="there is no .venv-horovod with TensorFlow: make horovod")
 @both_isolations
 def test_tensorflow_trains_with_multi_worker_mirrored_strategy(stage):

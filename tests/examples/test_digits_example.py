@@ -79,7 +79,7 @@ def run(file: str, overrides: list[str]) -> tuple[Run, dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_homogeneous_and_heterogeneous_jobs_have_the_same_losses_bit_by_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +126,7 @@ def assert_demo_fits_on_a_screen_and_a_half(demo: ModuleType, outcomes: list[obj
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_training_reaches_95_percent_on_held_out_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     load("prepare").main(EXAMPLE / "data")

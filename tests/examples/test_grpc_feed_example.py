@@ -24,6 +24,7 @@ from headrace.job import load_job
 from headrace.runs import Status
 from headrace.runs.events import HostStarted, ProgramExited
 from observer import Observer
+from patience import allowed
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 CODE = EXAMPLES / "grpc-feed" / "code"
@@ -66,11 +67,11 @@ def said(handle, host: str) -> str:
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.namespaces
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_it_trains_on_two_data_hosts_and_two_training_hosts_and_every_host_ends_by_itself(start) -> None:
     observer = Observer("10.")
     handle = start()
-    assert handle.wait(200) is Status.COMPLETED, "\n".join(line.text for line in handle.logs())
+    assert handle.wait(allowed(200)) is Status.COMPLETED, "\n".join(line.text for line in handle.logs())
     observer.assert_nothing_left(handle.id, handle.paths.root, within=5.0)
     exits = {each.host: each for each in handle.run.events() if isinstance(each, ProgramExited)}
     assert {host: (each.exit_code, each.stopped) for host, each in exits.items()} == dict.fromkeys(
@@ -87,18 +88,18 @@ def test_it_trains_on_two_data_hosts_and_two_training_hosts_and_every_host_ends_
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.namespaces
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_trainer_that_is_killed_fails_the_job(start) -> None:
     handle = start("hyperparameters.epochs=1000")
-    deadline = time.monotonic() + 120
+    began = time.monotonic()
     while "epoch 2/1000" not in said(handle, "algo-4"):
-        assert time.monotonic() < deadline
+        assert time.monotonic() - began < allowed(120)
         assert handle.exit_code is None
         time.sleep(0.1)
     agent = next(each.pid for each in handle.run.events() if isinstance(each, HostStarted) and each.host == "algo-4")
     below = psutil.Process(agent).children(recursive=True)
     next(each for each in below if any("train_dnn.py" in word for word in each.cmdline())).kill()
-    assert handle.wait(30) is Status.FAILED
+    assert handle.wait(allowed(30)) is Status.FAILED
     assert (handle.cause.host, handle.cause.exit_code) == ("algo-4", 128 + 9)
     assert "train_dnn.py on algo-4 ended with -9" in said(handle, "algo-4")
 

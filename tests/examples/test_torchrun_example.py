@@ -17,11 +17,13 @@ from headrace.job import load_job
 from headrace.runs import Run, Status
 from headrace.runs.events import HostLost, HostStarted
 from observer import Observer
+from patience import allowed
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+ONE_RANK = "distribution.torch_distributed.processes_per_host=1"  # that a host has several is tested with a fixed world
 PREFIX = f"127.{80 + os.getpid() % 40}.2"
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +49,7 @@ def start(file: str, *overrides: str):
 
 
 def finish(handle) -> Run:
-    status = handle.wait(120)
+    status = handle.wait(allowed(120))
     if status is Status.IN_PROGRESS:
         handle.stop(now=True)
         handle.wait(20)
@@ -63,9 +65,9 @@ def result(handle) -> dict[str, float]:
 
 
 def until_said(handle, words: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not any(words in line.text for line in handle.logs()):
-        assert time.monotonic() < deadline, f"nobody said {words!r}"
+        assert time.monotonic() - began < allowed(seconds), f"nobody said {words!r}"
         assert handle.exit_code is None, f"{handle.cause}"
         time.sleep(0.1)
 
@@ -88,11 +90,11 @@ def test_a_fixed_world_trains() -> None:
 
 
 def test_an_elastic_world_starts_again_from_its_checkpoint_when_a_rank_is_killed() -> None:
-    handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5")
+    handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
     until_said(handle, "epoch 2/6")
     rank_of(handle, "algo-2").send_signal(signal.SIGKILL)
     finish(handle)
-    assert result(handle)["world"] == 4
+    assert result(handle)["world"] == 2
     assert result(handle)["accuracy"] > 0.9
     said = [line.text for line in handle.logs()]
     begins = {line.split("with ")[1] for line in said if " begins with epoch " in line}
@@ -101,11 +103,11 @@ def test_an_elastic_world_starts_again_from_its_checkpoint_when_a_rank_is_killed
 
 
 def test_an_elastic_world_goes_on_with_fewer_hosts() -> None:
-    handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5")
+    handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
     until_said(handle, "epoch 2/6")
     agent = next(each.pid for each in handle.run.events() if isinstance(each, HostStarted) and each.host == "algo-2")
     os.kill(agent, signal.SIGKILL)
     run = finish(handle)
-    assert result(handle)["world"] == 2
+    assert result(handle)["world"] == 1
     assert result(handle)["accuracy"] > 0.9
     assert [event.host for event in run.events() if isinstance(event, HostLost)] == ["algo-2"]
