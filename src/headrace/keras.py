@@ -1,4 +1,7 @@
-"""Keras's face: `model.fit(dataset, callbacks=[headrace.keras.MeterCallback()])`. See `headrace.adapters.keras`."""
+"""The Keras callback, under the name that users import. See `headrace.adapters.keras`.
+
+model.fit(dataset, callbacks=[headrace.keras.MeterCallback()])
+"""
 
 from __future__ import annotations
 

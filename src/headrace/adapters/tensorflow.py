@@ -123,8 +123,8 @@ def distribute(
 
     if (address, name) in _names:
         raise UsageError(
-            f"a data set named {name!r} is distributed already in this process; TensorFlow would take the second one "
-            "for the first, and give what is left of that",
+            f"a data set named {name!r} is distributed already in this process; TensorFlow would confuse the two "
+            "and return only what is left of the first",
             hint="iterate the same data set again for the next epoch, or give this one a name: "
             f"distribute(dataset, {name + '-2'!r})",
         )

@@ -137,7 +137,7 @@ def feed(
     """
     for name in ("device", "pin_memory", "generator"):
         if options.get(name):
-            raise FeedError(f"{name} is for torch", hint="TensorFlow places batches itself")
+            raise FeedError(f"{name} can be used with torch only", hint="TensorFlow places batches itself")
     options.setdefault("collate_fn", stack_arrays)
     if options.get("num_workers"):  # a fork of a process that has TensorFlow's threads may hang
         options.setdefault("multiprocessing_context", "forkserver")

@@ -1,4 +1,4 @@
-"""The agent of one host: obeys the coordinator's orders, reports what happens, and leaves nothing behind.
+"""The agent of one host: carries out the coordinator's orders, reports what happens, and leaves nothing behind.
 
 What ends a host: an order to stop; a SIGTERM to the agent; the loss of the coordinator; the loss of the engine's
 supervisor. In every case the programs get SIGTERM and time, then SIGKILL, then whatever they left running is ended,

@@ -19,5 +19,5 @@ def parse_bandwidth(text: str) -> int:
     match = _BANDWIDTH.fullmatch(text)
     bits = round(float(match[1]) * {"k": 10**3, "m": 10**6, "g": 10**9}[match[2]]) if match else 0
     if not 8000 <= bits <= 10**13:
-        raise ValueError(f"no bandwidth: {text!r}")
+        raise ValueError(f"{text!r} is not a bandwidth, e.g. 200mbit; at least 8kbit")
     return bits

@@ -193,7 +193,7 @@ def _count(request: Request, name: str) -> int | None:
     if not text:
         return None
     if not text.lstrip("-").isdecimal() or len(text) > _DIGITS:
-        raise UsageError(f"{name} is {text[:80]!r}, which is not a whole number", hint=f"{name} says how many")
+        raise UsageError(f"{name} is {text[:80]!r}, which is not a whole number", hint=f"for example {name}=100")
     return int(text)
 
 

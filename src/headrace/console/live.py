@@ -1,4 +1,4 @@
-"""Server-sent events: a page hears that a run has something new, and asks for what it shows.
+"""Server-sent events: they tell a page that a run has something new; the page then requests what it shows.
 
 An event's id says how far the files were read, so a page that comes back with its last id is told at once whether
 anything has changed. A comment line every few seconds keeps the connection open. A connection is one task: it ends when

@@ -14,7 +14,7 @@ interpreter is the machine's own, and hosts share it.)
 ARGUMENTS are the hyperparameters. A job with a `command` of its own (ContainerEntrypoint and ContainerArguments) gets
 none, as on the service: the program finds them in hyperparameters.json and SM_HP_*.
 
-Every command line is for exec. No shell reads a word of it.
+Every command line is passed to exec, without a shell.
 """
 
 from __future__ import annotations

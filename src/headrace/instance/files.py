@@ -49,7 +49,7 @@ def look(path: Path) -> Object:
     with told(str(path)):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise ObjectMissing(f"{path} is no file")
+            raise ObjectMissing(f"{path} is not a file")
         return Object(str(path), str(path), status.st_size, _etag(status))
 
 

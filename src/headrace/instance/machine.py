@@ -1,6 +1,6 @@
 """CPUs, GPUs and Neuron cores of this instance.
 
-SageMaker's toolkit asks the same tools. The CPUs are those that this process may use, because a host of the local
+SageMaker's toolkit uses the same tools. The CPUs are those that this process may use, because a host of the local
 engine may own only some of the machine's; the toolkit counts all of them. So are the GPUs: CUDA_VISIBLE_DEVICES says
 which of the machine's a host owns.
 """

@@ -4,7 +4,7 @@
         code/                      the user's code
         input/config/              hyperparameters.json, inputdataconfig.json, resourceconfig.json
         input/data/<channel>/      input data
-        model/                     what training is for; becomes model.tar.gz
+        model/                     the trained model; becomes model.tar.gz
         checkpoints/               kept while the job runs, given back to the next attempt
         output/data/               other artefacts; becomes output.tar.gz
         output/intermediate/       artefacts that are wanted while the job runs

@@ -18,8 +18,8 @@ and with a distribution:
     sagemaker_multi_worker_mirrored_strategy_enabled   multi_worker_mirrored_strategy
     sagemaker_distribution_instance_groups             its groups, in rank order
 
-A job may have several distributions, which SageMaker has no words for. A host of one of them finds that one, as it
-would in a job of its own. A host of none finds the groups of all.
+A job may have several distributions, which a request to SageMaker cannot express. A host of one of them finds that one,
+as it would in a job of its own. A host of none finds the groups of all.
 
 There is no sagemaker_submit_directory: the code is in place already, which SageMaker's training toolkit sees.
 """

@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket, through botocore, in the words of headrace's errors.
+"""Objects of an S3 bucket, through botocore; its errors become headrace's.
 
 botocore is an extra (`pip install 'headrace[s3]'`), imported when the first object is asked for.
 Credentials, region and endpoint are found as every AWS tool finds them: AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION,

@@ -1,4 +1,4 @@
-"""Where data and artefacts lie outside the instances: folders of this machine and S3 buckets, with one face.
+"""Where data and artefacts lie outside the instances: folders of this machine and S3 buckets, with one interface.
 
 A place is a path, ``file://`` and a path, or ``s3://bucket/key``. Objects are listed as S3 lists them: by prefix, in
 the order of their keys' UTF-8 bytes. What is written, here or there, appears under its name as a whole or not at all:

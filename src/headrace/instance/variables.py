@@ -1,4 +1,4 @@
-"""The variables of a program: SM_* and their company.
+"""The variables of a program: SM_*, and those that headrace and the platform add.
 
 `program_variables` adds to `toolkit_variables` what the toolkit knows but does not tell (the distribution's hosts, the
 master's address, the host's rank), what SDK version 3 sets under other names, what the platform sets

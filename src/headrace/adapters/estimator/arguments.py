@@ -144,7 +144,7 @@ def refuse(arguments: Mapping[str, object]) -> None:
             near = difflib.get_close_matches(name, sorted(known | set(VERSION_1)), n=1)
             raise UsageError(f"an estimator has no argument {name!r}", f"did you mean {near[0]!r}?" if near else "")
         if name in _REFUSED:
-            raise UsageError(f"{name} means nothing without SageMaker's own service", _REFUSED[name])
+            raise UsageError(f"{name} works only on SageMaker's own service", _REFUSED[name])
         if name == "script_mode" and value is False:
             raise UsageError("script_mode=False is not possible: an entry point is always a script", "leave it out")
 

@@ -166,7 +166,7 @@ class Estimator:
         """
         where = self._latest().model_data
         if where is None:
-            raise RunFailed(f"{self._latest().name} has left no model")
+            raise RunFailed(f"{self._latest().name} has stored no model")
         return where
 
     def _own_hyperparameters(self, others: Mapping[str, object]) -> dict[str, object]:

@@ -134,11 +134,11 @@ class LauncherSocket:
     async def _first_line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, object]:
         uid = uid_of_peer(writer.get_extra_info("socket"))
         if uid != os.getuid():
-            raise PermissionError(f"it is of user {uid}")
+            raise PermissionError(f"it belongs to user {uid}")
         try:
             request = json.loads(await reader.readline())
         except (ValueError, ConnectionError, RecursionError):
-            raise PermissionError("no request") from None
+            raise PermissionError("it sent no valid request") from None
         secret = request.pop("secret", None) if isinstance(request, dict) else None
         if not isinstance(secret, str) or not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise PermissionError("it does not know the job's secret")

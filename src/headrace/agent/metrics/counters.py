@@ -26,7 +26,7 @@ def has_network(plan: LaunchPlan, host: str) -> bool:
 
 
 def network_bytes(table: str = _NETWORK) -> tuple[int, int]:
-    """Returns (received, sent) of all devices but loopback, since they are there.
+    """Returns (received, sent) of all devices but loopback, counted since each device was made.
 
     Args:
         table: a file in the form of /proc/net/dev.

@@ -21,7 +21,9 @@ def _types(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option(
     "--types", metavar="TYPE,...", callback=_types, help="Instance types of data hosts to try.  [default: ml.c5.*]"
 )
-@click.option("--max-hosts", type=click.IntRange(1, 64), default=8, show_default=True, help="Data hosts at most.")
+@click.option(
+    "--max-hosts", type=click.IntRange(1, 64), default=8, show_default=True, help="Maximum number of data hosts to try."
+)
 @region_option
 @click.option("--all", "everything", is_flag=True, help="Show all candidates, not only those that stand out.")
 @click.option("--verify", is_flag=True, help="Run the best candidate on this machine, and compare.")

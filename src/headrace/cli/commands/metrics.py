@@ -10,7 +10,7 @@ from headrace.cli.options import output_option
 @click.command("metrics", short_help="Show what a run did over time: step time, data wait, CPU, bytes/s ...")
 @click.argument("run")
 @click.option(
-    "--points", type=click.IntRange(1, 2000), default=400, show_default=True, help="At most so many values a line."
+    "--points", type=click.IntRange(1, 2000), default=400, show_default=True, help="Maximum number of values a line."
 )
 @click.option("--start", type=float, metavar="SECONDS", help="Show values from this time on, seconds since the epoch.")
 @click.option("--end", type=float, metavar="SECONDS", help="Show values until this time, seconds since the epoch.")

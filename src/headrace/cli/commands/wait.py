@@ -8,7 +8,10 @@ import click
 @click.command("wait", short_help="Wait for the end of a run; exit as the run does.")
 @click.argument("run")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most so long; the run goes on."
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop waiting after so many seconds; the run continues.",
 )
 def command(run: str, timeout: float | None) -> int:
     """Wait until RUN, a run id or a job name (its newest run), has ended.

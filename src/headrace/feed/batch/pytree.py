@@ -3,7 +3,7 @@
 `describe(tree)` walks nested dict, list, tuple, namedtuple and dataclass with tensors, arrays and plain values at the
 leaves and returns a description that msgpack can carry, the leaves' arrays, and the size of a block in which every leaf
 has an aligned place. `write_leaves` copies the leaves into a block; `rebuild` makes views of a block into the same tree
-again. The description is data from a peer when it is rebuilt, so nothing in it is believed: depth, number of nodes,
+again. The description is data from a peer when it is rebuilt, so nothing in it is trusted: depth, number of nodes,
 dtypes, shapes and offsets are checked against the block before an array is made; nothing is imported, and no code of a
 class that it names is called (see `records`).
 

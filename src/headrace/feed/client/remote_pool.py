@@ -1,4 +1,4 @@
-"""Workers behind feed servers: directly that of the own host, through one receiver process those of the others."""
+"""Workers on hosts with feed servers: the own host is reached directly, all others through one receiver process."""
 
 from __future__ import annotations
 

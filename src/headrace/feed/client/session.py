@@ -1,4 +1,4 @@
-"""A session: one client of the feed at work: the window of batches, the waiting and the handing over.
+"""A session is one client of the feed at work: it keeps the window of batches, waits for them and hands them over.
 
 Everything happens inside `wait_for`, in the caller's thread: there is no thread that could starve or leak. While the
 trainer computes, workers and receiver go on by themselves, as far as they were asked; the window of batches is that

@@ -1,7 +1,7 @@
 """The purity check: a share of slices is made twice, on different executors, and their digests are compared.
 
-That a slice may be asked for again, anywhere, rests on one thing: what it holds depends on its address alone. So it is
-checked. A pure state machine: `exchange` adds what was made, and gets what to request a second time.
+A slice may be requested again from any worker only because its content depends on its address alone; this is what the
+check verifies. A pure state machine: `exchange` adds what was made, and gets what to request a second time.
 """
 
 from __future__ import annotations

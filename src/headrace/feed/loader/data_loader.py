@@ -201,7 +201,7 @@ class DataLoader(TorchHabits):
                 'or keep the workers here with workers="local"',
             )
         if self._shard is not None and generator is not None:
-            raise ValueError("generator excludes sharding: the ranks' plan is made of seed=")
+            raise ValueError("generator excludes sharding: the common order of the ranks is made from seed=")
         own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline)
         self._planner = Planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),

@@ -1,7 +1,7 @@
 """A loader's bookmark: how far its latest pass is, and where the next one begins.
 
 It makes the `Position` that `DataLoader.state_dict()` returns, and keeps one that was loaded until a pass takes it up.
-A pass that came to its end stands at the beginning of the next epoch; one that was broken off stands where it was.
+After a complete pass the next one begins a new epoch; after an interrupted one it begins where that one stopped.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ FETCHERS = "torch.utils.data._utils.fetch"
 
 
 def install() -> None:
-    """Begins the trial in this process, if the command line still wants it."""
+    """Begins the trial in this process, unless the trial has ended."""
     folder = os.environ.get(FOLDER_VARIABLE, "")
     spool = Spool(folder)
     try:

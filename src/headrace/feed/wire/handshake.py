@@ -2,7 +2,7 @@
 
 The server sends a random nonce; the client answers with its own nonce and a MAC over both; the server proves itself
 with a MAC of its own. The secret never travels, a recorded exchange is of no use for another connection, and neither
-side believes anything before the other's MAC was checked.
+side trusts a message before it has checked the other's MAC.
 
     server -> client   Challenge(version, server nonce)
     client -> server   Hello(version, client nonce, HMAC-SHA256(secret, "client" || fields), ...)

@@ -1,7 +1,7 @@
 """Staging: where a feed server keeps results on their way to clients behind TCP.
 
 Executors write into staging slabs, and results are sent from there as they lie. The slabs are recycled and bounded in
-bytes; one that is needed is always had when nothing else is in use.
+bytes; when nothing else is in use, one is always available.
 """
 
 from __future__ import annotations

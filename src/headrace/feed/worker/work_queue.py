@@ -218,7 +218,9 @@ class WorkQueue:
         self, executor: ExecutorProcess, message: messages.Done | messages.Failed | messages.Unstackable, frame: Frame
     ) -> None:
         if not executor.requests or executor.requests[0].number != message.request:
-            raise ProtocolError(f"executor {executor.number} answered {message.request}, which is not its turn")
+            raise ProtocolError(
+                f"executor {executor.number} answered request {message.request}, which it does not work on"
+            )
         request = executor.requests[0]
         if len(executor.requests) > 1:
             executor.requests[1].begun = time.monotonic()

@@ -62,7 +62,7 @@ def mounted_below(folder: Path) -> list[Path]:
 
 
 def unmount(point: Path) -> str:
-    """Takes a mount away from its place at once; who uses it keeps it until he lets go.
+    """Unmounts lazily: the path is free at once, and processes that use the mount keep it until they close it.
 
     Returns:
         Why it could not be done; empty if it was, or if nothing was mounted there.

@@ -144,7 +144,7 @@ def _inflated(name: str, parts: Iterator[bytes]) -> Iterator[bytes]:
         while not fresh and not inflate.eof:  # what zlib still holds
             data = inflate.decompress(inflate.unconsumed_tail, PART)
             if not data:
-                raise zlib.error("it ends too early")
+                raise zlib.error("the compressed data is not complete")
             yield data
     except zlib.error as error:
         raise StorageError(f"{name} is not gzip: {error}", "compression: None, or compress every object") from error

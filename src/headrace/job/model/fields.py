@@ -85,7 +85,7 @@ class DataService(Part):
 
 
 class Completion(Part):
-    """What makes the job a success, and when it is given up.
+    """When the job has succeeded, and when it fails because it is stalled.
 
     Attributes:
         instance_groups: groups whose programs must all exit 0. They run the entry point. None means the

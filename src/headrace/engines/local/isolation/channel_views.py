@@ -133,7 +133,7 @@ def try_overlay(folder: Path, user_namespace: bool) -> None:
     kept = sorted(path.name for path in below.rglob("*")) == ["changed", "folder", "inside", "removed"]
     seen = sorted(path.name for path in target.rglob("*")) == ["changed", "folder"]
     if not (kept and seen and (below / "changed").read_text() == "as it was"):
-        raise OSError("an overlay does not hold what is written to it")
+        raise OSError("changes in an overlay are lost, or reach the data below it")
 
 
 def _is_crossed(source: str, own: Path | None) -> bool:

@@ -48,7 +48,7 @@ def _turn(paths: RunPaths, host: str, on: bool) -> None:
         layout.instance(host)
     except FileNotFoundError:
         raise UsageError(
-            f"{paths.id}: its hosts have no cables", hint="only with engines.local.isolation: namespace"
+            f"{paths.id}: its hosts have no network of their own", hint="only with engines.local.isolation: namespace"
         ) from None
     except KeyError:
         raise UsageError(f"{paths.id} has no host {host!r}", hint="hosts are named algo-1, algo-2, ...") from None
@@ -68,7 +68,9 @@ def _turn(paths: RunPaths, host: str, on: bool) -> None:
             f"the network of {paths.id} is not there: {error}", hint="is the run still going on?"
         ) from None
     except subprocess.CalledProcessError as error:
-        raise UsageError(f"the cable of {host} cannot be turned: {error.stderr.strip().splitlines()[-1]}") from None
+        raise UsageError(
+            f"the network link of {host} cannot be {'healed' if on else 'cut'}: {error.stderr.strip().splitlines()[-1]}"
+        ) from None
     finally:
         for descriptor in opened:
             os.close(descriptor)

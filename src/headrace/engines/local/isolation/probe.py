@@ -1,4 +1,4 @@
-"""Tries the real thing, small: `python -S -m headrace.engines.local.isolation.probe FOLDER OVERLAY`.
+"""Tries isolation with one small instance: `python -S -m headrace.engines.local.isolation.probe FOLDER OVERLAY`.
 
 FOLDER holds a `Layout` with one instance. The job's network is made with its way out, and one instance on it, by the
 code that a run uses. Exit code 0 if that works; else the last line of standard output says why not. Then an overlay is
@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from headrace.engines.local.isolation import channel_views, enter_namespaces, filesystem, network, syscalls
 from headrace.engines.local.isolation.network_layout import FILE, Layout
@@ -32,11 +33,9 @@ def main(arguments: list[str]) -> int:
         os._exit(network.main([str(folder / FILE)]))
     end.close()
     try:
-        answers = [socket.recv_fds(caller, 1 << 16, 2)]
-        if b"keeper" in answers[0][0]:
-            answers.append(socket.recv_fds(caller, 1 << 16, 2))
-        data, descriptors, _, _ = answers[-1]
-        told = json.loads(data or b'{"error": "the process that makes the network ended without a message"}')
+        told, descriptors = _answer(caller)
+        if "keeper" in told:
+            told, descriptors = _answer(caller)
         if "error" in told:
             print(told["error"])
             return 1
@@ -52,6 +51,12 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(error)
         return 1
+
+
+def _answer(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Returns the next message of the process that makes the network, and the descriptors that came with it."""
+    data, descriptors, _, _ = socket.recv_fds(caller, 1 << 16, 2)
+    return json.loads(data or b'{"error": "the process that makes the network ended without a message"}'), descriptors
 
 
 def _first_process(overlay: Path | None, user_namespace: bool) -> None:
