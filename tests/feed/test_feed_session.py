@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -242,6 +243,47 @@ def test_a_worker_whose_answer_is_not_sound_is_left(
                 break
         assert take(session, step) == expected(step)
     assert [worker.name for worker in worker_pool.workers()] == ["b"]
+
+
+def test_checks_that_wait_are_made_after_a_late_slice_was_won_by_another_worker(worker_pool: ByHand) -> None:
+    clock = [0.0]
+    made = Session(
+        worker_pool, messages.Open(1, "m:f", {}, "", "", True), memory=1 << 20, prefetch=2, stall_timeout=5,
+        stats=SessionStats(), warn=warnings.warn, policy=Policy(verify=1), now=lambda: clock[0],
+    )  # fmt: skip
+    with closing(made):
+        made.begin(EpochPlan(4 * ROWS, ROWS, 0).epoch(0))
+        exchange, hands = made._exchange, worker_pool.hands.values()
+        exchange.step(0.0)
+        for hand in hands:
+            hand.read()
+            hand.opened(4 * ROWS)
+        exchange.step(0.01)
+        exchange.step(0.0)
+        for hand in hands:
+            hand.read()
+        slow, quick = sorted(hands, key=lambda hand: min(request.batches[0].step for request in hand.asks))
+        assert [len(hand.asks) for hand in (slow, quick)] == [2, 2]
+        for request in quick.asks:
+            quick.answer(request)
+        exchange.step(0.01)  # the checks of these two wait: the other worker has no room for them
+        clock[0] = 1000.0
+        exchange.step(0.0)
+        quick.read()
+        hedge = quick.asks[-1]
+        assert hedge.batches[0].step == 0
+        quick.answer(hedge)
+        exchange.step(0.01)
+        assert made.stats.hedges_won == 1
+        [first, second] = slow.asks
+        assert any(message == messages.Cancel([first.number]) for message in slow.read())
+        slow.channel.send(messages.Cancelled(first.number))
+        slow.answer(second)
+        exchange.step(0.01)
+        exchange.step(0.0)
+        slow.read()
+        checks = {request.batches[0].step for request in slow.asks if request.check == messages.SUM}
+        assert checks == {request.batches[0].step for request in quick.asks[:2]}
 
 
 def test_workers_that_see_data_of_another_length_are_refused(worker_pool: ByHand, session: Session) -> None:

@@ -110,9 +110,12 @@ class Exchange:
         for worker in self._worker_pool.maintain(now):
             worker.link.post(self._opening, worker.route)
 
-    def cancel(self, requests: Sequence[Request]) -> None:
-        """Cancels requests at their workers, and the checks that wait."""
+    def abandon(self, requests: Sequence[Request]) -> None:
+        """A pass has ended: cancels its requests, and drops the checks that wait."""
         self._verifier.clear()
+        self._cancel(requests)
+
+    def _cancel(self, requests: Sequence[Request]) -> None:
         for number, owed in itertools.groupby(requests, key=lambda request: request.worker):
             worker = self._worker_pool.worker(number)
             if worker is not None:
@@ -354,7 +357,7 @@ class Exchange:
         others = self.schedule.done(request, message.seconds, message.cpu)
         if others:
             self._stats.hedges_won += request.purpose == "hedge"
-            self.cancel(others)
+            self._cancel(others)
         if request.message.check and not message.failures:
             kind = self._numerics.kinds.get(worker.number, "")
             self._verifier.add(Check(request, message, self.schedule.requested, kind))

@@ -206,11 +206,10 @@ class Receiver:
             return
         if isinstance(message, messages.Pong):
             return
-        request = getattr(message, "request", None)
-        if request is not None:
-            request = host.requests.pop(request, None)
+        if isinstance(message, messages.Answer):
+            request = host.requests.pop(message.request, None)
             if request is None:
-                raise ProtocolError(f"it answered request {request}, which was not asked")
+                raise ProtocolError(f"it answered request {message.request}, which was not asked")
             if isinstance(message, messages.Done):
                 self._deliver(host, frame, message, request)
                 return

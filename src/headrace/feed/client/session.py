@@ -79,7 +79,7 @@ class Session:
         """Starts on a new sequence of batches; what was under way is forgotten."""
         stale = self._schedule.clear()
         self._assembly.forget_all()
-        self._exchange.cancel(stale)
+        self._exchange.abandon(stale)
         self._open, self._ahead = None, None
         self._plans = plans
         self._exchange.greet(self._now())  # workers start while a sampler makes its order

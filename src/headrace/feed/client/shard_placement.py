@@ -140,11 +140,6 @@ class ShardPlacement:
         """What translates the keys for a worker; None when they are the same for all."""
         return self.map if self.active else None
 
-    @property
-    def pipeline(self) -> int:
-        """Number of the pipeline."""
-        return self._opening.pipeline
-
     def comparison(self) -> messages.Open | None:
         """Returns what lets a feed server compare the union with that of other ranks; None without ranks."""
         if not self.map.fixed or not self._opening.plan:
@@ -192,7 +187,7 @@ class ShardPlacement:
             )
 
     def gone(self, worker: WorkerNumber) -> None:
-        """A worker is gone, and no worker any more."""
+        """A worker is gone."""
         self.map.remove(worker)
         self.changed()
 
