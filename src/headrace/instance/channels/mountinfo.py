@@ -22,10 +22,10 @@ class Mount(NamedTuple):
 def read_mounts(text: str | None = None) -> Iterator[Mount]:
     """Yields the mounts of this process, or those of such a text. Raises OSError."""
     text = Path(FILE).read_text(errors="surrogateescape") if text is None else text
-    for line in text.splitlines():
+    for line in filter(None, text.split("\n")):  # of what ends a line the kernel escapes the newline only
         before, _, after = line.partition(" - ")
         _, _, _, root, point, *_ = before.split(" ")
-        kind, _, options = after.split(" ")
+        kind, _, options = after.split(" ", 2)  # options of WSL's drvfs have blanks
         yield Mount(_unescape(root), _unescape(point), kind, options)
 
 

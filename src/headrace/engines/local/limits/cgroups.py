@@ -74,7 +74,7 @@ def find_places(mounts: str | None = None, own: str | None = None) -> Places:
         own: content of /proc/self/cgroup, read if not given.
     """
     try:
-        mounts = Path(mountinfo.FILE).read_text() if mounts is None else mounts
+        mounts = Path(mountinfo.FILE).read_text(errors="surrogateescape") if mounts is None else mounts
         own = Path("/proc/self/cgroup").read_text() if own is None else own
     except OSError as error:
         return Places({}, dict.fromkeys((CPU, MEMORY), f"this kernel has no control groups ({error.strerror})"))
