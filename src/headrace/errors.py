@@ -11,7 +11,7 @@
     │   └── ObjectChanged         it changed while it was read
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
-        ├── PositionError         a saved position that does not fit the loader, or is none
+        ├── PositionError         a saved position that does not fit the loader, or is not a position
         ├── WorkerError           the user's dataset or collate_fn raised in a worker; holds the remote traceback
         ├── WorkersLost           no worker is left that can serve, within the time allowed
         └── ProtocolError         a peer that broke the protocol or could not authenticate
@@ -121,7 +121,7 @@ class PipelineError(FeedError):
 
 
 class PositionError(FeedError):
-    """A saved position (`DataLoader.state_dict`) that does not fit the loader, or is none."""
+    """A saved position (`DataLoader.state_dict`) that does not fit the loader, or is not a position."""
 
 
 class WorkerError(FeedError):

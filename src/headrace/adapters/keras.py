@@ -75,7 +75,7 @@ class MeterCallback(Metering, keras.callbacks.Callback):  # type: ignore[misc, u
         self._epoch, self._pass = epoch, None
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Validation is no part of a step."""
+        """Validation belongs to no step."""
         self._meter.pause()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -155,7 +155,7 @@ class _Body:
         return "?" if value is None or value.size != 1 else str(value.reshape(-1)[0])
 
     def _constant(self, name: str) -> Any:
-        """Returns the value of a constant as an array; None if the node is none, or holds a handle."""
+        """Returns the value of a constant as an array; None if the node is not a constant, or holds a handle."""
         import tensorflow as tf
 
         node = self._nodes.get(name)

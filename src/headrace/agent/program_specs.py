@@ -115,7 +115,7 @@ def mpi_peers(plan: LaunchPlan, host: str) -> tuple[str, ...]:
 
 
 def is_of_mpirun(stream: str) -> bool:
-    """Tells whether a program is mpirun or a daemon of it: it starts ranks and is none."""
+    """Tells whether a program is mpirun or a daemon of it: it starts ranks and is not a rank itself."""
     return stream.partition("-")[0] in (MPIRUN, *MPI_DAEMONS)
 
 

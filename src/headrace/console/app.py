@@ -109,7 +109,7 @@ def _error(message: str, hint: str) -> object:
 
 
 def _or_damage(index: RunIndex, make: Callable[[], object]) -> object:
-    """Returns a document, or what is damaged of the run so that there is none."""
+    """Returns a document or, when a file of the run cannot be read, which one and why."""
     try:
         return make()
     except (OSError, msgspec.DecodeError) as error:

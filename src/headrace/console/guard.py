@@ -77,7 +77,7 @@ class Guard:
 
     @staticmethod
     def _given(scope: Scope) -> str | None:
-        """Returns the token of the address, None if there is none. Two tokens are no token."""
+        """Returns the token of the address, None if there is none; empty (never right) if there are several."""
         tokens = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("token")
         if tokens is None:
             return None
@@ -106,7 +106,7 @@ class Guard:
 
 
 def _host(header: str) -> str:
-    """Returns the name in a Host header, without its port; empty when it is none."""
+    """Returns the name in a Host header, without its port; empty when the header is malformed."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:

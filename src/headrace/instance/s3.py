@@ -213,7 +213,7 @@ class S3:
 
 
 def _of_answer(response: dict[str, Any], uri: str, verb: str) -> HeadraceError:
-    """Returns the error for an answer of the service that is none."""
+    """Turns an error that the service answered into one of headrace."""
     fault = response.get("Error", {})
     code, words = str(fault.get("Code", "")), str(fault.get("Message", ""))
     told = f"{uri} cannot be {verb}: {code} {words}".rstrip()

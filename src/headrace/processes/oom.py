@@ -26,7 +26,7 @@ class OomCounter:
         self._descriptor = descriptor
 
     def read(self) -> int:
-        """Returns the number of kills so far. Raises OSError or ValueError when that is no such file."""
+        """Returns the number of kills so far. Raises OSError or ValueError when the file does not hold the counter."""
         for line in os.pread(self._descriptor, 4096, 0).splitlines():
             name, _, value = line.partition(b" ")
             if name == b"oom_kill":

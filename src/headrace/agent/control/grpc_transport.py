@@ -101,7 +101,7 @@ class ControlServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, address: str) -> None:
-        """Listens on ``ip:port``. Raises OSError if the port is taken, or the certificates are none."""
+        """Listens on ``ip:port``. Raises OSError if the port is taken, or the certificates cannot be used."""
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         service, _, method = METHOD[1:].partition("/")
         handler = grpc.stream_stream_rpc_method_handler(self._talk)

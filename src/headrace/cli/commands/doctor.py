@@ -130,7 +130,7 @@ def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:
     from headrace.errors import UsageError
 
     if overrides and not job:
-        raise UsageError("--set changes a job file, and there is none", hint="give --job FILE too")
+        raise UsageError("--set changes a job file, and no job file was given", hint="give --job FILE too")
     found = isolation_table.report(job, overrides)
     if output == "json":
         echo_json(found)
@@ -244,5 +244,5 @@ def _nothing(observed: Observation) -> Exception:
         )
     return HeadraceError(
         "the command started no Python process that could be measured",
-        hint="the probe comes by PYTHONPATH: python -E, -I and -S, containers and other hosts do not see it",
+        hint="the probe needs PYTHONPATH, which has no effect on python -E, -I and -S, in containers and on other hosts",
     )

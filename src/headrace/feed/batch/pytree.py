@@ -280,7 +280,7 @@ def _children(tree: Any) -> Iterable[Any]:
 
 
 def mapped(tree: Any, function: Callable[[Any], Any], *, whole: str = "pin_memory") -> Any:
-    """Returns a tree of the same containers, with `function` applied to everything that is none of them.
+    """Returns a tree of the same containers, with `function` applied to everything else in it.
 
     Containers are dict, OrderedDict, list, tuple, namedtuples and dataclass instances; the given tree is not changed.
 
@@ -317,7 +317,7 @@ def leaf_names(node: Node) -> list[str]:
 
 
 def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yields what is no container of a description, with its place, in the order in which it was described."""
+    """Yields the leaves and plain values of a description, each with its path, in the order in which they were described."""
     kind = node[0]
     if kind in LEAVES or kind in ("v", "i"):
         yield path, node

@@ -40,7 +40,7 @@ class RemotePool(WorkerPool):
         self._refused: set[str] = set()
         self._problems: dict[str, str] = {}
         self._welcomed: list[Worker] = []
-        self._served = False
+        self._was_connected = False  # to any server that has accepted this client
         self._alone_since: float | None = None
         self._owner = os.getpid()
 
@@ -88,10 +88,10 @@ class RemotePool(WorkerPool):
         """Raises WorkersLost when no worker serves and the time allowed has passed."""
         serving = [worker for worker in self._workers.values() if not worker.unused]
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
-            self._served, self._alone_since = True, None
+            self._was_connected, self._alone_since = True, None
             return
         self._alone_since = self._alone_since or now
-        allowed = RECOVER_SECONDS if self._served else START_SECONDS
+        allowed = RECOVER_SECONDS if self._was_connected else START_SECONDS
         unused = {
             worker.endpoint.address
             for worker in self._workers.values()

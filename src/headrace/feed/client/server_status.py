@@ -23,7 +23,7 @@ MAX_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of asking one server.
+    """The result of asking one server.
 
     Attributes:
         endpoint: the server.

@@ -163,7 +163,7 @@ class WorkerPool(abc.ABC):
         worker.reason, worker.unused = reason, True
 
     def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
-        """Ends the local executors that hang; returns how many of them are news. Others are ended where they are."""
+        """Ends the local executors that hang; returns how many were not known to hang. A feed server ends its own."""
         return 0
 
     @abc.abstractmethod

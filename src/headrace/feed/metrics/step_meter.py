@@ -190,7 +190,7 @@ class StepMeter:
         step.handed = self._mark() if self.file else None
 
     def pause(self) -> float:
-        """The step under way ends here; what comes until the next `next()` is none. Returns the time, monotonic."""
+        """The step under way ends here; the time until the next `next()` belongs to none. Returns the time, monotonic."""
         now = time.monotonic()
         step = self._steps.end(now)
         if step is not None:
@@ -198,7 +198,7 @@ class StepMeter:
         return now
 
     def ended(self) -> None:
-        """The epoch is over, and the step under way with it: the time until the next one is no step."""
+        """The epoch is over, and the step under way with it: the time until the next one belongs to no step."""
         self.pause()
         self._flush()
 

@@ -72,7 +72,7 @@ class WorkTime:
             self._begin(executor, max(end, owed[0]))
 
     def lost(self, executor: int, now: float) -> None:
-        """An executor has ended; it owes nothing any more."""
+        """An executor has ended; no answer of it is outstanding any more."""
         if self._asked.pop(executor, None):
             self._settle(now)
             self._end(executor, now)

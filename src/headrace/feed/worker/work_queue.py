@@ -281,7 +281,7 @@ class WorkQueue:
         self._work.hold(self._unsent + (len(self._queue) if short else 0))
 
     def _give_out(self) -> bool:
-        """Does so. Returns whether it ended for want of memory."""
+        """Sends slices until none fits. Returns whether it stopped because no memory was left."""
         while self._queue:
             _, _, _, request = self._queue[0]
             capability = self._known[request.pipeline].message.capability

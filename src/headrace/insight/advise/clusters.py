@@ -133,7 +133,7 @@ def sample_cost(measured: Measured, instance_type: str) -> tuple[Range, Range]:
 
 
 def bandwidth_of(measured: Measured, instance_type: str) -> float | None:
-    """Returns the bytes a second that the network of a data host carries; None when nothing tells.
+    """Returns the bytes a second that the network of a data host carries; None when it is not known.
 
     That of the run's own data hosts, for another type in proportion to both published bandwidths; else the published
     one.

@@ -81,7 +81,7 @@ def get(tree: object, path: Path) -> object:
 
 
 def put(tree: dict[str, object], path: Path, value: object) -> None:
-    """Sets a value, and makes the mappings around it. Nothing is set below what is no mapping."""
+    """Sets a value, and makes the mappings around it. Nothing is set below a value that is not a mapping."""
     for step in path[:-1]:
         inner = tree.setdefault(str(step), {})
         if not isinstance(inner, dict):

@@ -102,7 +102,7 @@ def merge(folders: Sequence[tuple[str, Path, Path]]) -> Merged:
 
 
 def text(name: str) -> str:
-    """Returns a file's name for a record: bytes that are no UTF-8 as ``\\udc80``."""
+    """Returns a file's name for a record: bytes that are not UTF-8 as ``\\udc80``."""
     return name.encode(errors="backslashreplace").decode()
 
 

@@ -183,7 +183,7 @@ class NamespaceStarter(Starter):
         finally:
             os.close(start.report)
         if not report.ready:
-            silent = f"no word of its first process within {HOSTS_SECONDS:g} s"
+            silent = f"its first process did not report within {HOSTS_SECONDS:g} s"
             if time.monotonic() < deadline:
                 silent = f"its first process {_how_it_ended(process)}"
             why = report.error or silent

@@ -80,4 +80,4 @@ def run(argv: list[str], given: str = "") -> None:
     except subprocess.TimeoutExpired:
         raise OSError(f"{argv[0]} did not answer for {SECONDS:g} s") from None
     if done.returncode != 0:
-        raise OSError(f"{argv[0]} failed with code {done.returncode}: {told or 'it said nothing'}")
+        raise OSError(f"{argv[0]} failed with code {done.returncode}: {told or 'without a message'}")
