@@ -244,5 +244,5 @@ def _nothing(observed: Observation) -> Exception:
         )
     return HeadraceError(
         "the command started no Python process that could be measured",
-        hint="the probe needs PYTHONPATH, which has no effect on python -E, -I and -S, in containers and on other hosts",
+        hint="the probe needs PYTHONPATH, which does not reach python -E, -I and -S, containers and other hosts",
     )

@@ -317,7 +317,7 @@ def leaf_names(node: Node) -> list[str]:
 
 
 def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yields the leaves and plain values of a description, each with its path, in the order in which they were described."""
+    """Yields the leaves and plain values of a description, each with its path, in the order of the description."""
     kind = node[0]
     if kind in LEAVES or kind in ("v", "i"):
         yield path, node

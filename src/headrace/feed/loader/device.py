@@ -41,7 +41,7 @@ class Accelerator(Protocol):
     """What a device does for a feed. Copies are done in the order in which they are started."""
 
     def start(self, leaf: Any) -> Any:
-        """Starts to copy a tensor on the side stream and returns the copy; anything but a host tensor is returned as it is."""
+        """Starts to copy a host tensor on the side stream and returns the copy; returns anything else as it is."""
 
     def mark(self) -> Mark:
         """Returns the place behind all copies that were started."""

@@ -190,7 +190,7 @@ class StepMeter:
         step.handed = self._mark() if self.file else None
 
     def pause(self) -> float:
-        """The step under way ends here; the time until the next `next()` belongs to none. Returns the time, monotonic."""
+        """The step under way ends here; time until the next `next()` belongs to no step. Returns the monotonic time."""
         now = time.monotonic()
         step = self._steps.end(now)
         if step is not None:

@@ -45,7 +45,7 @@ class Built:
 
     @property
     def fetches(self) -> bool:
-        """Whether the dataset loads all samples of a batch at once; a `__getitems__` that is None does not count, as in torch."""
+        """Whether the dataset loads all samples of a batch at once; as in torch, not with a `__getitems__` of None."""
         return bool(getattr(self.dataset, "__getitems__", None))
 
     @property

@@ -17,7 +17,7 @@ KNOWN = frozenset({PROGRAM, SUBMIT_DIRECTORY, GROUPS, *STRATEGIES})
 
 
 def is_reserved(name: str) -> bool:
-    """Tells whether a request's hyperparameter is not the user's: SageMaker reserves it, or a key of the job holds it."""
+    """Tells whether a hyperparameter of a request is not the user's: SageMaker reserves it, or a key holds it."""
     return sagemaker_parameters.is_reserved(name) or name in STRATEGIES
 
 

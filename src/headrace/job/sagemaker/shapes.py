@@ -69,7 +69,7 @@ def create_training_job() -> Shape:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Returns one of the service's patterns for `fullmatch`: Java's dialect, in which a dot does not match a line break."""
+    """Returns one of the service's patterns for `fullmatch`: Java's dialect, where a dot matches no line break."""
     text = pattern.replace("\\p{Alnum}", "A-Za-z0-9").replace("\\p{L}\\p{Z}\\p{N}", "\\w" + _SPACES)
     text = text.replace(".*", _LINE + "*").replace(".+", _LINE + "+")
     return re.compile(text, 0 if "\\p{L}" in pattern else re.ASCII)
