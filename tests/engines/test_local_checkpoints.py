@@ -17,6 +17,7 @@ from artefact_runs import HandMade
 from stage import until
 
 from headrace.engines.local.helpers.sync import read_known
+from headrace.processes.child_report import ChildReport, read_report
 from headrace.runs import Clash
 from headrace.runs.events import CheckpointsRestored
 from headrace.runs.reader import Run
@@ -62,7 +63,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, s3: ObjectStore) -> Pl
 def syncing(run: HandMade, **environment: str) -> Iterator[subprocess.Popen[str]]:
     process = run.start("sync", **environment)
     try:
-        assert process.stdout.readline() == "ready\n"
+        assert read_report(process.stdout.readline()) == ChildReport(ready=True)
         yield process
     finally:
         process.kill()
