@@ -1,7 +1,8 @@
-"""Parts are placed where their samples are: the schedule with sharded sources, without I/O."""
+"""Slices are placed where their samples are: the schedule with sharded data, without I/O."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import WorkersLost
+from headrace.feed.client.assembly import Assembly
+from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.remote_pool import RemotePool
@@ -18,7 +21,7 @@ from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, Worker
-from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.channel import Channel
 from headrace.feed.wire.endpoints import Endpoints
@@ -123,6 +126,39 @@ def test_rows_without_a_holder_end_the_run_only_after_the_time_that_a_host_has_t
     hosts.placement.judge(20.0)
     with pytest.raises(WorkersLost, match=r"data are lost: 40 samples of 'b', 'c' were only on host-2"):
         hosts.placement.judge(20.1 + RECOVER_SECONDS)
+
+
+def test_a_layout_is_learned_row_by_row_and_nothing_is_kept_of_the_batches_that_are_gone() -> None:
+    hosts = Hosts(0, {1: ["a", "b"], 2: ["b", "c"]})
+    hosts.schedule.stackable = False
+    assembly = Assembly(1 << 20)
+    probe = LayoutProbe(hosts.placement, hosts.schedule, assembly)
+    worker = Worker(1, "host-1", "remote", None)  # type: ignore[arg-type]
+    across = list(range(SIZE - 2, SIZE + 2))  # of a and of b: only host 1 holds them all
+    for step in range(3):
+        hosts.schedule.push([BatchPlan(0, step, step * len(across), across, 0)])
+        hosts.ask_all()
+        assert not hosts.asked  # the layout must be known first
+        for answer in (
+            messages.Failed(1, messages.RemoteError("builtins:ValueError", "no", "")),
+            messages.Unstackable(1),
+        ):
+            found = probe.next_row()
+            assert found is not None
+            number, row = found
+            assert (number, row.first) == (1, 0 if isinstance(answer, messages.Failed) else 1)
+            probe.request = hosts.schedule.request_layout(number, row, 0.0)
+            assert probe.next_row() is None  # one at a time
+            hosts.schedule.answered(number, probe.request.number, 0.0)
+            probe.answered(worker, row, answer)
+        hosts.ask_all()
+        assert [request.slice.whole for request in hosts.asked] == [True]
+        hosts.answer_one()
+        hosts.schedule.pop(0, step)
+    del found, row
+    gc.collect()
+    assert not probe._tried
+    assembly.ledger.close()
 
 
 def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_absent(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ The row is requested like any other, but only its layout (and digests) are sent,
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
@@ -31,7 +33,7 @@ class LayoutProbe:
         self._placement = placement
         self._schedule = schedule
         self._assembly = assembly
-        self._tried: dict[Bundle, set[int]] = {}
+        self._tried = WeakKeyDictionary[Bundle, set[int]]()  # a batch that is handed out needs no more rows
         self.request: Request | None = None
 
     def next_row(self) -> tuple[WorkerNumber, Slice] | None:
