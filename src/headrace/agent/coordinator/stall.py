@@ -61,7 +61,7 @@ def stalled(hosts: Sequence[HostState], limit: float, now: float, missing: Missi
     last = max(missing.since if missing else 0.0, *(sign for sign, *_ in signs))
     silence = f"no output or metrics for {{:g}} s; the quietest: {_named(running, now)}"
     if limit and now - last > limit:
-        detail = f"{silence.format(limit)}"
+        detail = silence.format(limit)
     elif missing is None or not missing.for_good:
         return None
     elif now - max(last, missing.sent, missing.worked) > GONE_LIMIT:

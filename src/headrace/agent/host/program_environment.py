@@ -28,13 +28,8 @@ from headrace.processes.oom import FD_VARIABLE
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
 TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
-PROXY_OF_RANK = (
-    sys.executable,
-    "-I",
-    "-S",
-    launcher_proxy.__file__,
-    "rank",
-)  # what a launcher starts in place of a rank
+PROXY_OF_RANK = (sys.executable, "-I", "-S", launcher_proxy.__file__, "rank")
+"""What a launcher starts in place of a rank."""
 _OURS = (
     SCRATCH,
     SPENT,

@@ -49,7 +49,7 @@ def work(
 
 
 def report_failure(error: BaseException, failed: str = "", *, of_service: bool = False) -> int:
-    """Tells the process that started this one, and whoever reads the log, why it failed. Returns the exit code, 1."""
+    """Writes why this process failed, for its parent and into its log. Returns the exit code, 1."""
     line = error_line(error, failed)
     ChildReport(error=line, of_service=of_service).send()
     print(f"error: {line}", file=sys.stderr, flush=True)

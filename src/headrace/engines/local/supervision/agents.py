@@ -155,7 +155,7 @@ class Agents:
             raise
         finally:
             os.close(reading)
-        os.set_blocking(writing, False)  # an agent that stands still must not stop its supervisor
+        os.set_blocking(writing, False)  # an agent that is stopped must not hold up its supervisor
         return _Begun(start, process, writing, None if kills is None else OomCounter(kills))
 
     def stop(self, command: StopJob) -> None:
@@ -167,7 +167,7 @@ class Agents:
             return
         self._asked = self._asked or command
         if not self._tell(self._plan.leader, command):
-            self._kill_at = 0.0  # its pipe is full or broken: it stands still
+            self._kill_at = 0.0  # its pipe is full or broken: it is stopped, or ends
 
     def ended(self, pid: int, status: int) -> None:
         """Takes the wait status of an agent."""

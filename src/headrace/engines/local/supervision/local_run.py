@@ -94,7 +94,7 @@ class Handle:
 
     def look_after(self) -> None:
         """Ends a supervisor that has been stopped (SIGSTOP) for some seconds: the run would never end. `wait` does it;
-        whoever waits in another way calls it now and then."""
+        a caller that waits in another way calls it now and then."""
         if self._process.poll() is None and self._stopped_time.seconds() > LIMIT:
             self._found_stopped = True
             self._process.kill()
