@@ -14,12 +14,19 @@ from stage import groups, text, until
 from wheels import wheel
 
 from headrace.engines.local.inputs import virtual_environments
-from headrace.engines.local.inputs.requirements import Environment, environment_of, plan_environments, prepare_install
+from headrace.engines.local.inputs.requirements import (
+    VirtualEnvironment,
+    environment_of,
+    plan_environments,
+    prepare_install,
+)
 from headrace.errors import UsageError
 from headrace.job import Job
 from headrace.runs import RunPaths, Status
 from headrace.runs.events import RequirementsInstalled
 from headrace.runs.reader import Run
+
+HEADRACES_OWN = VirtualEnvironment("", sys.prefix, ())
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +51,7 @@ class Case:
         for name, content in (files or {"requirements.txt": "alpha\n"}).items():
             (self.paths.code / name.replace("_txt", ".txt")).write_text(content)
 
-    def environment(self, name: str = "requirements.txt") -> Environment:
+    def environment(self, name: str = "requirements.txt") -> VirtualEnvironment:
         return environment_of(name, self.paths, ("all",))
 
     def start(self, *names: str) -> subprocess.Popen[str]:
@@ -72,7 +79,7 @@ class Case:
         return (self.paths.root / "engine/install.json").exists()
 
 
-def run_in(environment: Environment, code: str) -> str:
+def run_in(environment: VirtualEnvironment, code: str) -> str:
     done = subprocess.run([environment.python, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     return done.stdout.strip()
 
@@ -88,7 +95,7 @@ def test_an_environment_has_what_is_required_and_what_headrace_has(tmp_path: Pat
     )
     shown = subprocess.run([Path(environment.path, "bin/alpha-say")], check=True, capture_output=True, text=True)
     assert shown.stdout == "alpha 1.0\n"
-    assert run_in(Environment("", sys.prefix, ()), "import importlib.util as u; print(u.find_spec('alpha'))") == "None"
+    assert run_in(HEADRACES_OWN, "import importlib.util as u; print(u.find_spec('alpha'))") == "None"
     (event,) = case.said()
     assert (event.requirements, event.environment, event.groups) == ("requirements.txt", environment.path, ("all",))
     assert not event.reused
@@ -100,7 +107,7 @@ def test_what_headrace_has_is_covered_by_what_is_required_and_not_changed(tmp_pa
     case = Case(tmp_path / "run", requirements_txt="iniconfig==99.0\n")
     assert case.install() == (0, "")
     assert run_in(case.environment(), "import iniconfig; print(iniconfig.version)") == "99.0"
-    assert run_in(Environment("", sys.prefix, ()), "import iniconfig; print(hasattr(iniconfig, 'IniConfig'))") == "True"
+    assert run_in(HEADRACES_OWN, "import iniconfig; print(hasattr(iniconfig, 'IniConfig'))") == "True"
 
 
 def test_the_same_content_is_installed_once(tmp_path: Path) -> None:

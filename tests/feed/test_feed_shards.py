@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import PipelineError
 from headrace.feed import DataLoader
 from headrace.feed.plan import shard_map
-from headrace.feed.plan.shard_map import Run, ShardMap, declared, in_key_order
+from headrace.feed.plan.shard_map import RowRange, ShardMap, declared, in_key_order
 
 
 def made(*held: list[tuple[str, int]]) -> ShardMap:
@@ -57,7 +57,7 @@ def test_every_run_is_held_by_its_workers_and_by_no_other_and_local_indices_lead
     assert union.length == len(whole)
     indices = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=20)) if whole else []
     end = 0
-    for run in union.runs(indices):
+    for run in union.row_ranges(indices):
         assert run.first == end
         end = run.last
         wanted = [whole[index] for index in indices[run.first : run.last]]
@@ -71,14 +71,14 @@ def test_every_run_is_held_by_its_workers_and_by_no_other_and_local_indices_lead
 
 def test_neighbouring_runs_have_different_holders() -> None:
     union = made([("a", 3), ("b", 3)], [("b", 3), ("c", 3)])
-    assert union.runs([0, 1, 4, 5, 8, 0]) == [
-        Run(0, 2, frozenset({1})),
-        Run(2, 4, frozenset({1, 2})),
-        Run(4, 5, frozenset({2})),
-        Run(5, 6, frozenset({1})),
+    assert union.row_ranges([0, 1, 4, 5, 8, 0]) == [
+        RowRange(0, 2, frozenset({1})),
+        RowRange(2, 4, frozenset({1, 2})),
+        RowRange(4, 5, frozenset({2})),
+        RowRange(5, 6, frozenset({1})),
     ]
-    assert union.runs(np.array([3, 4, 5])) == [Run(0, 3, frozenset({1, 2}))]
-    assert union.runs([]) == [Run(0, 0, frozenset({1, 2}))]
+    assert union.row_ranges(np.array([3, 4, 5])) == [RowRange(0, 3, frozenset({1, 2}))]
+    assert union.row_ranges([]) == [RowRange(0, 0, frozenset({1, 2}))]
 
 
 def test_when_everybody_holds_everything_in_order_nothing_is_to_be_translated() -> None:
@@ -98,7 +98,7 @@ def test_what_only_a_lost_host_held_is_named_and_comes_back_with_it() -> None:
     union.remove(2)
     assert union.lost() == ["c", "d"]
     assert union.describe_lost() == "9 samples of 'c', 'd' were only on host-2"
-    assert union.runs([3, 6]) == [Run(0, 1, frozenset({1})), Run(1, 2, frozenset())]
+    assert union.row_ranges([3, 6]) == [RowRange(0, 1, frozenset({1})), RowRange(1, 2, frozenset())]
     union.add(7, "host-2", [("d", 5), ("c", 4)])
     assert union.lost() == []
     assert union.local(7, [6, 10]) == [5, 0]
@@ -124,7 +124,7 @@ def test_only_indices_of_the_union_are_taken(indices: list[Any]) -> None:
     if indices == [[1, 2]]:
         indices = [(1, "x")]
     with pytest.raises(PipelineError, match=r"indexed with 0\.\.8"):
-        union.runs(indices)
+        union.row_ranges(indices)
 
 
 class Declares:

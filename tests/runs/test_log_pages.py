@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import UsageError
 from headrace.runs import LogWriter, RunPaths, Selector, Stream, log_file, log_pages
-from headrace.runs.log_file import LINE_BYTES, Budget, LogFile, clean
+from headrace.runs.log_file import LINE_BYTES, LogFile, ReadBudget, clean
 from headrace.runs.log_pages import LogPage, LogQuery, page_at, page_from
 
 T = 1_795_201_200.0
@@ -148,10 +148,10 @@ def test_any_place_of_any_file_in_any_pieces(tmp_path_factory: pytest.TempPathFa
     log_file.CHUNK = chunk
     log = LogFile(paths.log(RANK), RANK)
     try:
-        forwards = list(log.lines(0, Budget(1 << 30), forwards=True))
+        forwards = list(log.lines(0, ReadBudget(1 << 30), forwards=True))
         assert [line.text[:4] for line in forwards] == [f"{index:04d}" for index in range(len(lengths))]
         assert [line.at for line in forwards] == [
-            line.at for line in reversed(list(log.lines(log.size, Budget(1 << 30), forwards=False)))
+            line.at for line in reversed(list(log.lines(log.size, ReadBudget(1 << 30), forwards=False)))
         ]
         moment = data.draw(st.floats(-1, len(lengths)))
         first = next((line.at for line in forwards if line.t is not None and line.t >= T + moment), log.size)

@@ -90,7 +90,7 @@ class LogFile:
         """Closes the file."""
         self._file.close()
 
-    def lines(self, at: int, budget: Budget, needle: bytes = b"", *, forwards: bool) -> Iterator[LogRecord]:
+    def lines(self, at: int, budget: ReadBudget, needle: bytes = b"", *, forwards: bool) -> Iterator[LogRecord]:
         """Yields the lines from a byte offset on, or those before it, the nearest first.
 
         Args:
@@ -184,7 +184,7 @@ class LogFile:
         return LogRecord(t, where.group, where.host, where.name, kind, clean(text), max(0, long), at, size)
 
 
-class Budget:
+class ReadBudget:
     """How many bytes may still be read for one answer.
 
     Attributes:

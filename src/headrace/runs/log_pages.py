@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.runs.log_file import Budget, LogFile, LogRecord
+from headrace.runs.log_file import LogFile, LogRecord, ReadBudget
 from headrace.runs.log_lines import Selector, stream_of
 from headrace.runs.run_paths import RunPaths, Stream
 from headrace.runs.tail import Tree
@@ -120,7 +120,7 @@ class _Logs:
 
     def page(self, query: LogQuery, start: Cursor, *, forwards: bool) -> LogPage:
         """Merges the files from their places on."""
-        budget = Budget(SEARCH_BYTES)
+        budget = ReadBudget(SEARCH_BYTES)
         needle = query.text.lower()
         heads = {name: _Head(log, start[name], budget, needle, forwards=forwards) for name, log in self.files.items()}
         found: list[LogRecord] = []
@@ -157,7 +157,7 @@ class _Head:
         t: its time; a damaged line has that of the line before it.
     """
 
-    def __init__(self, log: LogFile, at: int, budget: Budget, needle: str, *, forwards: bool) -> None:
+    def __init__(self, log: LogFile, at: int, budget: ReadBudget, needle: str, *, forwards: bool) -> None:
         self._log = log
         self._forwards = forwards
         self._needle = needle

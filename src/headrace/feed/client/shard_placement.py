@@ -1,8 +1,8 @@
 """The client's side of sharded data: it gathers what the workers hold, and places slices where their samples are.
 
 Every worker must have declared what it holds before the first plan is made: without one of them, the missing data are
-not known. Then a batch is cut into the longest runs of rows that the same workers hold, and one of them is asked for
-each run. When a worker is gone or comes back, what is not under way is cut again. When no worker holds some rows any
+not known. Then a batch is cut into the longest ranges of rows that the same workers hold, and one of them is asked for
+each range. When a worker is gone or comes back, what is not under way is cut again. When no worker holds some rows any
 more, the client waits as long as for a lost host; then the run ends with an error that names the rows.
 
 A batch that cannot be written row by row (a collate function, samples that do not stack) must be made by a worker that
@@ -156,21 +156,21 @@ class ShardPlacement:
                 bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True, deaths=bundle.deaths)]
                 self.place_whole(bundle)
                 return
-            runs = self.map.runs(bundle.plan.keys)
+            ranges = self.map.row_ranges(bundle.plan.keys)
         except PipelineError as error:
             bundle.failures[0] = error
             return
-        if len(runs) == 1 or stackable:
+        if len(ranges) == 1 or stackable:
             step = most if stackable else bundle.rows
             bundle.slices = self._slices(bundle, 0, bundle.rows, step, bundle.deaths)
 
     def _slices(self, bundle: Bundle, first: int, last: int, most: int, deaths: int) -> list[Slice]:
         slices = []
-        for run in self.map.runs(bundle.plan.keys[first:last]):
-            begin, end = first + run.first, first + run.last
+        for rows in self.map.row_ranges(bundle.plan.keys[first:last]):
+            begin, end = first + rows.first, first + rows.last
             for row in range(begin, end, most) if end > begin else (begin,):
                 stop = min(row + most, end)
-                slices.append(Slice(bundle, row, stop, whole=False, deaths=deaths, holders=run.holders))
+                slices.append(Slice(bundle, row, stop, whole=False, deaths=deaths, holders=rows.holders))
         return slices
 
     def place_whole(self, bundle: Bundle) -> None:
@@ -178,7 +178,7 @@ class ShardPlacement:
         keys = [key for row, key in enumerate(bundle.plan.keys) if row not in bundle.left_out]
         [slice_] = bundle.slices
         slice_.holders = self.map.holders(keys)
-        if not slice_.holders and all(run.holders for run in self.map.runs(keys)):
+        if not slice_.holders and all(rows.holders for rows in self.map.row_ranges(keys)):
             bundle.failures[0] = PipelineError(
                 f"no host holds all samples of batch {bundle.plan.step} (indices {keys[:8]}...), and it cannot be put "
                 "together of rows: it has a collate function, samples that do not stack, or samples that are skipped",

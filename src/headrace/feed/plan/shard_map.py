@@ -35,7 +35,7 @@ MAX_TOTAL = 4 << 20  # bytes of all keys of a worker
 Shards = Sequence[tuple[str, int]]
 
 
-class Run(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows that the same workers hold. `first` to `last` - 1, as in a part of a batch."""
 
     first: int
@@ -178,21 +178,21 @@ class ShardMap:
         shards = np.unique(self._shards_of(indices))
         return frozenset(worker for worker, offsets in self._offsets.items() if bool((offsets[shards] >= 0).all()))
 
-    def runs(self, indices: Sequence[Any]) -> list[Run]:
-        """Cuts samples into the longest runs that the same workers hold; a run may have no worker.
+    def row_ranges(self, indices: Sequence[Any]) -> list[RowRange]:
+        """Cuts samples into the longest ranges of rows that the same workers hold; a range may have no worker.
 
         Raises:
             PipelineError: a key that is no index.
         """
         if not len(indices):
-            return [Run(0, 0, frozenset(self._offsets))]
+            return [RowRange(0, 0, frozenset(self._offsets))]
         shards = self._shards_of(indices)
         workers = list(self._offsets)
         table = np.array([self._offsets[worker] >= 0 for worker in workers]).reshape(len(workers), len(self._keys))
         held = table[:, shards]
         edges = [0, *(np.flatnonzero((held[:, 1:] != held[:, :-1]).any(axis=0)) + 1).tolist(), len(shards)]
         return [
-            Run(first, last, frozenset(worker for worker, has in zip(workers, held[:, first], strict=True) if has))
+            RowRange(first, last, frozenset(worker for worker, has in zip(workers, held[:, first], strict=True) if has))
             for first, last in itertools.pairwise(edges)
         ]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.local.helpers.helper_main import work
-from headrace.engines.local.inputs.requirements import INSTALL, Environment, environments_dir
+from headrace.engines.local.inputs.requirements import INSTALL, VirtualEnvironment, environments_dir
 from headrace.engines.local.inputs.virtual_environments import InstallRequirementsError, make, sweep
 from headrace.errors import HeadraceError
 from headrace.runs import EventWriter, RequirementsInstalled, RunPaths
@@ -31,7 +31,7 @@ def install(paths: RunPaths) -> None:
     Raises:
         InstallRequirementsError, StorageError: one cannot be made.
     """
-    wanted = msgspec.json.decode((paths.engine / f"{INSTALL}.json").read_bytes(), type=list[Environment])
+    wanted = msgspec.json.decode((paths.engine / f"{INSTALL}.json").read_bytes(), type=list[VirtualEnvironment])
     with EventWriter(paths.events(INSTALL)) as events, (paths.engine / PIP_LOG).open("ab") as log:
         for environment in wanted:
             began = time.monotonic()

@@ -35,7 +35,7 @@ _INCLUDES = {"-r", "--requirement", "-c", "--constraint"}
 _EDITABLE = {"-e", "--editable"}
 
 
-class Environment(msgspec.Struct, frozen=True):
+class VirtualEnvironment(msgspec.Struct, frozen=True):
     """One environment that a run needs.
 
     Attributes:
@@ -54,7 +54,7 @@ class Environment(msgspec.Struct, frozen=True):
         return str(Path(self.path, "bin", "python"))
 
 
-def plan_environments(job: Job, paths: RunPaths) -> dict[str, Environment]:
+def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment]:
     """Returns the environment of each group that has requirements; the code of the run is in place.
 
     Raises:
@@ -75,7 +75,7 @@ def requirements_file(job: Job, group: str, code: Path) -> str:
     return job.requirements_of(group) or (DEFAULT if (code / DEFAULT).is_file() else "")
 
 
-def prepare_install(environments: dict[str, Environment], paths: RunPaths) -> None:
+def prepare_install(environments: dict[str, VirtualEnvironment], paths: RunPaths) -> None:
     """Writes `engine/install.json`, unless all environments are there already. Raises OSError."""
     wanted = list({environment.path: environment for environment in environments.values()}.values())
     if all(is_made(Path(environment.path)) for environment in wanted):
@@ -90,7 +90,7 @@ def environments_dir() -> Path:
     return runs_dir().parent / ENVIRONMENTS
 
 
-def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...]) -> Environment:
+def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...]) -> VirtualEnvironment:
     """Returns the environment for a file of requirements.
 
     Args:
@@ -109,7 +109,7 @@ def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...]) 
         _add(digest, content)
         own = own or kind in _EDITABLE
     folder = paths.root / ENVIRONMENTS if own else environments_dir()
-    return Environment(requirements, str(folder / digest.hexdigest()[:24]), groups)
+    return VirtualEnvironment(requirements, str(folder / digest.hexdigest()[:24]), groups)
 
 
 def _add(digest: hashlib._Hash, part: bytes) -> None:
