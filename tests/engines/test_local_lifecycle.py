@@ -25,16 +25,16 @@ time.sleep(600)
 """
 BEFORE = "log('done')"
 SERVE = """
+signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
 ready()
 log("ready")
-signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
 while True:
     signal.pause()
 """
 COLLECT = "log(os.environ['HEADRACE_JOB_STATUS'])"
 ENDLESS = """
-log("begun")
 signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(1)))
+log("begun")
 while True:
     signal.pause()
 """

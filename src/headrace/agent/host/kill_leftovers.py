@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.processes.process_table import Process, send
 
-LINGER = 1.0
+LINGER = 2.0  # on a machine that is crowded a tracker of shared memory may get no CPU for a second
 KILL_SECONDS = 5.0
 POLL = 0.02
 
