@@ -203,9 +203,9 @@ def test_a_stop_between_and_in_later_attempts_ends_the_job(stage):
 
 def test_what_works_beside_the_programs_is_there_in_every_attempt(stage, tmp_path, monkeypatch):
     serve = """
+    signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
     ready()
     log("ready")
-    signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
     while True:
         signal.pause()
     """
