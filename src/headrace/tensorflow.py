@@ -1,4 +1,4 @@
-"""headrace for TensorFlow: data sets of the job's tf.data.service, or of headrace's own feed. See docs/tensorflow.md.
+"""headrace for TensorFlow: datasets of the job's tf.data.service, or of headrace's own feed. See docs/tensorflow.md.
 
     import headrace.tensorflow
 

@@ -90,7 +90,7 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     model.fit(images, epochs=3, initial_epoch=2, verbose=0, callbacks=[note])
     saw["places"] = [(place["epoch"], place["step"]) for place in places]
 
-    # Keras, directly: the data set says how long an epoch is.
+    # Keras, directly: the dataset says how long an epoch is.
     fields = {"image": tf.keras.layers.Input((4, 3)), "noise": tf.keras.layers.Input(())}
     direct = tf.keras.Model(fields, tf.keras.layers.Dense(1)(tf.keras.layers.Flatten()(fields["image"])))
     direct.compile("sgd", "mse", jit_compile=False)

@@ -92,7 +92,7 @@ def test_tensorflow_s_own_words_for_the_modes_are_taken(found):
         ("here-graph", "UsageError", "inside a graph"),
         ("finite", "PipelineError", "this one has 3 elements"),
         ("here-cache-kind", "UsageError", "a CrossTrainerCache or None, not 'x'"),
-        ("here-cache-end", "PipelineError", "cross_trainer_cache needs a data set without an end; this one has 3"),
+        ("here-cache-end", "PipelineError", "cross_trainer_cache needs a dataset without an end; this one has 3"),
         ("here-cache-rounds", "UsageError", "coordinated reads (consumer_index, num_consumers) exclude each other"),
         (
             "here-requests",
@@ -108,7 +108,7 @@ def test_tensorflow_s_own_words_for_the_modes_are_taken(found):
             "max_outstanding_requests must be a whole number of at least 1, or None, not 0",
         ),
         ("there-service", "UsageError", "service must be an address, grpc://host:port, or None, not ''"),
-        ("there-cache-end", "PipelineError", "cross_trainer_cache needs a data set without an end; this one has 3"),
+        ("there-cache-end", "PipelineError", "cross_trainer_cache needs a dataset without an end; this one has 3"),
     ],
 )
 def test_without_a_service_or_before_the_dispatcher_is_asked_the_same_mistakes_are_found(found, name, kind, words):
@@ -125,7 +125,7 @@ def test_what_cannot_be_divided_is_told_what_to_use_instead_and_is_taken_where_i
 
 def test_ranks_that_share_a_data_set_that_ends_are_warned_once_there_is_a_service(found):
     assert [text.split(":")[0] for text in found["warned"]] == [
-        "4 ranks share the 3 elements of this data set, and each goes to the rank that asks first"
+        "4 ranks share the 3 elements of this dataset, and each goes to the rank that asks first"
     ]
 
 

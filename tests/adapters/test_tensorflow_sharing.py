@@ -75,7 +75,7 @@ def test_equal_pipelines_are_equal_whatever_the_process_did_before(said, name):
 def test_a_rank_with_other_data_is_refused_and_both_are_named(said, name, words):
     kind, message, hint = said[1][name]
     assert kind == "UsageError"
-    assert message.startswith(f"rank 1 (dnn/algo-3) distributes another data set under the name {name!r} than rank 0")
+    assert message.startswith(f"rank 1 (dnn/algo-3) distributes another dataset under the name {name!r} than rank 0")
     assert "rank 0 (dnn/algo-2): " in message
     assert words in message
     assert "do not shard by rank" in hint

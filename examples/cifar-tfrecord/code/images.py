@@ -1,6 +1,6 @@
 """The images of the example: TFRecord files, and the work that makes a training batch of them.
 
-All of it is TensorFlow's own operations, so a worker of tf.data service on another host can do it: the data set's graph
+All of it is TensorFlow's own operations, so a worker of tf.data service on another host can do it: the dataset's graph
 travels there, and no Python.
 """
 

@@ -54,7 +54,7 @@ def train(options: argparse.Namespace, images: tf.data.Dataset) -> tf.keras.Mode
         epochs=options.epochs,
         steps_per_epoch=options.steps_per_epoch,
         callbacks=callbacks,
-        shuffle=False,  # the data set is shuffled
+        shuffle=False,  # the dataset is shuffled
         verbose=verbose,
     )
     return model
@@ -82,7 +82,7 @@ def train_mirrored(
     def step(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return strategy.reduce("SUM", strategy.run(replica_step, (pixels, labels)), axis=None)
 
-    # This host's batches: it has one replica. The data set ends with the training, so that its last step is measured.
+    # This host's batches: it has one replica. The dataset ends with the training, so that its last step is measured.
     batches = headrace.track(images.take(options.epochs * options.steps_per_epoch))
     losses = []
     for pixels, labels in batches:

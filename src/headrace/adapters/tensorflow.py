@@ -4,7 +4,7 @@
 name under which all ranks share one job of the service, so that a pipeline runs once and not once per rank. It finds
 out early what TensorFlow would find late or never: a pipeline with Python functions, which cannot leave this process;
 an address at which nothing answers, to which TensorFlow's client would talk without end; a name that is used twice,
-which TensorFlow answers with an empty data set; ranks that bring different pipelines, of which it runs one.
+which TensorFlow answers with an empty dataset; ranks that bring different pipelines, of which it runs one.
 
 TensorFlow is imported when a function is called.
 """
@@ -65,26 +65,26 @@ def distribute(
     service: str | None = None,
     wait: float = WAIT,
 ) -> Dataset:
-    """Returns a data set whose elements the job's tf.data.service makes, with all operations before this one.
+    """Returns a dataset whose elements the job's tf.data.service makes, with all operations before this one.
 
     In a job without ``data_service: {tf_data: ...}``, and outside of a job, it checks its arguments and returns the
-    data set as it is. Every rank calls it with the same pipeline and name, so do not shard by rank: each element goes
+    dataset as it is. Every rank calls it with the same pipeline and name, so do not shard by rank: each element goes
     to one rank, the first that asks. Ranks may get different numbers of elements: give `fit` a `steps_per_epoch`, or
     use coordinated reads.
 
     Args:
         dataset: a `tf.data.Dataset` of TensorFlow operations.
-        name: of the data set in this job: the ranks that use one name share its elements. Iterating again begins the
+        name: of the dataset in this job: the ranks that use one name share its elements. Iterating again begins the
             next epoch.
         processing_mode: ``dynamic``: the data is divided among the workers, each element comes once, and what a worker
             had that died is lost; ``off``: every worker makes all of the data. TensorFlow's words for them may be
             used: `ShardingPolicy.DYNAMIC` and `OFF`, ``distributed_epoch`` and ``parallel_epochs``. Its static policies
             are refused: the shard of a worker that registers late, or has died, is silently left out.
-        consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the data set must be
+        consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the dataset must be
             infinite, and every rank gets an element of each round.
         max_outstanding_requests: elements that are asked for ahead, at least 1; None: TensorFlow decides.
         compression: ``AUTO``, ``SNAPPY`` or None.
-        cross_trainer_cache: a `tf.data.experimental.service.CrossTrainerCache`; the data set must be infinite.
+        cross_trainer_cache: a `tf.data.experimental.service.CrossTrainerCache`; the dataset must be infinite.
         target_workers: ``AUTO``, ``ANY`` or ``LOCAL``.
         data_transfer_protocol: of the data: ``grpc``, or None, which is the same.
         service: address of a dispatcher, ``grpc://host:port``; None: that of the job.
@@ -123,9 +123,9 @@ def distribute(
 
     if (address, name) in _names:
         raise UsageError(
-            f"a data set named {name!r} is distributed already in this process; TensorFlow would confuse the two "
+            f"a dataset named {name!r} is distributed already in this process; TensorFlow would confuse the two "
             "and return only what is left of the first",
-            hint="iterate the same data set again for the next epoch, or give this one a name: "
+            hint="iterate the same dataset again for the next epoch, or give this one a name: "
             f"distribute(dataset, {name + '-2'!r})",
         )
     if num_consumers is None:
@@ -155,7 +155,7 @@ def distribute(
         ) from error
     except (tf.errors.OpError, ValueError) as error:
         raise PipelineError(
-            f"tf.data.service at {address} does not take the data set {name!r}: {first_line(error)}", hint=INSTEAD
+            f"tf.data.service at {address} does not take the dataset {name!r}: {first_line(error)}", hint=INSTEAD
         ) from error
     _names.add((address, name))
     return made

@@ -1,7 +1,7 @@
 """What is wrong with the arguments of `headrace.tensorflow.distribute`, found before anything is sent.
 
 The checks need no dispatcher, so they are the same in a job and outside of one: a mistake shows itself in a notebook
-or in the first minute, and not on the hosts of a job. TensorFlow is imported by those that look into a data set.
+or in the first minute, and not on the hosts of a job. TensorFlow is imported by those that look into a dataset.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def check_consumer(index: SupportsIndex | None, count: SupportsIndex | None) -> 
 
 
 def check_name(name: object) -> None:
-    """Checks that it can name a data set of the service. Raises UsageError."""
+    """Checks that it can name a dataset of the service. Raises UsageError."""
     if not isinstance(name, str) or not name:
         raise UsageError(
             f"name must be a text that is not empty, not {name!r}",
-            hint="ranks that give one name share the elements; a second data set has another one: 'validation'",
+            hint="ranks that give one name share the elements; a second dataset has another one: 'validation'",
         )
 
 
@@ -95,7 +95,7 @@ def check_compression(compression: object) -> None:
 
 def check_dataset(dataset: object) -> None:
     """Checks that it is a `tf.data.Dataset`. Raises UsageError. Does not import TensorFlow."""
-    tensorflow = sys.modules.get("tensorflow")  # before it is imported there is no data set
+    tensorflow = sys.modules.get("tensorflow")  # before it is imported there is no dataset
     if tensorflow is None or not isinstance(dataset, tensorflow.data.Dataset):
         raise UsageError(
             f"distribute takes a tf.data.Dataset, not {type(dataset).__name__}",
@@ -146,7 +146,7 @@ def check_options(
 
 
 def check_cache(cache: object, elements: int, *, rounds: bool) -> None:
-    """Checks the cross-trainer cache. Raises UsageError, or PipelineError when the data set has an end.
+    """Checks the cross-trainer cache. Raises UsageError, or PipelineError when the dataset has an end.
 
     Args:
         cache: as given; None for none.
@@ -168,7 +168,7 @@ def check_cache(cache: object, elements: int, *, rounds: bool) -> None:
         )
     if elements >= 0:
         raise PipelineError(
-            f"cross_trainer_cache needs a data set without an end; this one has {elements} elements",
+            f"cross_trainer_cache needs a dataset without an end; this one has {elements} elements",
             hint="put repeat() before distribute(), and count the steps of an epoch: "
             "fit(..., steps_per_epoch=...) or take(...)",
         )
@@ -229,7 +229,7 @@ def python_ops(graph: Any) -> Iterator[str]:
 
 
 def check_rounds(elements: int) -> None:
-    """Checks that a data set can be read in rounds, which have no last one.
+    """Checks that a dataset can be read in rounds, which have no last one.
 
     Args:
         elements: its cardinality; negative when it is infinite or unknown.
@@ -239,7 +239,7 @@ def check_rounds(elements: int) -> None:
     """
     if elements >= 0:
         raise PipelineError(
-            f"coordinated reads (consumer_index, num_consumers) need a data set without an end; this one has "
+            f"coordinated reads (consumer_index, num_consumers) need a dataset without an end; this one has "
             f"{elements} elements",
             hint="put repeat() before distribute(), and count the steps of an epoch: "
             "fit(..., steps_per_epoch=...) or take(...)",
@@ -247,7 +247,7 @@ def check_rounds(elements: int) -> None:
 
 
 def warn_shares(elements: int, ranks: int) -> None:
-    """Warns when several ranks take from a data set that ends: their shares are not equal.
+    """Warns when several ranks take from a dataset that ends: their shares are not equal.
 
     Args:
         elements: as in `check_rounds`.
@@ -255,7 +255,7 @@ def warn_shares(elements: int, ranks: int) -> None:
     """
     if elements >= 0 and ranks > 1:
         warnings.warn(
-            f"{ranks} ranks share the {elements} elements of this data set, and each goes to the rank that asks first: "
+            f"{ranks} ranks share the {elements} elements of this dataset, and each goes to the rank that asks first: "
             "a rank may get fewer than the others, or none, and ranks that wait for each other then hang. Put repeat() "
             "before distribute() and give fit a steps_per_epoch, or use consumer_index and num_consumers",
             stacklevel=3,

@@ -1,6 +1,6 @@
 """headrace's feed as a `tf.data.Dataset`: exactly once, in order and resumable, for training with TensorFlow.
 
-A pass of the data set is a pass of a `headrace.feed.DataLoader` whose batches are NumPy arrays; torch is not needed.
+A pass of the dataset is a pass of a `headrace.feed.DataLoader` whose batches are NumPy arrays; torch is not needed.
 Their memory is handed to TensorFlow as it is: tensors are views of the slabs (`from_generator` copies only what is not
 aligned to 64 bytes, and the feed aligns everything), and a slab is used again when the last tensor over it is gone.
 
@@ -21,7 +21,7 @@ from headrace.feed import DataLoader, Pipeline, stack_arrays
 
 
 class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
-    """Batches of a loader as a data set. Every pass over it is an epoch; made by `feed`.
+    """Batches of a loader as a dataset. Every pass over it is an epoch; made by `feed`.
 
     Attributes:
         loader: where they come from: its `stats()`, `set_epoch()` and `skipped`.

@@ -9,7 +9,7 @@ resources are new in every process, and what is random (the state of a Keras lay
 (the rows of a lookup table) may differ between equal pipelines. So a pipeline becomes a few facts:
 
 * *elements, structure, shards, sources*: what cannot differ between equal pipelines. A source is a number, a list of
-  integers, or a list of texts (names of files, without their directories) from which a data set is made, in any order.
+  integers, or a list of texts (names of files, without their directories) from which a dataset is made, in any order.
 * *seeds* and *rest* (operations, their attributes, all other constants; no names, no wiring beyond the operations that
   are next to each other): equal for equal pipelines as a rule. No variables, tables and handles.
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-_SHARD = "ShardDataset"  # of (data set, number of shards, index)
+_SHARD = "ShardDataset"  # of (dataset, number of shards, index)
 _SEEDS = {  # places of the two seeds among the inputs
     "ShuffleDataset": (2, 3),
     "ShuffleDatasetV3": (2, 3),
@@ -50,7 +50,7 @@ class Likeness:
         elements: how many it has; empty when it is infinite or unknown.
         structure: of its elements.
         shards: ``index of count`` of every `shard`.
-        sources: digest of what the data sets are made from.
+        sources: digest of what the datasets are made from.
         seeds: digest of the seeds.
         rest: digest of all the rest.
     """

@@ -1,8 +1,8 @@
-"""The ranks that share a data set: which one this is, how many there are, and whether all have the same pipeline.
+"""The ranks that share a dataset: which one this is, how many there are, and whether all have the same pipeline.
 
-They compare their pipelines at the dispatcher, which all of them can reach. The dispatcher keeps a data set that is
+They compare their pipelines at the dispatcher, which all of them can reach. The dispatcher keeps a dataset that is
 registered under a given id, in its journal too, and refuses another one under that id unless the structure of its
-elements is the same. So the first rank registers a data set of one element that is never read, whose structure is a
+elements is the same. So the first rank registers a dataset of one element that is never read, whose structure is a
 dict with one key: the facts of its pipeline, as JSON. The later ranks find them there.
 """
 
@@ -63,7 +63,7 @@ def check_likeness(address: str, name: str, here: Likeness, who: str) -> None:
 
     Args:
         address: of the dispatcher.
-        name: of the data set.
+        name: of the dataset.
         here: facts of this rank's pipeline.
         who: this rank, for messages.
 
@@ -75,11 +75,11 @@ def check_likeness(address: str, name: str, here: Likeness, who: str) -> None:
     found = certain_differences(here, there)
     if found:
         raise UsageError(
-            f"{who} distributes another data set under the name {name!r} than {other}: {'; '.join(found)}. "
+            f"{who} distributes another dataset under the name {name!r} than {other}: {'; '.join(found)}. "
             "tf.data.service makes the elements of one of them only, and what the other has beside them is never read",
             hint="do not shard by rank, with shard() or with files or numbers of a rank's own: let all ranks "
-            "distribute the same pipeline, and the service hands every element to one rank; other data "
-            f"sets need names of their own: distribute(dataset, {name + '-2'!r})",
+            "distribute the same pipeline, and the service hands every element to one rank; other "
+            f"datasets need names of their own: distribute(dataset, {name + '-2'!r})",
         )
     maybe = possible_differences(here, there)
     if maybe:

@@ -57,7 +57,7 @@ class TfData(Part):
         workers_per_host: tf.data workers a host, 1 to 64; each uses all CPUs of its host, so one is mostly enough.
         fault_tolerant: whether the dispatcher keeps its state on disk, from which it goes on after a crash.
         worker_timeout: seconds of silence after which the dispatcher counts a worker as missing; None: TensorFlow's.
-        job_gc_timeout: seconds after which a data set that is no longer read is dropped; None: TensorFlow's.
+        job_gc_timeout: seconds after which a dataset that is no longer read is dropped; None: TensorFlow's.
         job_gc_check_interval: seconds between the checks for that; None: TensorFlow's.
     """
 
