@@ -29,7 +29,8 @@ TESTS ?= tests
 WORKERS ?= auto
 PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
-SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py tests/engines/test_local_fault_table.py
+SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py \
+  $(addprefix tests/engines/test_local_,fault_table.py feed.py run.py scale.py training.py worlds.py)
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py

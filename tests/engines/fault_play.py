@@ -23,7 +23,7 @@ import fault_machine
 import fault_table
 from fault_row import Row
 from fault_s3 import Bucket
-from stage import flag, pid_here
+from run_places import flag, pid_here
 
 from headrace.runs import Run, RunPaths, read_header
 from headrace.runs.events import HostStarted, ProgramExited, ProgramStarted

@@ -91,7 +91,7 @@ PROGRAMS = [
         at(last_of("algo-1"), STOP, program("algo-2")),
         r"dnn/algo-2\[0\]: stalled: no output or metrics for 2 s; the quietest: dnn/algo-2\[0\].*",
     ),
-    Row("script stopped while it saves", WAITING, at(stopping(2), STOP, program("algo-2")), **STOPPED),
+    Row("script stopped while it saves", WAITING, at(stopping(2), STOP, program("algo-2")), **STOPPED, soak=True),
     Row(
         "script out of memory",
         EATING,
@@ -155,12 +155,14 @@ AGENTS = [
         WAITING,
         at(stopping(2), KILL, agent("algo-1")),
         **STOPPED,
+        soak=True,
     ),
     Row(
         "leader's host lost",
         WAITING.isolated(),
         at(BOTH, KILL, agent("algo-1")),
         r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "leader's agent stopped (5 s)",
@@ -285,13 +287,21 @@ ENGINE = [
     ),
     Row("caller killed at its start", WAITING, at(engine_started, KILL, caller), CALLER_DIED, exit_code=-9),
     Row("caller killed", WAITING, at(BOTH, KILL, caller), CALLER_DIED, exit_code=-9),
-    Row("caller of isolated hosts killed", WAITING.isolated(), at(BOTH, KILL, caller), CALLER_DIED, exit_code=-9),
+    Row(
+        "caller of isolated hosts killed",
+        WAITING.isolated(),
+        at(BOTH, KILL, caller),
+        CALLER_DIED,
+        exit_code=-9,
+        soak=True,
+    ),
     Row(
         "caller killed while the model is stored",
         MODEL,
         at(part(SecondaryStatus.UPLOADING), KILL, caller),
         CALLER_DIED,
         exit_code=-9,
+        soak=True,
     ),
     Row(
         "checkpoints: helper process killed",

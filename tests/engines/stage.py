@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from effort import SOAK
+from run_places import pid_here
 
 from headrace import engines
 from headrace.engines.local.isolation.probing import examine
@@ -83,6 +85,11 @@ both_isolations = pytest.mark.parametrize(
     "stage", ["none", pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True
 )
 
+# The same for jobs that cost much: as addresses of this machine in the long run only.
+both_isolations_at_length = pytest.mark.parametrize(
+    "stage", [*(["none"] if SOAK else []), pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True
+)
+
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Stage]:
@@ -96,17 +103,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         if handle.exit_code is None:  # the test has failed already
             handle.stop(now=True)
             handle.wait(20)
-
-
-def code(run: object, host: str = "algo-1") -> Path:
-    """The code directory of a host, in which its programs run. `run` is a handle or a run."""
-    return run.paths.host(host) / "code"
-
-
-def flag(run: object, name: str) -> None:
-    """Makes an empty file in the code directory of every host, for which programs wait."""
-    for host in (run.paths.root / "hosts").iterdir():
-        (code(run, host.name) / name).touch()
 
 
 def groups(**counts: int) -> list[dict[str, object]]:
@@ -136,22 +132,6 @@ def program_pid(handle: object, host: str, stream: str = "0") -> int:
         if isinstance(each, ProgramStarted) and (each.host, each.stream) == (host, stream)
     )
     return pid_here(agent_pid(handle, host), pid)
-
-
-def pid_here(agent: int, pid: int) -> int:
-    """The pid on this machine of a process of the host of that agent."""
-    space = Path(f"/proc/{agent}/ns/pid").readlink()
-    if space == Path("/proc/self/ns/pid").readlink():
-        return pid
-    for path in Path("/proc").iterdir():
-        try:
-            rows = (path / "status").read_text().splitlines() if path.name.isdigit() else []
-            numbers = next((row.split() for row in rows if row.startswith("NSpid:")), [""])
-            if numbers[-1] == str(pid) and (path / "ns" / "pid").readlink() == space:
-                return int(path.name)
-        except OSError:  # it has ended by now
-            continue
-    raise AssertionError(f"no process {pid} on the host of agent {agent}")
 
 
 def kill(pid: int) -> None:

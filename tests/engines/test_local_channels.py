@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import assert_failed, flag, groups, kill, said, text, until
+from run_places import flag
+from stage import assert_failed, groups, kill, said, text, until
 
 from headrace import engines
 from headrace.engines.local.supervision.scratch_dir import remove_scratch

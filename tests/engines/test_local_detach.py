@@ -11,7 +11,8 @@ import textwrap
 import time
 
 import pytest
-from stage import agent_pid, flag, kill, until
+from run_places import flag
+from stage import agent_pid, kill, until
 
 from headrace import engines
 from headrace.errors import EngineRefused

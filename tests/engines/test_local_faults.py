@@ -12,7 +12,8 @@ import textwrap
 import time
 
 import pytest
-from stage import agent_pid, assert_failed, both_isolations, flag, groups, kill, program_pid, said, text, until
+from run_places import flag
+from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
 
 from headrace.instance import read_failure
 from headrace.runs import Run, Status, read_header

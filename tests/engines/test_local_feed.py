@@ -3,7 +3,18 @@
 import time
 
 import msgspec
-from stage import agent_pid, assert_failed, both_isolations, flag, groups, kill, pid_here, said, text, until
+from run_places import flag, pid_here
+from stage import (
+    agent_pid,
+    assert_failed,
+    both_isolations,
+    both_isolations_at_length,
+    groups,
+    kill,
+    said,
+    text,
+    until,
+)
 
 from headrace.instance.launch_plan import FeedHosts
 from headrace.runs import Status, Stream, WorkerSecond
@@ -101,7 +112,7 @@ def test_a_host_with_ranks_and_data_workers_reaches_its_own_by_its_socket(stage)
     stage.assert_nothing_left(handle)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_a_feed_server_that_is_killed_is_started_again_and_the_run_is_degraded(stage):
     handle = feeding(stage)
     until(lambda: events(handle, FeedReady), 60)

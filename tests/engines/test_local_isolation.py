@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
-from stage import agent_pid, assert_failed, flag, groups, kill, said, text, until
+from run_places import flag
+from stage import agent_pid, assert_failed, groups, kill, said, text, until
 
 from headrace.engines.local.isolation.cut_links import cut, heal
 from headrace.engines.local.isolation.network_layout import MACHINE_NAME

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import agent_pid, assert_failed, both_isolations, code, flag, groups, kill, program_pid, said, text, until
+from run_places import code, flag
+from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
 
 from headrace.engines.local import engine
 from headrace.engines.local.limits import assign, machine_capacity

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from stage import assert_failed, code, flag, groups, said, text, until
+from run_places import code, flag
+from stage import assert_failed, groups, said, text, until
 
 from headrace.runs import Status
 from headrace.runs.events import HostReleased, HostStarted, ProgramStarted

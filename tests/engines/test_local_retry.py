@@ -7,7 +7,8 @@ import time
 
 import pytest
 from play_helpers import play, played
-from stage import agent_pid, both_isolations, code, flag, groups, kill, program_pid, said, text, until
+from run_places import code, flag
+from stage import agent_pid, both_isolations, groups, kill, program_pid, said, text, until
 
 from headrace.engines.local.supervision.attempts import is_tried_again
 from headrace.instance.launch_plan import Retry

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import both_isolations, code, groups, text
+from run_places import code
+from stage import both_isolations, both_isolations_at_length, groups, text
 
 from headrace.runs import Status
 from headrace.runs.events import ProgramExited, RunFinished
@@ -53,7 +54,7 @@ def test_the_run_holds_job_plan_code_and_host_metrics(stage):
     assert seconds[-1].cpu >= seconds[0].cpu
 
 
-@both_isolations
+@both_isolations_at_length
 @pytest.mark.torch
 def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
     script = """

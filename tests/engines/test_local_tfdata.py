@@ -5,7 +5,8 @@ import textwrap
 import time
 
 import pytest
-from stage import agent_pid, flag, groups, kill, pid_here, text, until
+from run_places import flag, pid_here
+from stage import agent_pid, groups, kill, text, until
 
 from headrace.engines.local.limits import assign, machine_capacity
 from headrace.engines.local.limits.cgroups import MEMORY, find_places

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from stage import flag, groups, said, text, until
+from run_places import flag
+from stage import groups, said, text, until
 
 from headrace import engines
 from headrace.agent.control.control_messages import Direction, Hello, Link, Report

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stage import agent_pid, both_isolations, groups, program_pid, said, text, until
+from stage import agent_pid, both_isolations_at_length, groups, program_pid, said, text, until
 
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost
@@ -151,7 +151,7 @@ def test_a_dataset_that_raises_ends_the_job_with_its_traceback_in_the_trainer(st
     stage.assert_nothing_left(handle)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_two_ranks_on_two_hosts_share_two_data_hosts_and_every_index_is_seen_once(stage) -> None:
     handle = training(
         stage,

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from stage import both_isolations, groups, text
+from stage import both_isolations_at_length, groups, text
 
 from headrace import engines
 from headrace.errors import EngineRefused, JobInvalid
@@ -252,7 +252,7 @@ print("workers", strategy.num_replicas_in_sync, "loss", history.history["loss"][
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not TENSORFLOW.exists(), reason="there is no .venv-horovod with TensorFlow: make horovod")
-@both_isolations
+@both_isolations_at_length
 def test_tensorflow_trains_with_multi_worker_mirrored_strategy(stage):
     code = stage.folder / "code"
     code.mkdir()

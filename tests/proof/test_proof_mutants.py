@@ -60,23 +60,23 @@ MUTANTS = [
         "                pass\n        return owed",
         "test_proof_essentials.py::test_what_killed_workers_owed_is_made_by_others",
     ),
-    Mutant(
-        "de-duplication",
-        "feed/client/scheduler.py",
-        "request = worker.outstanding.pop(number, None) if worker is not None else None",
-        "request = worker.outstanding.pop(next(iter(worker.outstanding), 0), None) if worker is not None else None",
-        "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
-    ),
-    Mutant(
-        "dropping what nobody waits for",
-        "feed/client/request.py",
-        "        if self.unwanted:\n            return Ignore(duplicate=",
-        "        if False:\n            return Ignore(duplicate=",
-        SIMULATION,
-    ),
 ]
 if SOAK:
     MUTANTS += [
+        Mutant(
+            "de-duplication",
+            "feed/client/scheduler.py",
+            "request = worker.outstanding.pop(number, None) if worker is not None else None",
+            "request = worker.outstanding.pop(next(iter(worker.outstanding), 0), None) if worker is not None else None",
+            "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
+        ),
+        Mutant(
+            "dropping what nobody waits for",
+            "feed/client/request.py",
+            "        if self.unwanted:\n            return Ignore(duplicate=",
+            "        if False:\n            return Ignore(duplicate=",
+            SIMULATION,
+        ),
         Mutant(
             "keeping slabs that are still written to",
             "feed/batch/slab_ledger.py",
