@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.instance.channels.order import ChannelOrder, StageOrder, write_orders
+from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder, write_orders
 
 SERVER = """
 import hashlib, os, sys, urllib.parse

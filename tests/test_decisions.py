@@ -117,7 +117,7 @@ EXPECTED = {
     },
     "feed/wire/tls.py": {"(error.reason or str(error)).lower().replace('_', ' ')"},
     "console/guard.py": {"message['type'] == 'http.response.start'"},  # ASGI
-    "instance/channels/filling.py": {"error.message.startswith(prefix)"},  # a channel is not named twice
+    "instance/channels/download.py": {"error.message.startswith(prefix)"},  # a channel is not named twice
     "adapters/tensorflow_checks.py": {"str(getattr(error, 'message', '') or error).strip().partition('\\n')"},  # shown
     "cli/views/run_tables.py": {"message.partition('\\n')"},  # the first line is shown
     "cli/views/cost_tables.py": {"note not in report.notes"},  # a note is not shown twice

@@ -90,7 +90,7 @@ ORDER: dict[str, list[str]] = {
         "timeseries",
         "render",
         "advise",
-        "run_index",
+        "run_cache",
     ],
     "cli": ["views", "options", "commands", "main"],
 }

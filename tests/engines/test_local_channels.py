@@ -24,7 +24,7 @@ from headrace import engines
 from headrace.engines.local.supervision.scratch_dir import remove_scratch
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.instance.channels import mounts
-from headrace.instance.channels.order import ChannelOrder, StageOrder, write_orders
+from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder, write_orders
 from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs
 from headrace.runs.events import ChannelProgress

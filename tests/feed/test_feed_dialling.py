@@ -13,19 +13,19 @@ from feed_servers import Pair, free_port
 
 from headrace.feed.client.receiver import Receiver
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.handshake import challenge, welcome
 
 SECRET = bytes.fromhex("5e" * 32)
 
 
 @contextmanager
-def receiving() -> Iterator[Channel]:
+def receiving() -> Iterator[FramedConnection]:
     """Runs a receiver. Gives the rank's end of its socket."""
     ours, theirs = socket.socketpair()
 
     def receive() -> None:
-        receiver = Receiver(Channel(theirs))
+        receiver = Receiver(FramedConnection(theirs))
         with pytest.raises(ConnectionClosed):
             receiver.run()
         for host in receiver._hosts.values():  # a receiver's process would end here
@@ -35,7 +35,7 @@ def receiving() -> Iterator[Channel]:
 
     thread = threading.Thread(target=receive)
     thread.start()
-    rank = Channel(ours)
+    rank = FramedConnection(ours)
     try:
         yield rank
     finally:
@@ -68,7 +68,7 @@ def test_a_host_whose_answer_was_not_requested_is_left_and_the_reason_names_the_
     with closing(socket.create_server(("127.0.0.1", 0))) as listener, receiving() as rank:
         rank.send(messages.Dial(f"tcp://127.0.0.1:{listener.getsockname()[1]}", SECRET, "test"), route=1)
         connection, _ = listener.accept()
-        with closing(Channel(connection)) as host:
+        with closing(FramedConnection(connection)) as host:
             offered = challenge()
             host.send(offered)
             [hello] = [frame.message for frame in host.wait(10)]

@@ -23,8 +23,8 @@ from headrace.feed.client.shard_placement import ShardPlacement
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, Worker
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel
 from headrace.feed.wire.endpoints import Endpoints
+from headrace.feed.wire.framed_connection import FramedConnection
 
 HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
 SIZE = 20
@@ -175,7 +175,7 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
     worker_pool = RemotePool(endpoints, "test", 0, 1)
     ours, theirs = socket.socketpair()
     with theirs:
-        worker = worker_pool._add("h1", "remote", Link(Channel(ours), False, set()))
+        worker = worker_pool._add("h1", "remote", Link(FramedConnection(ours), False, set()))
         worker.endpoint, worker.ready = endpoints.current()[0], True
         write("ready")
         assert worker_pool.absent() == []

@@ -22,7 +22,7 @@ from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel
+from headrace.feed.wire.framed_connection import FramedConnection
 
 LAYOUT = learn(torch.tensor(0.0), default_collate)
 ENCODED = msgspec.msgpack.encode(LAYOUT)
@@ -33,7 +33,7 @@ class Hand:
     """A feed server's end of a connection, played by the test."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.channel = Channel(connection)
+        self.channel = FramedConnection(connection)
         self.slabs: dict[int, Slab] = {}
         self.asks: list[messages.SliceRequest] = []
 
@@ -85,7 +85,7 @@ class ByHand(WorkerPool):
         for name in names:
             ours, theirs = socket.socketpair()
             self.hands[name] = Hand(theirs)
-            self._add(name, "server", Link(Channel(ours), False, set()))
+            self._add(name, "server", Link(FramedConnection(ours), False, set()))
         self._new = self.workers()
 
     def maintain(self, now: float) -> list[Worker]:

@@ -22,7 +22,7 @@ from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client import remote_pool
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import FIELDS, MAGIC, WIRE_VERSION
 from headrace.feed.wire.handshake import (  # fmt: skip
     HANDSHAKE_SECONDS,
@@ -49,9 +49,9 @@ def connect(server: Server, by: str) -> socket.socket:
     return connection
 
 
-def shake_hands(secret: bytes, server: Server, by: str = "tcp") -> tuple[Channel, ClientHandshake]:
+def shake_hands(secret: bytes, server: Server, by: str = "tcp") -> tuple[FramedConnection, ClientHandshake]:
     """Makes a client's handshake on a raw connection."""
-    channel = Channel(connect(server, by))
+    channel = FramedConnection(connect(server, by))
     handshake = ClientHandshake(secret, "test")
     try:
         while handshake.welcome is None:
@@ -63,7 +63,7 @@ def shake_hands(secret: bytes, server: Server, by: str = "tcp") -> tuple[Channel
     return channel, handshake
 
 
-def closed(channel: Channel) -> bool:
+def closed(channel: FramedConnection) -> bool:
     """Waits for the peer to close, without believing anything that it says."""
     try:
         while True:
@@ -212,7 +212,7 @@ def test_garbage_is_refused_and_logged_once(by: str, pair: Pair) -> None:
 def test_whoever_speaks_before_the_handshake_is_not_heard(by: str, pair: Pair) -> None:
     with good_client_goes_on(pair):
         for first in (OPEN, REQUEST, messages.SlabDrop(1), messages.Ping(), messages.Cancel([1])):
-            channel = Channel(connect(pair.a, by))
+            channel = FramedConnection(connect(pair.a, by))
             channel.send(first)
             assert closed(channel)
 
@@ -228,14 +228,14 @@ def test_a_client_with_another_secret_is_refused_and_logged_once(by: str, pair: 
 
 def test_a_recorded_hello_is_refused_on_another_connection(pair: Pair) -> None:
     recorded: list[messages.Message] = []
-    channel = Channel(connect(pair.a, "tcp"))
+    channel = FramedConnection(connect(pair.a, "tcp"))
     handshake = ClientHandshake(SECRET, "test")
     [frame] = channel.wait(5)
     handshake.step(frame.message, recorded.append)
     channel.send(recorded[0])
     assert isinstance(channel.wait(5)[0].message, messages.Welcome)
     channel.close()
-    channel = Channel(connect(pair.a, "tcp"))
+    channel = FramedConnection(connect(pair.a, "tcp"))
     assert isinstance(channel.wait(5)[0].message, messages.Challenge)
     channel.send(recorded[0])
     assert channel.wait(5)[0].message == messages.Refused("wrong secret")
@@ -246,7 +246,7 @@ def test_descriptors_of_a_stranger_are_closed(pair: Pair) -> None:
     before = psutil.Process(pair.a.process.pid).num_fds()
     slab = Slab.create(1)
     for _ in range(50):
-        channel = Channel(connect(pair.a, "unix"))
+        channel = FramedConnection(connect(pair.a, "unix"))
         channel.send(messages.Hello(1, b"n" * 32, b"m" * 32, "c"), descriptors=[slab.descriptor] * 4)
         assert closed(channel)
     slab.close()
@@ -326,19 +326,19 @@ def test_a_ping_is_answered_at_once(pair: Pair) -> None:
 
 
 @pytest.fixture
-def impostor() -> Iterator[Callable[[Callable[[Channel], None]], str]]:
+def impostor() -> Iterator[Callable[[Callable[[FramedConnection], None]], str]]:
     """Listens on a port and does something with every connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
 
-    def start(act: Callable[[Channel], None]) -> str:
+    def start(act: Callable[[FramedConnection], None]) -> str:
         def serve() -> None:
             while True:
                 try:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                channel = Channel(connection)
+                channel = FramedConnection(connection)
                 try:
                     act(channel)
                     while True:
@@ -357,7 +357,7 @@ def impostor() -> Iterator[Callable[[Callable[[Channel], None]], str]]:
         thread.join()
 
 
-LIES: dict[str, tuple[Callable[[Channel], None], str]] = {
+LIES: dict[str, tuple[Callable[[FramedConnection], None], str]] = {
     "accepts without a proof": (
         lambda channel: (channel.send(challenge()), channel.send(messages.Welcome(b"m" * 32, "liar", 2)))[0],
         "could not prove that it holds the secret",
@@ -380,7 +380,7 @@ def _deep() -> list[object]:
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_false_server_is_refused_and_the_true_one_serves(
-    lie: str, pair: Pair, impostor: Callable[[Callable[[Channel], None]], str], monkeypatch: pytest.MonkeyPatch
+    lie: str, pair: Pair, impostor: Callable[[Callable[[FramedConnection], None]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     act, words = LIES[lie]
     address = impostor(act)

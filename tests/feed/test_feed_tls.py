@@ -23,8 +23,8 @@ from headrace.feed import DataLoader
 from headrace.feed.client import remote_pool
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed
 from headrace.feed.wire.endpoints import Endpoints
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import write_header
 from headrace.feed.wire.handshake import ClientHandshake, bind, challenge
 from headrace.feed.wire.tls import ClientTls, ServerTls, client_tls, server_tls
@@ -293,11 +293,11 @@ def connected(pki: Pki) -> tuple[socket.socket, socket.socket, ServerTls, Client
     return ours, theirs, server_tls(*pki.issue("127.0.0.1")), client_tls(pki.ca_file, "127.0.0.1")
 
 
-def shake(client: Channel, server: Channel) -> None:
+def shake(client: FramedConnection, server: FramedConnection) -> None:
     wait_until(lambda: _advance(client, server), "the TLS handshake")
 
 
-def _advance(*channels: Channel) -> bool:
+def _advance(*channels: FramedConnection) -> bool:
     for channel in channels:
         channel.flush()
         assert channel.receive() == []
@@ -307,8 +307,8 @@ def _advance(*channels: Channel) -> bool:
 def test_a_channel_over_tls_carries_frames_both_ways_while_both_ends_write(pki: Pki) -> None:
     ours, theirs, for_server, for_client = connected(pki)
     buffers = {"client": bytearray(48 << 20), "server": bytearray(48 << 20)}
-    client = Channel(ours, sink=lambda *_: [memoryview(buffers["client"])], tls=for_client)
-    server = Channel(theirs, sink=lambda *_: [memoryview(buffers["server"])], tls=for_server)
+    client = FramedConnection(ours, sink=lambda *_: [memoryview(buffers["client"])], tls=for_client)
+    server = FramedConnection(theirs, sink=lambda *_: [memoryview(buffers["server"])], tls=for_server)
     shake(client, server)
     assert client.binding == server.binding == for_server.digest
     data = {"client": bytes(range(256)) * (48 << 12), "server": bytes(range(255, -1, -1)) * (48 << 12)}
@@ -330,7 +330,7 @@ def test_a_channel_over_tls_carries_frames_both_ways_while_both_ends_write(pki: 
 
 def test_frames_that_tls_has_decrypted_already_are_not_left_to_a_select_that_does_not_see_them(pki: Pki) -> None:
     ours, theirs, for_server, for_client = connected(pki)
-    client, server = Channel(ours, tls=for_client), Channel(theirs, tls=for_server)
+    client, server = FramedConnection(ours, tls=for_client), FramedConnection(theirs, tls=for_server)
     shake(client, server)
     sent = [messages.Cancelled(number) for number in range(1000)]
     bodies = [messages.encode(message) for message in sent]
@@ -347,7 +347,7 @@ def test_frames_that_tls_has_decrypted_already_are_not_left_to_a_select_that_doe
 
 def test_a_damaged_record_ends_the_connection(pki: Pki) -> None:
     ours, theirs, for_server, for_client = connected(pki)
-    client, server = Channel(ours, tls=for_client), Channel(theirs, tls=for_server)
+    client, server = FramedConnection(ours, tls=for_client), FramedConnection(theirs, tls=for_server)
     shake(client, server)
     socket.socket.send(client._stream._socket, b"\x17\x03\x03\x00\x20" + b"x" * 32)
     with pytest.raises(ProtocolError, match="the TLS connection broke: decryption failed or bad record mac"):
@@ -358,8 +358,8 @@ def test_a_damaged_record_ends_the_connection(pki: Pki) -> None:
 
 def test_a_client_does_not_believe_a_certificate_of_the_systems_cas_or_of_none(pki: Pki, tmp_path: Path) -> None:
     ours, theirs, for_server, _ = connected(pki)
-    client = Channel(ours, tls=client_tls(make_pki(tmp_path / "x").ca_file, "127.0.0.1"))
-    server = Channel(theirs, tls=for_server)
+    client = FramedConnection(ours, tls=client_tls(make_pki(tmp_path / "x").ca_file, "127.0.0.1"))
+    server = FramedConnection(theirs, tls=for_server)
     with pytest.raises(TlsRefused, match="its certificate is not accepted"):
         shake(client, server)
     client.close()

@@ -19,16 +19,16 @@ from feed_servers import open_descriptors
 from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import (  # fmt: skip
+from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, COLUMNS, DATA, checksum
+from headrace.feed.wire.framed_connection import (
     MAX_DESCRIPTORS,
     MAX_HANDSHAKE,
     MAX_MESSAGE,
     MAX_PAYLOAD,
-    Channel,
     ConnectionClosed,
+    FramedConnection,
     configure_tcp,
 )
-from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, COLUMNS, DATA, checksum
 from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
@@ -73,22 +73,22 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.fixture
-def receiving(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Channel, socket.socket]]:
+def receiving(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[FramedConnection, socket.socket]]:
     """A channel, and the raw socket of its peer."""
-    channel = Channel(sockets[0])
+    channel = FramedConnection(sockets[0])
     yield channel, sockets[1]
     channel.close()
 
 
 @pytest.fixture
-def talking(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Channel, Channel]]:
-    one, other = Channel(sockets[0]), Channel(sockets[1])
+def talking(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[FramedConnection, FramedConnection]]:
+    one, other = FramedConnection(sockets[0]), FramedConnection(sockets[1])
     yield one, other
     one.close()
     other.close()
 
 
-def test_many_frames_arrive_in_order_with_their_routes(talking: tuple[Channel, Channel]) -> None:
+def test_many_frames_arrive_in_order_with_their_routes(talking: tuple[FramedConnection, FramedConnection]) -> None:
     one, other = talking
     for number in range(200):
         one.send(messages.Lost(number, "x" * number), route=number)
@@ -102,7 +102,7 @@ def test_many_frames_arrive_in_order_with_their_routes(talking: tuple[Channel, C
 
 
 def test_a_frame_that_comes_byte_by_byte_arrives_when_it_is_complete(
-    receiving: tuple[Channel, socket.socket],
+    receiving: tuple[FramedConnection, socket.socket],
 ) -> None:
     channel, raw = receiving
     body = messages.encode(DONE)
@@ -116,7 +116,7 @@ def test_a_frame_that_comes_byte_by_byte_arrives_when_it_is_complete(
     assert channel.bytes_received == len(data)
 
 
-def test_every_message_survives_the_wire(talking: tuple[Channel, Channel]) -> None:
+def test_every_message_survives_the_wire(talking: tuple[FramedConnection, FramedConnection]) -> None:
     every = [
         messages.Challenge(1, b"n" * 32), messages.Hello(1, b"n", b"m", "c", 1, 2), messages.Welcome(b"m", "h", 4),
         messages.Refused("no"), messages.Dial("tcp://h:1", b"s", "c"), messages.Down("gone", True),
@@ -139,7 +139,9 @@ def test_every_message_survives_the_wire(talking: tuple[Channel, Channel]) -> No
     assert {type(message) for message in every} == set(messages.Message.__args__)
 
 
-def test_descriptors_arrive_with_their_frame_and_close_on_exec(talking: tuple[Channel, Channel]) -> None:
+def test_descriptors_arrive_with_their_frame_and_close_on_exec(
+    talking: tuple[FramedConnection, FramedConnection],
+) -> None:
     one, other = talking
     slabs = [Slab.create(100), Slab.create(100)]
     for number, slab in enumerate(slabs):
@@ -170,7 +172,7 @@ def test_a_payload_is_received_into_the_places_that_the_sink_names(
         seen.append((frame.message, length))
         return [memoryview(target)[offset : offset + size] for offset, size in places]
 
-    one, other = Channel(sockets[0]), Channel(sockets[1], sink=sink)
+    one, other = FramedConnection(sockets[0]), FramedConnection(sockets[1], sink=sink)
     left: list[bool] = []
     parts = [memoryview(source)[i:j] for i, j in ((0, 7), (7, 7), (7, 1_000_000), (1_000_000, 1_999_999), (-1, None))]
     one.send(DONE, payload=parts, sent=lambda: left.append(True))
@@ -192,7 +194,10 @@ def test_a_payload_is_received_into_the_places_that_the_sink_names(
 def test_a_payload_of_many_pieces_is_sent_whole(sockets: tuple[socket.socket, socket.socket]) -> None:
     source = np.arange(3000, dtype=np.uint16).view(np.uint8)
     target = np.zeros_like(source)
-    one, other = Channel(sockets[0]), Channel(sockets[1], sink=lambda _, length: [memoryview(target)[:length]])
+    one, other = (
+        FramedConnection(sockets[0]),
+        FramedConnection(sockets[1], sink=lambda _, length: [memoryview(target)[:length]]),
+    )
     one.send(DONE, payload=[memoryview(source)[i : i + 2] for i in range(0, len(source), 2)])
     while not other.receive():
         one.flush()
@@ -204,8 +209,8 @@ def test_a_payload_of_many_pieces_is_sent_whole(sockets: tuple[socket.socket, so
 @pytest.mark.parametrize("places", [[10], [100], [50, 51], []])
 def test_a_sink_that_names_too_little_or_too_much_memory_ends_the_connection(places: list[int]) -> None:
     ours, theirs = socket.socketpair()
-    one = Channel(ours)
-    other = Channel(theirs, sink=lambda *_: [memoryview(bytearray(size)) for size in places])
+    one = FramedConnection(ours)
+    other = FramedConnection(theirs, sink=lambda *_: [memoryview(bytearray(size)) for size in places])
     one.send(DONE, payload=[memoryview(b"x" * 99)])
     with pytest.raises(ProtocolError, match="a payload of 99 bytes does not fit"):
         other.receive()
@@ -218,16 +223,20 @@ def chunked(data: bytes, total: int | None = None) -> bytes:
 
 
 @pytest.fixture
-def landing(sockets: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Channel, socket.socket, bytearray]]:
+def landing(
+    sockets: tuple[socket.socket, socket.socket],
+) -> Iterator[tuple[FramedConnection, socket.socket, bytearray]]:
     """A channel that receives payloads of any size, the raw socket of its peer, and the memory."""
     memory = bytearray(4 * CHUNK)
-    channel = Channel(sockets[0], sink=lambda _, length: [memoryview(memory)[:length]])
+    channel = FramedConnection(sockets[0], sink=lambda _, length: [memoryview(memory)[:length]])
     yield channel, sockets[1], memory
     channel.close()
 
 
 @pytest.mark.parametrize("where", [0, 7, 8, 16, 17, 18])
-def test_a_damaged_byte_of_a_payload_is_noticed(where: int, landing: tuple[Channel, socket.socket, bytearray]) -> None:
+def test_a_damaged_byte_of_a_payload_is_noticed(
+    where: int, landing: tuple[FramedConnection, socket.socket, bytearray]
+) -> None:
     channel, raw, _ = landing
     data = bytearray(chunked(b"0123456789abcdef012"))
     data[CHUNK_HEADER.size + where] ^= 0x40
@@ -273,7 +282,7 @@ def test_words_pages_and_odd_bytes_that_change_places_change_the_sum() -> None:
     ],
 )
 def test_a_chunk_that_is_not_sound_ends_the_connection(
-    chunk: bytes, words: str, landing: tuple[Channel, socket.socket, bytearray]
+    chunk: bytes, words: str, landing: tuple[FramedConnection, socket.socket, bytearray]
 ) -> None:
     channel, raw, _ = landing
     raw.sendall(framed(PONG, payload=19) + chunk)
@@ -282,10 +291,10 @@ def test_a_chunk_that_is_not_sound_ends_the_connection(
 
 
 def test_a_payload_that_is_stopped_ends_its_frame_and_what_follows_arrives(
-    landing: tuple[Channel, socket.socket, bytearray], sockets: tuple[socket.socket, socket.socket]
+    landing: tuple[FramedConnection, socket.socket, bytearray], sockets: tuple[socket.socket, socket.socket]
 ) -> None:
     channel, _, _ = landing
-    sender = Channel(sockets[1])
+    sender = FramedConnection(sockets[1])
     left: list[str] = []
     sizes = {"stopped": 4 * CHUNK, "dropped": 1000}
     for name, size in sizes.items():
@@ -333,7 +342,9 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-def test_garbage_is_a_protocol_error_that_says_what_came(what: str, receiving: tuple[Channel, socket.socket]) -> None:
+def test_garbage_is_a_protocol_error_that_says_what_came(
+    what: str, receiving: tuple[FramedConnection, socket.socket]
+) -> None:
     channel, raw = receiving
     data, words = GARBAGE[what]
     raw.sendall(data)
@@ -343,7 +354,7 @@ def test_garbage_is_a_protocol_error_that_says_what_came(what: str, receiving: t
         channel.receive()
 
 
-def test_what_came_before_the_garbage_is_still_delivered(receiving: tuple[Channel, socket.socket]) -> None:
+def test_what_came_before_the_garbage_is_still_delivered(receiving: tuple[FramedConnection, socket.socket]) -> None:
     channel, raw = receiving
     raw.sendall(framed(PONG) + b"garbage" * 10)
     assert [frame.message for frame in channel.receive()] == [messages.Pong()]
@@ -352,7 +363,9 @@ def test_what_came_before_the_garbage_is_still_delivered(receiving: tuple[Channe
 
 
 @pytest.mark.parametrize("cut", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 5])
-def test_a_connection_that_ends_is_closed_wherever_it_ends(cut: int, receiving: tuple[Channel, socket.socket]) -> None:
+def test_a_connection_that_ends_is_closed_wherever_it_ends(
+    cut: int, receiving: tuple[FramedConnection, socket.socket]
+) -> None:
     channel, raw = receiving
     body = messages.encode(DONE)
     raw.sendall(framed(PONG) + framed(body)[:cut])
@@ -367,7 +380,7 @@ def test_a_reset_connection_is_closed() -> None:
         raw = socket.create_connection(listener.getsockname())
         connection, _ = listener.accept()
         configure_tcp(connection)
-        channel = Channel(connection)
+        channel = FramedConnection(connection)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raw.close()
         with pytest.raises(ConnectionClosed):
@@ -380,7 +393,7 @@ def test_a_reset_connection_is_closed() -> None:
 def test_a_stranger_may_say_little_and_nothing_but_the_words_of_the_handshake() -> None:
     def refused(data: bytes, decode: Callable[..., messages.Message]) -> str:
         ours, theirs = socket.socketpair()
-        channel = Channel(ours, handshake=decode)
+        channel = FramedConnection(ours, handshake=decode)
         with theirs:
             theirs.sendall(data)
             with pytest.raises(ProtocolError) as error:
@@ -395,7 +408,7 @@ def test_a_stranger_may_say_little_and_nothing_but_the_words_of_the_handshake() 
 
 
 def test_a_peer_that_has_proved_itself_may_say_everything(sockets: tuple[socket.socket, socket.socket]) -> None:
-    one, other = Channel(sockets[0]), Channel(sockets[1], handshake=messages.decode_hello)
+    one, other = FramedConnection(sockets[0]), FramedConnection(sockets[1], handshake=messages.decode_hello)
     hello = messages.Hello(1, b"", b"", "c")
     one.send(hello)
     assert [frame.message for frame in other.receive()] == [hello]
@@ -415,7 +428,7 @@ def send_with_descriptors(raw: socket.socket, data: bytes, descriptors: list[int
     ("claimed", "passed"), [(0, 1), (1, 0), (1, 2), (4, 5), (MAX_DESCRIPTORS, MAX_DESCRIPTORS + 60)]
 )
 def test_descriptors_that_do_not_match_the_frame_are_refused_and_closed(
-    claimed: int, passed: int, receiving: tuple[Channel, socket.socket]
+    claimed: int, passed: int, receiving: tuple[FramedConnection, socket.socket]
 ) -> None:
     channel, raw = receiving
     before = open_descriptors()
@@ -426,7 +439,7 @@ def test_descriptors_that_do_not_match_the_frame_are_refused_and_closed(
     assert open_descriptors() == before - 1
 
 
-def test_descriptors_dribbled_over_a_header_are_refused(receiving: tuple[Channel, socket.socket]) -> None:
+def test_descriptors_dribbled_over_a_header_are_refused(receiving: tuple[FramedConnection, socket.socket]) -> None:
     channel, raw = receiving
     before = open_descriptors()
     first, second = header(size=1)[:2]
@@ -441,7 +454,7 @@ def test_descriptors_dribbled_over_a_header_are_refused(receiving: tuple[Channel
 
 def test_closing_closes_what_was_not_sent_and_what_was_not_taken(sockets: tuple[socket.socket, socket.socket]) -> None:
     before = open_descriptors()
-    one, other = Channel(sockets[0]), Channel(sockets[1])
+    one, other = FramedConnection(sockets[0]), FramedConnection(sockets[1])
     released: list[int] = []
     for number in range(500):
         one.send(
@@ -459,7 +472,7 @@ def test_closing_closes_what_was_not_sent_and_what_was_not_taken(sockets: tuple[
 def test_a_frame_that_waits_for_its_payload_does_not_keep_descriptors_when_it_is_closed() -> None:
     before = open_descriptors()
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, sink=lambda _, length: [memoryview(bytearray(length))])
+    channel = FramedConnection(ours, sink=lambda _, length: [memoryview(bytearray(length))])
     send_with_descriptors(theirs, framed(PONG, fds=1, payload=10) + b"part", [theirs.fileno()])
     assert channel.receive() == []
     channel.close()
@@ -472,7 +485,7 @@ def test_a_message_with_another_number_of_descriptors_than_one_is_not_taken() ->
         Frame(messages.Pong()).take_descriptor()
 
 
-def test_waiting_ends_in_time(talking: tuple[Channel, Channel]) -> None:
+def test_waiting_ends_in_time(talking: tuple[FramedConnection, FramedConnection]) -> None:
     one, _ = talking
     with pytest.raises(TimeoutError):
         one.wait(0.05)
@@ -482,7 +495,9 @@ def test_waiting_ends_in_time(talking: tuple[Channel, Channel]) -> None:
         one.drain(0.05)
 
 
-def test_a_queue_that_does_not_fit_the_socket_is_drained_to_a_peer_that_reads(talking: tuple[Channel, Channel]) -> None:
+def test_a_queue_that_does_not_fit_the_socket_is_drained_to_a_peer_that_reads(
+    talking: tuple[FramedConnection, FramedConnection],
+) -> None:
     one, other = talking
     got: list[Frame] = []
 
@@ -514,7 +529,9 @@ def test_thousands_of_random_and_mutated_frames_raise_nothing_but_the_two_errors
         if chance.random() < 0.1:
             data = bytearray(chance.randbytes(chance.randrange(200)))
         ours, theirs = socket.socketpair()
-        channel = Channel(ours, sink=lambda _, length: [memoryview(bytearray(length))] if length < 1 << 20 else [])
+        channel = FramedConnection(
+            ours, sink=lambda _, length: [memoryview(bytearray(length))] if length < 1 << 20 else []
+        )
         with theirs:
             if chance.random() < 0.2:
                 send_with_descriptors(theirs, bytes(data) or b"H", [0] * chance.randrange(1, 6))
@@ -532,7 +549,7 @@ def test_thousands_of_random_and_mutated_frames_raise_nothing_but_the_two_errors
 
 
 def test_a_trickle_is_no_sign_of_life_a_frame_or_much_of_a_long_one_is(
-    receiving: tuple[Channel, socket.socket],
+    receiving: tuple[FramedConnection, socket.socket],
 ) -> None:
     channel, raw = receiving
     signs = [channel.signs_of_life]

@@ -16,10 +16,10 @@ import pytest
 from channel_store import FakeStore
 
 from headrace.errors import HeadraceError, ObjectChanged, StorageError
-from headrace.instance.channels import object_listing, pieces
-from headrace.instance.channels.order import ChannelOrder
-from headrace.instance.channels.pieces import Epochs
+from headrace.instance.channels import object_listing, pipe_bytes
+from headrace.instance.channels.pipe_bytes import Epochs
 from headrace.instance.channels.pipes import Pipe
+from headrace.instance.channels.stage_orders import ChannelOrder
 
 
 @pytest.fixture
@@ -71,19 +71,21 @@ def test_every_object_is_a_record(store, pool) -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [0, 1, pieces.PART - 1, pieces.PART, pieces.PART + 1, 9 * pieces.PART + 5])
+@pytest.mark.parametrize(
+    "size", [0, 1, pipe_bytes.PART - 1, pipe_bytes.PART, pipe_bytes.PART + 1, 9 * pipe_bytes.PART + 5]
+)
 def test_large_objects_come_in_parts_and_in_order(store, pool, size) -> None:
     data = os.urandom(size)
     store.objects = {"s3://b/train/x": data, "s3://b/train/y": b"end"}
     assert content(channel(), store, pool) == data + b"end"
-    assert max((length for _, _, length in store.reads), default=0) <= pieces.PART
+    assert max((length for _, _, length in store.reads), default=0) <= pipe_bytes.PART
     assert records(content(channel(record_wrapping="RecordIO"), store, pool)) == [data, b"end"]
 
 
 @pytest.mark.parametrize("wrapping", ["None", "RecordIO"])
 def test_gzip_is_decompressed_object_by_object_several_members_too(store, pool, wrapping, monkeypatch) -> None:
-    monkeypatch.setattr(pieces, "PART", 1000)
-    monkeypatch.setattr(pieces, "SPOOLED", 5000)
+    monkeypatch.setattr(pipe_bytes, "PART", 1000)
+    monkeypatch.setattr(pipe_bytes, "SPOOLED", 5000)
     first, second = os.urandom(20_000) + bytes(300_000), b"two"
     store.objects = {
         "s3://b/train/1.gz": gzip.compress(first[:10], mtime=0) + gzip.compress(first[10:], mtime=0),

@@ -15,8 +15,8 @@ from headrace.errors import UsageError
 from headrace.instance.channels import recordio
 from headrace.instance.channels.manifest import Ref, parse_augmented, parse_manifest
 from headrace.instance.channels.object_paths import check_names, name_of
-from headrace.instance.channels.order import ChannelOrder, StageOrder, read_order, write_orders
 from headrace.instance.channels.shares import share, shuffled
+from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder, read_order, write_orders
 
 
 @pytest.mark.parametrize(

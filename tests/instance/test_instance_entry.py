@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.instance.entry import Kind, entry_command, kind_of, search_path
+from headrace.instance.entry_command import Kind, entry_command, kind_of, search_path
 
 
 @pytest.fixture

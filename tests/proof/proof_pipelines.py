@@ -21,13 +21,13 @@ def full_disk(n: int = 240) -> FullDisk:
 
 def answer_twice(_: int) -> None:
     """A worker that sends every result twice: passed as `worker_init_fn`, it runs in the worker."""
-    from headrace.feed.wire.channel import Channel
+    from headrace.feed.wire.framed_connection import FramedConnection
     from headrace.feed.wire.messages import Done, Message
 
-    once = Channel.send
+    once = FramedConnection.send
 
-    def twice(self: Channel, message: Message, **options: Any) -> None:
+    def twice(self: FramedConnection, message: Message, **options: Any) -> None:
         for _ in range(2 if isinstance(message, Done) else 1):
             once(self, message, **options)
 
-    Channel.send = twice  # type: ignore[method-assign]
+    FramedConnection.send = twice  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ from headrace.errors import ProtocolError
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake
 from headrace.feed.worker.server_log import BURST
 
@@ -64,7 +64,7 @@ class Fuzz:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         ours, self._theirs = socket.socketpair()
-        self._channel = Channel(ours)
+        self._channel = FramedConnection(ours)
         self._theirs.setblocking(False)
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ def test_whatever_comes_is_a_frame_or_one_of_two_errors_and_costs_no_memory(fuzz
     for _ in range(frames):
         ours, theirs = socket.socketpair()
         handshake = chance.choice([None, None, None, messages.decode_hello, messages.decode_greeting])
-        channel = Channel(ours, sink=chance.choice([None, *places, *places]), handshake=handshake)
+        channel = FramedConnection(ours, sink=chance.choice([None, *places, *places]), handshake=handshake)
         with theirs:
             theirs.sendall(fuzz.stream())
             theirs.shutdown(socket.SHUT_WR)
@@ -254,7 +254,7 @@ def garbage(host: Server, fuzz: Fuzz) -> None:
 
 
 def wrong_secret(host: Server, fuzz: Fuzz) -> None:
-    channel, handshake = Channel(connect(host, fuzz)), ClientHandshake(fuzz.chance.randbytes(32), "stranger")
+    channel, handshake = FramedConnection(connect(host, fuzz)), ClientHandshake(fuzz.chance.randbytes(32), "stranger")
     try:
         while True:
             for frame in channel.wait(10):
@@ -278,7 +278,7 @@ def after_the_handshake(host: Server, fuzz: Fuzz) -> None:
     """Holds the secret, and sends what decodes but makes no sense, then what does not decode."""
     raw, handshake = connect(host, fuzz), ClientHandshake(bytes.fromhex("5e" * 32), "insane")
     unix = raw.family == socket.AF_UNIX
-    channel, slab = Channel(raw), Slab.create(1)
+    channel, slab = FramedConnection(raw), Slab.create(1)
     try:
         while handshake.welcome is None:
             for frame in channel.wait(10):
@@ -308,14 +308,14 @@ class Recorded:
     @classmethod
     def record(cls, host: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         said: list[messages.Message] = []
-        send = Channel.send
+        send = FramedConnection.send
 
-        def record(self: Channel, message: messages.Message, **options: Any) -> None:
+        def record(self: FramedConnection, message: messages.Message, **options: Any) -> None:
             said.append(message)
             send(self, message, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Channel, "send", record)
+            patch.setattr(FramedConnection, "send", record)
             for words in (False, True):
                 data = proof_pipelines.samples(n=64, delay=0.0, words=words)
                 where = {"workers": host.unix_address, "secret_file": str(host.secret)}
@@ -327,7 +327,7 @@ class Recorded:
 
 def asking_nonsense(host: Server, fuzz: Fuzz) -> None:
     """Holds the secret, opens the pipeline as a real client does, asks for what cannot be made, and for what can."""
-    channel = Channel(connect(host, fuzz), sink=lambda _, length: [memoryview(bytearray(length))])
+    channel = FramedConnection(connect(host, fuzz), sink=lambda _, length: [memoryview(bytearray(length))])
     handshake = ClientHandshake(bytes.fromhex("5e" * 32), "insane")
     answers, asks = 0, fuzz.chance.randrange(1, 5)
     try:

@@ -100,7 +100,7 @@ if SOAK:
         ),
         Mutant(
             "signs of life",
-            "feed/wire/channel.py",
+            "feed/wire/framed_connection.py",
             "        return self._frames_received + self.bytes_received // LIVELY_BYTES\n",
             "        return self.bytes_received\n",
             "test_proof_proxy.py::test_hosts_behind_broken_ways_hold_nobody_up_while_another_serves",

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from headrace.instance import global_ranks
 from headrace.instance.certificates import certificate_files
-from headrace.instance.entry import entry_command
+from headrace.instance.entry_command import entry_command
 from headrace.instance.launch_plan import MPI, SECRET_NAME, DistributionPlan, HostPlan, LaunchPlan, channel_dir
 from headrace.instance.tfdata import is_tf_data, tf_data_servers
 

@@ -39,7 +39,7 @@ from headrace.console.guard import Guard
 from headrace.console.live import News, event_stream
 from headrace.errors import HeadraceError, RunNotFound, UsageError
 from headrace.insight.figures.missing_files import why_unread
-from headrace.insight.run_index import MOST_SECONDS, SINCE, Library, RunIndex
+from headrace.insight.run_cache import MOST_SECONDS, SINCE, RunCache, RunIndex
 from headrace.runs import Run, Selector
 from headrace.runs.describe import describe
 from headrace.runs.log_pages import Cursor, LogPage, LogQuery, page_at, page_from
@@ -58,7 +58,7 @@ class _Files(StaticFiles):
         return response
 
 
-def make_app(library: Library, token: str, port: int, stopping: Callable[[], bool] = lambda: False) -> ASGIApp:
+def make_app(library: RunCache, token: str, port: int, stopping: Callable[[], bool] = lambda: False) -> ASGIApp:
     """Returns the page as an ASGI application.
 
     Args:
@@ -120,7 +120,7 @@ def _or_damage(index: RunIndex, make: Callable[[], object]) -> object:
 class _Api:
     """What is behind the addresses. The methods read files: they run in threads."""
 
-    def __init__(self, library: Library, stopping: Callable[[], bool]) -> None:
+    def __init__(self, library: RunCache, stopping: Callable[[], bool]) -> None:
         self._library = library
         self._stopping = stopping
 

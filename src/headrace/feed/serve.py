@@ -30,8 +30,8 @@ from pathlib import Path
 
 from headrace.errors import FeedError, HeadraceError
 from headrace.feed.metrics.metric_file import MetricFile
-from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.endpoints import read_secret, split_address
+from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.messages import Status
 from headrace.feed.wire.tls import ServerTls, server_tls
 from headrace.feed.worker.executor_pool import ExecutorPool

@@ -9,7 +9,7 @@ reports            a run judged, several runs compared, the life of every host
 advise             how many data hosts of which type
 doctor             the same for a script that is not a job: here, on other hosts, or not at all
 render             reports as sheets, Markdown and HTML
-run_index          what the page knows of the runs, read once
+run_cache          what the page knows of the runs, read once
 """
 
 from headrace.insight.advise.advisor import advised

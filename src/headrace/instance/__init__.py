@@ -5,16 +5,16 @@ user's programs; the programs read it through `Environment`.
 
     paths              where things lie below the base directory
     tree               `build_tree`: writes the tree of one host
-    code               its code directory, a copy of its own
+    code_copy          its code directory, a copy of its own
     environment        `Environment`: reads it, under the names of SageMaker's training toolkit
     toolkit_variables  the SM_* variables that the toolkit sets
     variables          `program_variables`: those, and headrace's own
-    reserved           hyperparameters that the SDK adds
+    reserved_hyperparameters  hyperparameters that the SDK adds
     program_arguments  `hyperparameter_arguments`: hyperparameters as a program's argv
-    entry              the command line of an entry point
+    entry_command      the command line of an entry point
     ranks              `torch_distributed_variables`: what torchrun tells a rank
     torchrun, tfconfig, tfdata   what torchrun, MultiWorkerMirroredStrategy and tf.data.service are started with
-    outcome            `write_failure`, `read_failure`: output/failure
+    failure_file       `write_failure`, `read_failure`: output/failure
     launch_plan        the launch plan, which goes beyond SageMaker's own files
     lifeline           the pipe between a supervisor and an agent
     machine            CPUs, GPUs and Neuron cores of this instance
@@ -38,9 +38,9 @@ _EXPORTS = {
     "global_ranks": "ranks",
     "hyperparameter_arguments": "program_arguments",
     "program_variables": "variables",
-    "read_failure": "outcome",
+    "read_failure": "failure_file",
     "torch_distributed_variables": "ranks",
-    "write_failure": "outcome",
+    "write_failure": "failure_file",
 }
 
 __all__ = [
@@ -59,7 +59,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from headrace.instance.environment import Environment, UnknownChannel
-    from headrace.instance.outcome import read_failure, write_failure
+    from headrace.instance.failure_file import read_failure, write_failure
     from headrace.instance.paths import TreePaths
     from headrace.instance.program_arguments import hyperparameter_arguments
     from headrace.instance.ranks import global_ranks, torch_distributed_variables

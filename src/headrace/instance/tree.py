@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import UsageError
-from headrace.instance import launch_plan, program_arguments, reserved
-from headrace.instance.channels.placing import link
-from headrace.instance.code import copy_code
+from headrace.instance import launch_plan, program_arguments, reserved_hyperparameters
+from headrace.instance.channels.channel_links import link
+from headrace.instance.code_copy import copy_code
 from headrace.instance.paths import TreePaths
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -131,10 +131,10 @@ def build_tree(
     if not verbatim:
         processes = {group.name: group.processes_per_host for group in groups}
         added = program_arguments.encode(
-            reserved.default_parameters()
+            reserved_hyperparameters.default_parameters()
             | dict(hyperparameters or {})
-            | reserved.job_parameters(job_name, entry_point, region)
-            | reserved.distribution_parameters(distributions, own, processes)
+            | reserved_hyperparameters.job_parameters(job_name, entry_point, region)
+            | reserved_hyperparameters.distribution_parameters(distributions, own, processes)
         )
         encoded = added | encoded
     resources = resource_config(current_host, groups, network_interface_name)

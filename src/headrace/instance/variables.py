@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.instance import toolkit
-from headrace.instance.entry import search_path
+from headrace.instance.entry_command import search_path
 from headrace.instance.environment import TF_DATA_SERVICE, Environment
 from headrace.instance.launch_plan import MASTER_PORT, LaunchPlan
 from headrace.instance.machine import VISIBLE_GPUS

@@ -17,8 +17,8 @@ from headrace.errors import JobInvalid, Problem
 from headrace.job.file import yaml_document
 from headrace.job.file.plain_data import dump, plain
 from headrace.job.find_engine import find_engine
-from headrace.job.model.derived import Structure
 from headrace.job.model.fields import InstanceGroup, JobFields, TrainingInput
+from headrace.job.model.job_topology import Structure
 from headrace.job.problems import finding as findings
 from headrace.job.problems.pydantic_errors import examine
 from headrace.job.rules import job_rules, local_files

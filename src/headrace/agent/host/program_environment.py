@@ -15,7 +15,7 @@ from headrace.agent.host import launcher_proxy
 from headrace.agent.program_specs import ProgramSpec, feed_hosts, program_argv
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.certificates import certificate_files
-from headrace.instance.entry import make_executable
+from headrace.instance.entry_command import make_executable
 from headrace.instance.environment import TF_DATA_SERVICE
 from headrace.instance.launch_plan import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
 from headrace.instance.lifeline import COST, RUN_ID, SCRATCH, SPENT

@@ -27,7 +27,7 @@ def command(run: str, points: int, start: float | None, end: float | None, outpu
       headrace metrics my-job --points 1000 --output json
     """
     from headrace.cli.options import echo_json
-    from headrace.insight.run_index import RunIndex
+    from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 
     found = RunIndex(Run.open(run).paths).metrics(start, end, points)

@@ -24,7 +24,7 @@ def command(run: str, output: str) -> None:
     import time
 
     from headrace.cli.options import echo_json
-    from headrace.insight.run_index import RunIndex
+    from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 
     found = RunIndex(Run.open(run).paths).timeline(time.time())

@@ -8,7 +8,7 @@ from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.limits.cgroups import Places
 from headrace.engines.local.limits.explain import explain_limits
 from headrace.engines.local.plan_hosts import in_run
-from headrace.instance.channels.order import ChannelOrder
+from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
 from headrace.job import Job
 from headrace.runs import RunPaths

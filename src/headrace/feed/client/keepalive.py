@@ -5,8 +5,8 @@ heard nothing for a while. A feed server answers at once, whatever its executors
 and its work is asked for elsewhere.
 
 The caller reads what has come before it checks, so a caller that was busy itself gives up no server: only the silence
-after the question counts. The channel decides what counts as a sign (`Channel.signs_of_life`): single bytes do not, so
-a connection over which nothing useful comes counts as silent.
+after the question counts. The connection decides what counts as a sign (`FramedConnection.signs_of_life`): single bytes
+do not, so a connection over which nothing useful comes counts as silent.
 """
 
 from __future__ import annotations

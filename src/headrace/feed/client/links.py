@@ -26,7 +26,7 @@ from headrace.errors import FeedError
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, RouteNumber, SlabNumber
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.messages import Message, decode_greeting
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.parent_death import watch_parent
@@ -42,7 +42,7 @@ class Link:
         slabs: slabs that were offered on it.
     """
 
-    channel: Channel
+    channel: FramedConnection
     shared: bool
     slabs: set[SlabNumber]
 
@@ -75,7 +75,7 @@ def connect_unix(address: str) -> ServerLink:
     except OSError:
         connection.close()
         raise
-    return ServerLink(Channel(connection, handshake=decode_greeting), False, set())
+    return ServerLink(FramedConnection(connection, handshake=decode_greeting), False, set())
 
 
 @dataclass(eq=False)
@@ -109,7 +109,7 @@ def start_receiver() -> ReceiverLink:
         command = [sys.executable, "-m", "headrace.feed.client.receiver"]
         command += ["--socket", str(theirs.fileno()), "--parent", str(os.getpid())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-    return ReceiverLink(Channel(ours), True, set(), process)
+    return ReceiverLink(FramedConnection(ours), True, set(), process)
 
 
 @dataclass(eq=False)
@@ -197,7 +197,7 @@ def start_executor(
         daemon=True,
         name=f"headrace-worker-{number}",
     )
-    link = ExecutorLink(Channel(ours), False, set(), number, process)
+    link = ExecutorLink(FramedConnection(ours), False, set(), number, process)
 
     def start() -> None:
         try:

@@ -30,8 +30,8 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.identifiers import NO_SLAB, RequestNumber, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
 from headrace.feed.wire.endpoints import split_address
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, configure_tcp
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.wire.tls import client_tls
@@ -51,7 +51,7 @@ class HostLink:
     handshake: ClientHandshake
     deadline: float
     keepalive: Keepalive
-    channel: Channel = field(init=False)
+    channel: FramedConnection = field(init=False)
     connected: bool = False
     requests: dict[RequestNumber, messages.SliceRequest] = field(default_factory=dict)
     fresh: dict[RequestNumber, Slab] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Receiver:
         channel: to the training rank.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: FramedConnection) -> None:
         self._rank = channel
         self._hosts: dict[RouteNumber, HostLink] = {}
         self._slabs: dict[SlabNumber, Slab] = {}
@@ -171,7 +171,7 @@ class Receiver:
         handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
         now = time.monotonic()
         host = HostLink(route, dial.address, handshake, now + CONNECT_SECONDS + HANDSHAKE_SECONDS, Keepalive(now))
-        host.channel = Channel(
+        host.channel = FramedConnection(
             connection,
             sink=lambda frame, length: self._place(host, frame, length),
             handshake=messages.decode_greeting,
@@ -279,7 +279,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watch_parent(options.parent)
     try:
-        Receiver(Channel(socket.socket(fileno=options.socket))).run()
+        Receiver(FramedConnection(socket.socket(fileno=options.socket))).run()
     except ConnectionClosed:
         return 0
     return 1

@@ -10,8 +10,8 @@ from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.client.links import Link, ReceiverLink, connect_unix, start_receiver
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
+from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from headrace.errors import ProtocolError
 from headrace.feed.client.links import connect_unix
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
 from headrace.feed.wire.endpoints import Endpoint, Endpoints, split_address
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, configure_tcp
 from headrace.feed.wire.handshake import ClientHandshake
 from headrace.feed.wire.messages import decode_greeting
 from headrace.feed.wire.tls import client_tls
@@ -71,17 +71,17 @@ def _ask(endpoint: Endpoint, endpoints: Endpoints, timeout: float) -> Answer:
         channel.close()
 
 
-def _connect(endpoint: Endpoint, tls_ca: str, timeout: float) -> Channel:
+def _connect(endpoint: Endpoint, tls_ca: str, timeout: float) -> FramedConnection:
     if endpoint.address.startswith("unix:"):
         return connect_unix(endpoint.address).channel
     host, port = split_address(endpoint.address)
     tls = client_tls(tls_ca, host) if tls_ca else None
     connection = socket.create_connection((host, port), timeout)
     configure_tcp(connection)
-    return Channel(connection, handshake=decode_greeting, tls=tls)
+    return FramedConnection(connection, handshake=decode_greeting, tls=tls)
 
 
-def _converse(channel: Channel, secret: bytes, deadline: float) -> messages.Status:
+def _converse(channel: FramedConnection, secret: bytes, deadline: float) -> messages.Status:
     handshake = ClientHandshake(secret, CLIENT)
     while True:
         for frame in channel.wait(max(0.0, deadline - time.monotonic())):

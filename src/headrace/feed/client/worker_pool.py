@@ -19,8 +19,8 @@ from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.client.links import Link
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber, WorkerNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import ConnectionClosed
 from headrace.feed.wire.endpoints import Endpoint
+from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import ClientHandshake
 

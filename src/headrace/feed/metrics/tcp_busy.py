@@ -15,7 +15,7 @@ _INFO_BYTES = _BUSY_OFFSET + _BUSY.size
 
 
 class Connection(Protocol):
-    """A connection, see `wire.Channel`."""
+    """A connection, see `wire.framed_connection`."""
 
     bytes_sent: int
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 
 
 @dataclass(eq=False)
@@ -22,7 +22,7 @@ class Client:
         hello: its proof, None until then.
     """
 
-    channel: Channel
+    channel: FramedConnection
     name: str
     local: bool
     deadline: float

@@ -31,7 +31,7 @@ from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.pipelines.seeds import seed_worker
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.remote_errors import remote_error
 from headrace.feed.worker.slices import make_slice
@@ -50,7 +50,7 @@ class Executor:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: FramedConnection,
         number: int,
         of: int,
         roots: Sequence[Path] = (),
@@ -213,4 +213,4 @@ def executor_main(
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    Executor(Channel(connection), number, of, roots, given, init).run()
+    Executor(FramedConnection(connection), number, of, roots, given, init).run()

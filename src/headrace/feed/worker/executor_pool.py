@@ -21,7 +21,7 @@ from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import PipelineNumber, SlabNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel
+from headrace.feed.wire.framed_connection import FramedConnection
 from headrace.feed.worker.client_connection import ServerRequest
 from headrace.feed.worker.forkserver import THREAD_VARIABLES
 
@@ -40,7 +40,7 @@ class ExecutorProcess:
     """
 
     number: int
-    channel: Channel
+    channel: FramedConnection
     pid: int = 0
     opened: set[PipelineNumber] = field(default_factory=set)
     slabs: set[SlabNumber] = field(default_factory=set)
@@ -70,7 +70,7 @@ class ExecutorPool:
         for number in range(executors):
             self.start(number)
 
-    def _start_forkserver(self) -> tuple[Channel, subprocess.Popen[bytes]]:
+    def _start_forkserver(self) -> tuple[FramedConnection, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "headrace.feed.worker.forkserver", "--socket", str(theirs.fileno())]
@@ -86,7 +86,7 @@ class ExecutorPool:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        return Channel(ours), process
+        return FramedConnection(ours), process
 
     def ensure(self, capability: str) -> None:
         """Starts executors that use another instruction set than the host's own, if there are none yet."""
@@ -107,7 +107,7 @@ class ExecutorPool:
             self.forkserver.send(messages.Fork(number, self.size, capability), descriptors=[theirs.fileno()])
         before = self.executors.get(number)
         restarts = before.restarts + 1 if before is not None else 0
-        executor = ExecutorProcess(number, Channel(ours), capability=capability, restarts=restarts)
+        executor = ExecutorProcess(number, FramedConnection(ours), capability=capability, restarts=restarts)
         self.executors[number] = executor
         return executor
 

@@ -27,7 +27,7 @@ from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.wire import handshake, messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed, configure_tcp
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, configure_tcp
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
@@ -81,7 +81,7 @@ class FeedServer:
         self._ready: Callable[[], None] | None = None
         self._work = WorkMeter(metrics or MetricFile(""), "", pool.size, pool.pids)
         self._work_queue = WorkQueue(pool, self._tell, memory, self._work)
-        self._registered: dict[int, Channel] = {}
+        self._registered: dict[int, FramedConnection] = {}
         self._clients: list[Client] = []
         for listener in listeners:
             listener.setblocking(False)
@@ -120,7 +120,7 @@ class FeedServer:
             self._clients.remove(client)
             self._work.links.end(client.channel)
             self._work_queue.client_gone(client)
-        owners: dict[Channel, object] = {client.channel: client for client in self._clients}
+        owners: dict[FramedConnection, object] = {client.channel: client for client in self._clients}
         owners |= {executor.channel: executor for executor in self._pool.executors.values() if not executor.dead}
         owners[self._pool.forkserver] = self._pool
         for descriptor, channel in list(self._registered.items()):
@@ -150,7 +150,7 @@ class FeedServer:
         elif isinstance(owner, Client) and not owner.closed:
             self._hear_client(owner, events)
 
-    def _read(self, channel: Channel, events: int) -> list[Frame]:
+    def _read(self, channel: FramedConnection, events: int) -> list[Frame]:
         if events & selectors.EVENT_WRITE:
             channel.flush()
         return channel.receive() if events & selectors.EVENT_READ else []
@@ -211,7 +211,7 @@ class FeedServer:
         pending = [client for client in self._clients if client.hello is None and not client.closed]
         if len(pending) >= MAX_PENDING:
             self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
-        channel = Channel(connection, handshake=messages.decode_hello, tls=None if local else self._tls)
+        channel = FramedConnection(connection, handshake=messages.decode_hello, tls=None if local else self._tls)
         name = "a local process" if local else f"{address[0]}:{address[1]}"
         client = Client(channel, name, local, time.monotonic() + handshake.HANDSHAKE_SECONDS, handshake.challenge())
         self._clients.append(client)

@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import Channel, ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.parent_death import die_with_parent
 
@@ -28,7 +28,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 class ForkServer:
     """Forks executors on request of the feed server."""
 
-    def __init__(self, channel: Channel, roots: list[Path]) -> None:
+    def __init__(self, channel: FramedConnection, roots: list[Path]) -> None:
         self._channel = channel
         self._roots = roots
         self._children: dict[int, int] = {}  # pidfd -> pid
@@ -126,7 +126,7 @@ def main() -> None:
         torch.set_num_threads(1)
     # A fork of a process with threads warns; nothing here has started any.
     warnings.filterwarnings("error", message=".*multi-threaded.*fork", category=DeprecationWarning)
-    ForkServer(Channel(socket.socket(fileno=options.socket)), options.code).run()
+    ForkServer(FramedConnection(socket.socket(fileno=options.socket)), options.code).run()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, Sl
 from headrace.feed.metrics.rates import Tally
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
-from headrace.feed.wire.channel import ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.worker.client_connection import Client, ServerRequest
 from headrace.feed.worker.executor_pool import DEPTH, ExecutorPool, ExecutorProcess, exit_reason

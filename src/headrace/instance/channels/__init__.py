@@ -1,15 +1,15 @@
 """Input channels: what is in them, which host gets which part, and how it comes there.
 
-    order           `StageOrder`: which channels are staged and served, as a file of the run
+    stage_orders    `StageOrder`: which channels are staged and served, as a file of the run
     object_paths    where an object lies below its channel's directory
     manifest        manifest files and augmented manifest files
     shares          which host gets what, and in which order an epoch delivers it
     object_listing  the objects of a channel
-    filling         File: downloads, all of a channel or nothing
-    linking         where the links of an isolated instance lead
-    placing         what a host finds under the channel's name: links
+    download        File: downloads, all of a channel or nothing
+    isolated_links  where the links of an isolated instance lead
+    channel_links   what a host finds under the channel's name: links
     recordio        the framing of RecordIO
-    pieces          Pipe: the bytes of an epoch, in pieces
+    pipe_bytes      Pipe: the bytes of an epoch, in pieces
     pipes           Pipe: the FIFOs of a host
     blocks          FastFile: parts of objects, read when they are asked for
     fastfile        FastFile: the file system

@@ -29,7 +29,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.instance.channels.blocks import Blocks
-from headrace.instance.channels.filling import named
+from headrace.instance.channels.download import named
 from headrace.instance.channels.mounts import KIND
 from headrace.instance.channels.object_listing import Item
 from headrace.instance.storage import Object

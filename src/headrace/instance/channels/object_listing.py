@@ -13,7 +13,7 @@ import msgspec
 from headrace.errors import ObjectMissing, StorageError, UsageError
 from headrace.instance.channels.manifest import Line, parse_augmented, parse_manifest
 from headrace.instance.channels.object_paths import check_names, name_of
-from headrace.instance.channels.order import AUGMENTED, MANIFEST, ChannelOrder
+from headrace.instance.channels.stage_orders import AUGMENTED, MANIFEST, ChannelOrder
 from headrace.instance.storage import Object, is_s3, local_path, split
 
 LISTING = "listing.json"

@@ -21,12 +21,12 @@ import msgspec
 from headrace.engines.local.helpers.helper_main import report_failure
 from headrace.engines.local.helpers.stage import MANIFEST
 from headrace.errors import HeadraceError
-from headrace.instance.channels import mounts, object_listing, placing
+from headrace.instance.channels import channel_links, mounts, object_listing
 from headrace.instance.channels.manifest import Line, parse_augmented
-from headrace.instance.channels.order import AUGMENTED, SERVE, ChannelOrder, StageOrder, read_order
-from headrace.instance.channels.pieces import Epochs
+from headrace.instance.channels.pipe_bytes import Epochs
 from headrace.instance.channels.pipes import Pipe
 from headrace.instance.channels.shares import share
+from headrace.instance.channels.stage_orders import AUGMENTED, SERVE, ChannelOrder, StageOrder, read_order
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
 from headrace.processes.child_report import ChildReport
@@ -99,7 +99,7 @@ class Server:
 
         def ready() -> None:
             for channel in channels:
-                placing.place(self._order, channel, point / channel.name)
+                channel_links.place(self._order, channel, point / channel.name)
             ChildReport(ready=True).send()
 
         system = fastfile.FileSystem(shares, blocks.Blocks(self._store, self._pool), ready, self._failed)
@@ -117,7 +117,7 @@ class Server:
             mounts.unmount(point)
         for channel in self._order.channels:
             if channel.is_piped:
-                placing.unlink_pipes(self._order, channel)
+                channel_links.unlink_pipes(self._order, channel)
 
 
 def main() -> int:

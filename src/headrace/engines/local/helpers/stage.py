@@ -15,8 +15,8 @@ from pathlib import Path
 
 from headrace.engines.local.helpers.helper_main import work
 from headrace.errors import HeadraceError
-from headrace.instance.channels import filling, object_listing, placing
-from headrace.instance.channels.order import AUGMENTED, STAGE, ChannelOrder, StageOrder, read_order
+from headrace.instance.channels import channel_links, download, object_listing
+from headrace.instance.channels.stage_orders import AUGMENTED, STAGE, ChannelOrder, StageOrder, read_order
 from headrace.instance.storage import Store
 from headrace.runs import EventWriter, RunPaths
 from headrace.runs.events import ChannelProgress
@@ -33,12 +33,12 @@ class _Reporter:
         self._events = events
         self._last = 0.0
 
-    def changed(self, tally: filling.Tally) -> None:
+    def changed(self, tally: download.Tally) -> None:
         """A file has come."""
         if time.monotonic() - self._last >= EVERY:
             self.say(tally)
 
-    def say(self, tally: filling.Tally) -> None:
+    def say(self, tally: download.Tally) -> None:
         """Writes it now."""
         self._last = time.monotonic()
         self._events.write(
@@ -65,10 +65,10 @@ def stage(order: StageOrder, store: Store, events: EventWriter) -> None:
         area.mkdir(parents=True, exist_ok=True)
         if not channel.is_piped and not channel.is_mounted:
             reporter = _Reporter(events)
-            tally = filling.fill(channel, area, store, reporter.changed, order.sources(channel.name))
+            tally = download.fill(channel, area, store, reporter.changed, order.sources(channel.name))
             reporter.say(tally)
             if not order.isolated:
-                placing.place(order, channel, area / filling.DATA)
+                channel_links.place(order, channel, area / download.DATA)
         else:
             _look(channel, area, store)
 
@@ -82,7 +82,7 @@ def _look(channel: ChannelOrder, area: Path, store: Store) -> None:
         else:
             object_listing.save(object_listing.list_items(channel, store), area)
     except HeadraceError as error:
-        raise filling.named(channel.name, error) from error
+        raise download.named(channel.name, error) from error
 
 
 def main(run: RunPaths) -> None:

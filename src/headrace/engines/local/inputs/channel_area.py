@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.instance.channels import mounts, placing
-from headrace.instance.channels.order import SERVE, STAGE, order_path, read_order
+from headrace.instance.channels import channel_links, mounts
+from headrace.instance.channels.stage_orders import SERVE, STAGE, order_path, read_order
 from headrace.runs import RunPaths
 
 FOLDER = "channels"  # of the run
@@ -37,7 +37,7 @@ def remove_channels(paths: RunPaths) -> None:
             except (OSError, msgspec.DecodeError):  # the disk was full when it was written: nothing was served
                 continue
             for channel in order.channels:
-                placing.unlink_pipes(order, channel)
+                channel_links.unlink_pipes(order, channel)
     remove_views(paths)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -14,16 +14,9 @@ from headrace.engines.local.inputs.channel_area import FOLDER, LINKS, VIEWS, cha
 from headrace.engines.local.isolation.network_layout import View
 from headrace.errors import EngineRefused, HeadraceError
 from headrace.instance import Channel
-from headrace.instance.channels import filling, linking, mounts, object_listing
-from headrace.instance.channels.filling import named
-from headrace.instance.channels.order import (
-    FAST_FILE,
-    NONE,
-    S3_PREFIX,
-    ChannelOrder,
-    StageOrder,
-    write_orders,
-)
+from headrace.instance.channels import download, isolated_links, mounts, object_listing
+from headrace.instance.channels.download import named
+from headrace.instance.channels.stage_orders import FAST_FILE, NONE, S3_PREFIX, ChannelOrder, StageOrder, write_orders
 from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
 from headrace.instance.storage import Store
 from headrace.job import Job
@@ -92,8 +85,8 @@ def views_of(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, 
             found.append(View(order.name, order.uri, own, str(links) if links.is_dir() else ""))
             continue
         staged = _stage_order(plan, orders, paths).area(order.name)
-        share = staged / filling.DATA / str(order.place(host))
-        found.append(View(order.name, str(share), own, root_file=str(staged / linking.ROOT)))
+        share = staged / download.DATA / str(order.place(host))
+        found.append(View(order.name, str(share), own, root_file=str(staged / isolated_links.ROOT)))
     return tuple(found)
 
 
@@ -101,7 +94,7 @@ def redirect_links(orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
     """Mends the links in channels that are folders of this machine, for views of them. Raises OSError."""
     for order in orders:
         if order.is_link:
-            linking.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
+            isolated_links.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
 
 
 def _stage_order(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> StageOrder:

@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.engines.local.inputs.channel_area import remove_views
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.instance import read_failure
-from headrace.instance.code import copy_code
+from headrace.instance.code_copy import copy_code
 from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir
 from headrace.instance.paths import TreePaths
 from headrace.runs import Cause, Run, RunPaths, Status

@@ -1,12 +1,12 @@
 """File: a channel's objects become files of this machine, all of them or none.
 
     <area>/listing.json   the files in order: name, place, size and etag of each; number i is of share i modulo shares
-    <area>/root           the directory of this machine into which the links of the shares lead, see `linking`
+    <area>/root           the directory of this machine into which the links of the shares lead, see `isolated_links`
     <area>/incoming/<n>/  share n, as long as files are missing
     <area>/data/<n>/      share n, complete
 
 `incoming` is renamed to `data` when every file is there with the size that was listed, so no reader sees a part.
-A filling after an interruption keeps the files of `incoming` that are still what is listed; each of them is
+A download after an interruption keeps the files of `incoming` that are still what is listed; each of them is
 whole, because a file under its own name always is (`Store.download`). Data of this machine are not copied: their
 shares hold links.
 """
@@ -23,9 +23,9 @@ from typing import Protocol
 import msgspec
 
 from headrace.errors import HeadraceError, StorageError
-from headrace.instance.channels import linking, object_listing
+from headrace.instance.channels import isolated_links, object_listing
 from headrace.instance.channels.object_listing import Item, list_items
-from headrace.instance.channels.order import ChannelOrder
+from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.storage import Object, is_s3, is_temporary
 
 DATA = "data"
@@ -34,7 +34,7 @@ RESERVE = 16 << 20  # bytes of the disk that data do not take
 
 
 class Store(object_listing.Store, Protocol):
-    """What filling needs of `headrace.instance.storage.Store` besides."""
+    """What a download needs of `headrace.instance.storage.Store` besides."""
 
     def download_all(self, pairs: Iterable[tuple[Object, Path]], done: Callable[[Object], object]) -> None:
         """Copies many objects to files."""
@@ -100,9 +100,11 @@ def fill(
         for place in range(channel.shares):
             (incoming / str(place)).mkdir(parents=True, exist_ok=True)
         object_listing.save(items, area)
-        places = linking.places(item.source.uri for item in items if not is_s3(item.source.uri)) if sources else None
+        places = (
+            isolated_links.places(item.source.uri for item in items if not is_s3(item.source.uri)) if sources else None
+        )
         if places is not None and places.root:
-            (area / linking.ROOT).write_text(places.root)
+            (area / isolated_links.ROOT).write_text(places.root)
         missing: list[tuple[Object, Path]] = []
         for item in items:
             path = paths[item.name]
@@ -135,7 +137,7 @@ def named(channel: str, error: HeadraceError) -> HeadraceError:
 
 
 def _keep(channel: ChannelOrder, area: Path, paths: Mapping[str, Path], items: Sequence[Item]) -> set[str]:
-    """Removes what an interrupted filling left and this one does not want. Returns the names of the rest."""
+    """Removes what an interrupted download left and this one does not want. Returns the names of the rest."""
     try:
         before = {
             item.name: (item.source, index % channel.shares) for index, item in enumerate(object_listing.load(area))

@@ -1,6 +1,6 @@
 """What the page knows of the runs: read once, then only what is new. Several requests may ask at the same time.
 
-A `RunIndex` follows the files of one run; a `Library` holds those that were asked for last. Nothing is written.
+A `RunIndex` follows the files of one run; a `RunCache` holds those that were asked for last. Nothing is written.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class RunIndex:
             return self._columns.first if not math.isnan(self._columns.first) else self.paths.root.stat().st_mtime
 
 
-class Library:
+class RunCache:
     """The runs of this machine.
 
     Args:

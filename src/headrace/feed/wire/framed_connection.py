@@ -75,7 +75,7 @@ def configure_tcp(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
-class Channel:
+class FramedConnection:
     """One framed connection.
 
     Args:

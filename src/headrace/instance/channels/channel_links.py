@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from headrace.instance.channels.order import ChannelOrder, StageOrder
+from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder
 from headrace.instance.paths import TreePaths
 
 

@@ -20,11 +20,11 @@ from typing import TypeVar
 
 from headrace.errors import HeadraceError, StorageError
 from headrace.instance.channels import recordio
-from headrace.instance.channels.filling import named
+from headrace.instance.channels.download import named
 from headrace.instance.channels.manifest import Line, Part, Ref
 from headrace.instance.channels.object_listing import Item, Store
-from headrace.instance.channels.order import GZIP, RECORD_IO, ChannelOrder
 from headrace.instance.channels.shares import share, shuffled
+from headrace.instance.channels.stage_orders import GZIP, RECORD_IO, ChannelOrder
 from headrace.instance.storage import Object
 
 PART = 4 << 20
