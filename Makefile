@@ -29,11 +29,13 @@ TESTS ?= tests
 WORKERS ?= auto
 PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
-SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py \
-  $(addprefix tests/engines/test_local_,fault_table.py feed.py run.py scale.py training.py worlds.py)
+SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py tests/examples/test_torchrun_example.py \
+  $(addprefix tests/engines/test_local_,fault_table.py faults.py feed.py run.py scale.py training.py worlds.py)
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13
-PURE_TESTS := tests/catalog tests/job tests/instance tests/runs tests/insight tests/agent tests/cli tests/engines/test_local_run.py
+PURE_TESTS := tests/instance tests/runs tests/agent tests/job/test_job_document.py tests/job/test_job_from_python.py tests/job/test_job_groups.py \
+  tests/job/test_job_overrides.py tests/job/test_job_schema.py $(addprefix tests/cli/test_cli_,basics.py life.py run_job.py runs.py) \
+  tests/insight/test_verdict_of_runs.py tests/engines/test_local_run.py
 
 # The inner loop: what starts few processes.
 FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py tests/catalog tests/job tests/instance tests/runs tests/insight \

@@ -85,7 +85,7 @@ both_isolations = pytest.mark.parametrize(
     "stage", ["none", pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True
 )
 
-# The same for jobs that cost much: as addresses of this machine in the long run only.
+# The same for what costs much or is a row of the fault table too: as addresses of this machine in the long run only.
 both_isolations_at_length = pytest.mark.parametrize(
     "stage", [*(["none"] if SOAK else []), pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True
 )

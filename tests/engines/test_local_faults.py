@@ -13,7 +13,7 @@ import time
 
 import pytest
 from run_places import flag
-from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
+from stage import agent_pid, assert_failed, both_isolations_at_length, groups, kill, program_pid, said, text, until
 
 from headrace.instance import read_failure
 from headrace.runs import Run, Status, read_header
@@ -44,7 +44,7 @@ def running(handle, hosts):
     return until(lambda: text(handle).count("running") >= hosts, what="the programs run")
 
 
-@both_isolations
+@both_isolations_at_length
 def test_a_trainer_that_exits_with_3_is_the_cause_with_its_last_lines(stage):
     script = """
     import os, sys, time
@@ -70,7 +70,7 @@ def test_a_failure_that_other_platforms_take_for_a_success_is_one(stage, script,
     assert (handle.exit_code, handle.cause.exit_code) == (1, code)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_a_trainer_that_is_killed_is_the_cause_and_its_children_go(stage):
     handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
     running(handle, 2)
@@ -106,7 +106,7 @@ def test_of_torch_ranks_the_killed_one_is_the_cause_and_not_its_peer(stage):
     assert str(handle.cause) == "dnn/algo-2[1]: killed by SIGKILL"
 
 
-@both_isolations
+@both_isolations_at_length
 def test_the_leaders_agent_is_killed(stage):
     handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
     running(handle, 2)
@@ -118,7 +118,7 @@ def test_the_leaders_agent_is_killed(stage):
     assert [event.host for event in handle.run.events() if isinstance(event, HostLost)] == ["algo-1"]
 
 
-@both_isolations
+@both_isolations_at_length
 def test_another_hosts_agent_is_killed(stage):
     handle = stage.start(STUBBORN, instance_groups=groups(dnn=3))
     running(handle, 3)
@@ -129,7 +129,7 @@ def test_another_hosts_agent_is_killed(stage):
     assert str(handle.cause) == "dnn/algo-3[agent]: agent killed by SIGKILL"
 
 
-@both_isolations
+@both_isolations_at_length
 def test_an_agent_that_stands_still_is_lost(stage):
     handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
     running(handle, 2)
@@ -140,7 +140,7 @@ def test_an_agent_that_stands_still_is_lost(stage):
     assert str(handle.cause) == "dnn/algo-2[agent]: silent for 5 s"
 
 
-@both_isolations
+@both_isolations_at_length
 def test_the_supervisor_is_killed(stage):
     handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
     running(handle, 2)
@@ -152,7 +152,7 @@ def test_the_supervisor_is_killed(stage):
     assert "supervisor" in str(handle.cause)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_the_supervisor_and_all_agents_are_killed(stage):
     handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
     running(handle, 2)
@@ -186,7 +186,7 @@ def call(stage, script, after):
     return caller, Run.open(caller.stdout.readline().strip())
 
 
-@both_isolations
+@both_isolations_at_length
 def test_the_caller_is_killed(stage):
     caller, run = call(stage, STUBBORN, "time.sleep(600)")
     until(lambda: "".join(line.text for line in run.logs()).count("running") >= 2)
@@ -227,7 +227,7 @@ def test_a_fork_of_the_caller_that_holds_the_lifeline_does_not_keep_the_run_aliv
     stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_a_stop_gives_time_to_save_and_ends_as_stopped(stage):
     script = """
     import signal, sys, time
@@ -260,7 +260,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(stage):
     stage.assert_nothing_left(handle)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_a_second_stop_does_not_wait_for_the_grace(stage):
     handle = stage.start(STUBBORN, instance_groups=groups(dnn=2), local={"stop_grace": 60})
     running(handle, 2)
@@ -333,7 +333,7 @@ def test_a_fork_bomb_of_short_lived_children_is_ended(stage):
     stage.assert_nothing_left(handle)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_ctrl_c_once_stops_in_order_and_twice_at_once(stage):
     after = """
     status = handle.wait_interactively()

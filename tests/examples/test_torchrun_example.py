@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from effort import SOAK
 
 from headrace import engines
 from headrace.job import load_job
@@ -102,12 +103,16 @@ def test_an_elastic_world_starts_again_from_its_checkpoint_when_a_rank_is_killed
     assert begins & {"epoch 3", "epoch 4"}, begins
 
 
-def test_an_elastic_world_goes_on_with_fewer_hosts() -> None:
-    handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
-    until_said(handle, "epoch 2/6")
-    agent = next(each.pid for each in handle.run.events() if isinstance(each, HostStarted) and each.host == "algo-2")
-    os.kill(agent, signal.SIGKILL)
-    run = finish(handle)
-    assert result(handle)["world"] == 1
-    assert result(handle)["accuracy"] > 0.9
-    assert [event.host for event in run.events() if isinstance(event, HostLost)] == ["algo-2"]
+if SOAK:  # tests/engines/test_local_elastic.py holds it in every run
+
+    def test_an_elastic_world_goes_on_with_fewer_hosts() -> None:
+        handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
+        until_said(handle, "epoch 2/6")
+        agent = next(
+            each.pid for each in handle.run.events() if isinstance(each, HostStarted) and each.host == "algo-2"
+        )
+        os.kill(agent, signal.SIGKILL)
+        run = finish(handle)
+        assert result(handle)["world"] == 1
+        assert result(handle)["accuracy"] > 0.9
+        assert [event.host for event in run.events() if isinstance(event, HostLost)] == ["algo-2"]
