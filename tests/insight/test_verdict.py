@@ -338,7 +338,7 @@ def test_the_page_about_verdicts_explains_every_one_with_its_thresholds() -> Non
         f"data wait < {NOT_BOUND:g} %, blocked + idle < {SPARE:g} %",
         f"below {NOT_BOUND:g} % of the step time *not*, from {NOT_BOUND:g} %\n*moderately*, from {HIGHLY_BOUND:g} %",
         f"| below {GPU_LOW:g} % | {CPU_BUSY:g} % or more | input-bound |",
-        f"no cores to spare (CPU >= {CROWDED:g} %)",
+        f"no spare cores (CPU >= {CROWDED:g} %)",
         f"| {GPU_BUSY:g} % or more | below {CPU_BUSY:g} % | compute-bound |",
         f"More than {MOST_VALUES} seconds are averaged",
         f"with at least {LEAST_VALUES} seconds",
