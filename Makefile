@@ -80,11 +80,11 @@ demo: $(DEMO)/ready
 	$(DEMO)/bin/python examples/digits/demo.py
 
 test: $(VENV)/ready $(ORACLE)/ready
-	$(BIN)/python $(PYTEST) $(TESTS)
+	scripts/run-tests $(BIN)/python $(WORKERS) $(TESTS)
 	@[ "$(TESTS)" != tests ] || $(MAKE) --no-print-directory -j2 --output-sync=target $(OTHER_PYTHONS:%=test-on-%)
 
 test-on-%:
-	@PYTEST_XDIST_AUTO_NUM_WORKERS=2 scripts/test-on-python $* $(PYTEST) $(PURE_TESTS)
+	@PYTEST_XDIST_AUTO_NUM_WORKERS=2 scripts/test-on-python $* $(WORKERS) $(PURE_TESTS)
 
 test-fast: $(VENV)/ready
 	$(BIN)/python $(PYTEST) -m 'not slow and not namespaces and not s3 and not oracle' --ignore-glob '*browser*' $(FAST_TESTS)
