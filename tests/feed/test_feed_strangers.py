@@ -122,7 +122,7 @@ def test_a_short_nonce_is_refused() -> None:
 
 
 def test_other_versions_are_refused_in_words() -> None:
-    with pytest.raises(ProtocolError, match=f"speaks protocol 9, this client {messages.VERSION}"):
+    with pytest.raises(RefusedByServer, match=f"speaks protocol 9, this client {messages.VERSION}"):
         answer(SECRET, messages.Challenge(9, b"n"), "c")
     assert "the client 9" in check_answer(SECRET, challenge(), messages.Hello(9, b"n" * 32, b"m", "c"))
 

@@ -47,9 +47,9 @@ def challenge() -> Challenge:
 
 
 def answer(secret: bytes, offered: Challenge, client: str, rank: int = 0, world_size: int = 1) -> Hello:
-    """Makes a client's answer. Raises ProtocolError if the server speaks another version."""
+    """Makes a client's answer. Raises RefusedByServer if the server speaks another version."""
     if offered.version != VERSION:
-        raise ProtocolError(f"the feed server speaks protocol {offered.version}, this client {VERSION}")
+        raise RefusedByServer(f"the feed server speaks protocol {offered.version}, this client {VERSION}")
     nonce = os.urandom(NONCE_BYTES)
     mac = _mac(secret, "client", VERSION, offered.nonce, nonce, client, rank, world_size)
     return Hello(VERSION, nonce, mac, client, rank, world_size)
