@@ -228,5 +228,5 @@ def test_an_agent_loads_no_library_of_the_submitting_side() -> None:
 def test_a_module_holds_one_idea_and_says_which() -> None:
     for name, path in ALL.items():
         text = path.read_text()
-        assert len(text.splitlines()) <= 430, f"{name}: a module stays under about 400 lines"
+        assert len(text.splitlines()) <= 420, f"{name}: a module stays under about 400 lines"
         assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{name} does not begin with what its idea is"

@@ -129,7 +129,7 @@ def test_local_executors_that_are_killed_in_mid_epoch_change_nothing(slow_truth:
     with DataLoader(SLOW, batch_size=8, shuffle=True, seed=3, num_workers=2, prefetch_factor=2) as loader:
 
         def kill() -> None:
-            for worker in loader._sessions[0]._worker_pool.workers():
+            for worker in next(iter(loader._sessions))._worker_pool.workers():
                 os.kill(worker.link.process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
 
         assert epoch_with(loader, 3, kill) == slow_truth

@@ -8,8 +8,9 @@ import time
 from headrace.agent.control.control_messages import Orders, Report
 from headrace.agent.control.grpc_transport import ControlServer
 from headrace.agent.coordinator.budget_limits import NOTHING, Used
+from headrace.agent.coordinator.effects import Effects
 from headrace.agent.coordinator.link_state import has_carrier
-from headrace.agent.coordinator.state_machine import Coordinator, Effects
+from headrace.agent.coordinator.state_machine import Coordinator
 from headrace.instance.certificates import Certificates
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import AgentGone, Command, StopJob

@@ -17,7 +17,6 @@ calls `tick` about ten times a second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -43,6 +42,7 @@ from headrace.agent.control.control_messages import (
 )
 from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used
 from headrace.agent.coordinator.data_services import DataServices
+from headrace.agent.coordinator.effects import Effects
 from headrace.agent.coordinator.first_cause import WINDOW, Suspect, SuspectKind, first_of, suspect_of
 from headrace.agent.coordinator.host_state import (
     LOST,
@@ -64,7 +64,6 @@ from headrace.instance.tfdata import tf_data_servers
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
     DataWorkerLost,
-    Event,
     FeedReady,
     HostLost,
     HostRegistered,
@@ -89,19 +88,6 @@ class Phase(Enum):
     SETTLING = "settling"
     STOPPING = "stopping"
     FINISHED = "finished"
-
-
-@dataclass
-class Effects:
-    """What the caller is to do now.
-
-    Attributes:
-        records: events of the job, in order.
-        wake: hosts whose orders have changed.
-    """
-
-    records: list[Event] = field(default_factory=list)
-    wake: set[str] = field(default_factory=set)
 
 
 class Coordinator:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headrace.errors import PipelineError, ProtocolError, WorkerError
+from headrace.errors import PipelineError, ProtocolError
 from headrace.feed.client.assembly import Assembly
+from headrace.feed.client.failed_rows import FailedRows
 from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
 from headrace.feed.client.numerics import Admission, Numerics
-from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
+from headrace.feed.client.policy import Policy, PurityWarning, SessionStats
 from headrace.feed.client.request import (
     CheckAgain,
     Compare,
@@ -33,12 +34,12 @@ from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
 from headrace.feed.client.slice_rows import batch_rows
 from headrace.feed.client.verifier import Check, Verifier
-from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.client.work_units import Slice
 from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.identifiers import SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.remote_errors import in_short, raise_remote, remade
+from headrace.feed.wire.remote_errors import raise_remote, remade
 
 
 class Exchange:
@@ -77,6 +78,7 @@ class Exchange:
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
         self._placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
+        self._failed_rows = FailedRows(self.schedule, assembly, policy)
         self._layout_probe = LayoutProbe(self._placement, self.schedule, assembly)
 
     def step(self, pause: float) -> None:
@@ -301,7 +303,7 @@ class Exchange:
             case MakeWhole():
                 if request.message.check:
                     self._verifier.unwanted()
-                self._restart(slice_.bundle)
+                self._failed_rows.restart(slice_.bundle)
                 self.schedule.make_whole(slice_.bundle)
             case FailBatch(failure):
                 error = remade(failure, f"raised on {worker.name}")
@@ -311,7 +313,7 @@ class Exchange:
             case ExecutorDied(reason, hung):
                 self._stats.slices_timed_out += hung
                 self._stats.retries += 1
-                self._died(worker, slice_, reason)
+                self._failed_rows.died(worker.name, slice_, reason)
             case Compare(check, done):
                 self._compare(worker, check, done)
             case CheckAgain(check):
@@ -362,48 +364,10 @@ class Exchange:
             kind = self._numerics.kinds.get(worker.number, "")
             self._verifier.add(Check(request, message, self.schedule.requested, kind))
         if skip:
-            self._skip(bundle, message.failures)
+            self._failed_rows.skip(bundle, message.failures)
             return
         for failure in message.failures:
             bundle.failures[failure.batch] = remade(failure.error, f"raised on {worker.name}")
-
-    # Failures
-
-    def _skip(self, bundle: Bundle, failures: Sequence[messages.Failure]) -> None:
-        """Leaves rows out of their batches, which are asked for again."""
-        self._restart(bundle)
-        singles = self.schedule.singles(bundle)
-        for failure in failures:
-            self._leave_out(singles[failure.batch], failure.row, in_short(failure.error))
-
-    def _leave_out(self, single: Bundle, row: int, reason: str) -> None:
-        plan = single.plan
-        rows = [row] if 0 <= row < plan.rows else [row for row in range(plan.rows) if row not in single.left_out]
-        single.left_out.update(dict.fromkeys(rows, reason))
-        if len(single.left_out) == plan.rows:
-            single.failures[0] = BatchSkipped()
-        else:
-            self.schedule.make_whole(single)
-
-    def _died(self, worker: Worker, slice_: Slice, reason: str) -> None:
-        bundle = slice_.bundle
-        if self.schedule.died(slice_):
-            if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
-                self._assembly.forget(bundle)  # each of its batches stands alone now
-            return
-        text = f"two workers ended over it; the last one, on {worker.name}: {reason}"
-        if self._policy.on_error == "skip":
-            self._restart(bundle)
-            rows = [-1] if slice_.whole or slice_.rows == bundle.rows else range(slice_.first, slice_.last)
-            for row in rows:
-                self._leave_out(bundle, row, text)
-            return
-        keys = list(bundle.plan.keys[slice_.first : slice_.last])
-        shown = f"{keys[:16]}{'...' if len(keys) > 16 else ''}"
-        bundle.failures[0] = WorkerError(
-            f"two workers ended while they made indices {shown}; the last one, on {worker.name}: {reason}",
-            hint="load these samples in a plain Python process to see why; they may need too much memory",
-        )
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
         self._stats.workers_lost += worker.ready
@@ -417,13 +381,8 @@ class Exchange:
             at_work = place == 0 and worker.kind == "executor"
             instruction = request.lost(worker.reason, now, at_work=at_work)
             if may_still_write and isinstance(instruction, RequestAgain):
-                self._restart(request.slice.bundle)
+                self._failed_rows.restart(request.slice.bundle)
             self._follow(worker, request, instruction)
         for request in requests:
             self._settle(request)
         self._placement.gone(worker.number)
-
-    def _restart(self, bundle: Bundle) -> None:
-        """Begins a bundle again in another slab."""
-        self.schedule.start_over(bundle)
-        self._assembly.forget(bundle)

@@ -32,8 +32,9 @@ from headrace.feed.loader.loader_arguments import (
     make_policy,
     warn_of_pass,
 )
+from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.stats import LoaderStats, loader_stats
-from headrace.feed.loader.torch_interface import TorchHabits, close_all, pinned
+from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines import factory
 from headrace.feed.pipelines.collate import stack_arrays, stacks_rows, standard_collate
@@ -187,10 +188,8 @@ class DataLoader(TorchHabits):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._length: int | None = None
         self._built: Built | None = None
-        self._sessions: list[Session] = []  # every one that is open
-        self._idle: Session | None = None  # the one that waits for the next pass
-        self._expected: int | None = None  # the epoch that it goes on with by itself
-        weakref.finalize(self, close_all, self._sessions)
+        self._sessions = OpenSessions()
+        weakref.finalize(self, self._sessions.close)
         self._stats = SessionStats()
         self._meter = StepMeter(name)
         if self._endpoints is not None and not isinstance(dataset, Pipeline):
@@ -278,7 +277,7 @@ class DataLoader(TorchHabits):
             PositionError: it does not fit this loader; names the field and both values.
         """
         self._planner.load(state, source_of(self._sampler, self._batch_sampler))
-        self._expected = None
+        self._sessions.position_set()
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
             self._opening = self._make_opening()
 
@@ -309,8 +308,7 @@ class DataLoader(TorchHabits):
 
     def close(self) -> None:
         """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
-        close_all(self._sessions)
-        self._idle = self._expected = None
+        self._sessions.close()
         self._meter.close()
 
     def __enter__(self) -> DataLoader:
@@ -332,7 +330,7 @@ class DataLoader(TorchHabits):
             if self._endpoints is None and self.num_workers == 0:
                 self._length = len(self._local().dataset)
             else:
-                self._length = self._started().wait_for_length(self.timeout or None)
+                self._length = self._sessions.waiting(self._make_session).wait_for_length(self.timeout or None)
         return self._length
 
     def _settle(self) -> None:
@@ -382,14 +380,6 @@ class DataLoader(TorchHabits):
         context, metrics = self.multiprocessing_context, self._meter.file
         return LocalPool(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
 
-    def _started(self) -> Session:
-        """Returns the session that waits for the next pass; makes one if there is none."""
-        if self._idle is None or self._idle.closed:
-            self._sessions[:] = [session for session in self._sessions if not session.closed]
-            self._idle, self._expected = self._make_session(), None
-            self._sessions.append(self._idle)
-        return self._idle
-
     def _make_session(self) -> Session:
         return Session(
             self._worker_pool(), self._opening, memory=self._memory, prefetch=self.prefetch_factor,
@@ -399,29 +389,14 @@ class DataLoader(TorchHabits):
 
     def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> ServedBatches:
         endless, begins = end_step is not None, progress.step
-        session, expected = self._started(), self._expected
-        self._idle = self._expected = None  # the session belongs to this pass until it is given back
-        if not endless or expected != progress.epoch or begins:
+        session, begun = self._sessions.take(self._make_session)
+        if not endless or begun != progress.epoch or begins:
             session.begin(plans)
         follows, loads = progress.epoch + 1 if endless else None, self._planner.bookmark.loads
-        return ServedBatches(
-            session, progress, end_step, self.timeout or None,
-            lambda session, complete: self._give_back(
-                session, follows if complete and loads == self._planner.bookmark.loads else None
-            ),
-        )  # fmt: skip
+        keep = isinstance(self.dataset, Pipeline) or self.persistent_workers
 
-    def _give_back(self, session: Session, follows: int | None) -> None:
-        """Keeps the session of a pass for the next one, or ends it.
+        def give_back(session: Session, complete: bool) -> None:
+            goes_on = complete and loads == self._planner.bookmark.loads
+            self._sessions.give_back(session, follows if goes_on else None, keep=keep)
 
-        Args:
-            session: the session.
-            follows: epoch that it goes on with by itself, if it does.
-        """
-        keeps = isinstance(self.dataset, Pipeline) or self.persistent_workers
-        if keeps and self._idle is None and not session.closed:
-            self._idle, self._expected = session, follows
-            return
-        session.close()
-        if session in self._sessions:
-            self._sessions.remove(session)
+        return ServedBatches(session, progress, end_step, self.timeout or None, give_back)

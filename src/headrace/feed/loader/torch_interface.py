@@ -9,7 +9,7 @@ from types import GenericAlias
 from typing import Any
 
 from headrace.feed.batch import pytree
-from headrace.feed.client.session import Session
+from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.plan_samplers import PlanBatchSampler, PlanSampler
 from headrace.feed.plan.planner import Planner
@@ -24,14 +24,14 @@ class TorchHabits(abc.ABC):
         _sampler, _batch_sampler: torch's samplers, both None where headrace's own plan decides the order.
         _batched: whether batches are made.
         _planner: knows the next epoch.
-        _sessions: every session that is open.
+        _sessions: those that are open.
     """
 
     _sampler: Iterable[Any] | None
     _batch_sampler: Iterable[list[Any]] | None
     _batched: bool
     _planner: Planner
-    _sessions: list[Session]
+    _sessions: OpenSessions
 
     @abc.abstractmethod
     def _plan(self) -> EpochPlan: ...
@@ -74,17 +74,11 @@ class TorchHabits(abc.ABC):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_sessions": [], "_idle": None, "_expected": None, "_built": None}
+        return {**vars(self), "_sessions": OpenSessions(), "_built": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        weakref.finalize(self, close_all, self._sessions)
-
-
-def close_all(sessions: list[Session]) -> None:
-    """Closes sessions, and takes them off the list."""
-    while sessions:
-        sessions.pop().close()
+        weakref.finalize(self, self._sessions.close)
 
 
 def pinned(batch: Any) -> Any:
