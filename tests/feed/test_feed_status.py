@@ -11,7 +11,7 @@ import pytest
 from feed_servers import Pair, Server, ask, wait_until
 
 from headrace.feed import DataLoader
-from headrace.feed.metrics.rates import WINDOW, Tally
+from headrace.feed.metrics.rates import WINDOW, SliceRate
 from headrace.feed.worker.usable_cores import granted_cores, usable_cores
 
 
@@ -52,7 +52,7 @@ def test_the_status_is_told_over_the_unix_socket_too(pair: Pair) -> None:
 
 
 def test_rates_are_those_of_the_last_ten_seconds() -> None:
-    tally = Tally(100.0)
+    tally = SliceRate(100.0)
     for second in range(100):
         for _ in range(5):
             tally.add(100.0 + second, 1000, 0.01)
@@ -65,11 +65,11 @@ def test_rates_are_those_of_the_last_ten_seconds() -> None:
 
 
 def test_rates_of_a_young_server_are_over_its_life() -> None:
-    tally = Tally(0.0)
+    tally = SliceRate(0.0)
     tally.add(1.5, 10, 0.0)
     tally.add(2.0, 10, 0.0)
     assert tally.rates(2.0) == (1.0, 10.0)
-    assert Tally(0.0).rates(0.0) == (0.0, 0.0)
+    assert SliceRate(0.0).rates(0.0) == (0.0, 0.0)
 
 
 def cgroup(root: Path, files: dict[str, str]) -> Path:

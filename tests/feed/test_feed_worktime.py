@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace.feed.metrics.worker_time import Spent, WorkTime
+from headrace.feed.metrics.worker_time import WindowTime, WorkTime
 
 
 def test_slices_follow_one_another_however_late_their_answers_are_read() -> None:
@@ -16,15 +16,15 @@ def test_slices_follow_one_another_however_late_their_answers_are_read() -> None
     work.asked(1, 0.0)
     work.answered(1, 1.0, 0.2)
     work.answered(1, 1.0, 0.2)
-    assert work.take(1.0) == pytest.approx(Spent(1.0, 0.4, 0.0, 0.6))
+    assert work.take(1.0) == pytest.approx(WindowTime(1.0, 0.4, 0.0, 0.6))
 
 
 def test_a_slice_at_work_counts_in_both_windows_that_it_spans() -> None:
     work = WorkTime(2, 10.0)
     work.asked(1, 10.25)
-    assert work.take(11.0) == pytest.approx(Spent(1.0, 0.75, 0.0, 1.25))
+    assert work.take(11.0) == pytest.approx(WindowTime(1.0, 0.75, 0.0, 1.25))
     work.answered(1, 11.5, 1.25)
-    assert work.take(12.0) == pytest.approx(Spent(1.0, 0.5, 0.0, 1.5))
+    assert work.take(12.0) == pytest.approx(WindowTime(1.0, 0.5, 0.0, 1.5))
 
 
 def test_a_slice_begins_when_it_was_asked_for_at_the_earliest() -> None:
@@ -44,7 +44,7 @@ def test_an_answer_that_does_not_tell_its_time_ends_now_and_a_lost_executor_work
     work.lost(2, 0.25)
     work.lost(2, 0.5)
     work.answered(2, 0.75, 0.1)  # of the one that is gone: not counted
-    assert work.take(1.0) == pytest.approx(Spent(1.0, 0.75, 0.0, 1.25))
+    assert work.take(1.0) == pytest.approx(WindowTime(1.0, 0.75, 0.0, 1.25))
 
 
 def test_each_result_that_waits_to_be_sent_blocks_one_executor_that_has_nothing_to_do() -> None:
@@ -53,8 +53,8 @@ def test_each_result_that_waits_to_be_sent_blocks_one_executor_that_has_nothing_
     work.hold(1, 0.0)  # 0 to 0.5: two are free, one of them is blocked
     work.hold(5, 0.5)  # 0.5 to 0.75: both are
     work.hold(0, 0.75)
-    assert work.take(1.0) == pytest.approx(Spent(1.0, 1.0, 0.5 + 0.5, 1.0))
-    assert work.take(2.0) == pytest.approx(Spent(1.0, 1.0, 0.0, 2.0))
+    assert work.take(1.0) == pytest.approx(WindowTime(1.0, 1.0, 0.5 + 0.5, 1.0))
+    assert work.take(2.0) == pytest.approx(WindowTime(1.0, 1.0, 0.0, 2.0))
 
 
 def test_in_every_window_the_three_add_up_to_the_executors_time_and_nothing_is_negative() -> None:

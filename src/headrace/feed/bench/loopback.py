@@ -22,7 +22,7 @@ from headrace.errors import FeedError
 START_SECONDS = 120.0
 
 
-class FeedServer(NamedTuple):
+class LoopbackServer(NamedTuple):
     """A server that is ready: `workers=` and `secret_file=` of its loaders, and its process."""
 
     address: str
@@ -31,7 +31,7 @@ class FeedServer(NamedTuple):
 
 
 @contextmanager
-def feed_server(executors: int, *, code: Path | None = None, secret_file: str = "") -> Iterator[FeedServer]:
+def feed_server(executors: int, *, code: Path | None = None, secret_file: str = "") -> Iterator[LoopbackServer]:
     """Runs one `python -m headrace.feed.serve`.
 
     Args:
@@ -62,7 +62,7 @@ def feed_server(executors: int, *, code: Path | None = None, secret_file: str = 
         stack.callback(process.wait)
         stack.callback(process.terminate)
         _wait_until_ready(status)
-        yield FeedServer(f"tcp://{address}", secret_file, process)
+        yield LoopbackServer(f"tcp://{address}", secret_file, process)
 
 
 def _wait_until_ready(status: int) -> None:

@@ -7,7 +7,7 @@ import collections
 WINDOW = 10.0
 
 
-class Tally:
+class SliceRate:
     """Counts slices.
 
     Args:

@@ -14,7 +14,7 @@ import collections
 from typing import NamedTuple
 
 
-class Spent(NamedTuple):
+class WindowTime(NamedTuple):
     """Executor seconds of one window of `seconds`."""
 
     seconds: float
@@ -83,7 +83,7 @@ class WorkTime:
             self._settle(now)
             self._held = count
 
-    def take(self, now: float) -> Spent:
+    def take(self, now: float) -> WindowTime:
         """Ends a window, and begins the next one."""
         self._settle(now)
         seconds = max(0.0, now - self._begun)
@@ -92,7 +92,7 @@ class WorkTime:
         blocked = min(whole - produce, self._blocked)
         self._told += produce
         self._begun, self._blocked = now, 0.0
-        return Spent(seconds, produce, blocked, whole - produce - blocked)
+        return WindowTime(seconds, produce, blocked, whole - produce - blocked)
 
     def _begin(self, executor: int, since: float) -> None:
         self._since[executor] = since

@@ -32,7 +32,7 @@ from headrace.feed.wire.chunks import ChunkReader, ChunkWriter
 from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, read_header, write_header
 from headrace.feed.wire.messages import Message
 from headrace.feed.wire.tls import ClientTls, ServerTls
-from headrace.feed.wire.transport import MAX_DESCRIPTORS, PlainStream, Stream, TlsStream
+from headrace.feed.wire.transport import MAX_DESCRIPTORS, ByteStream, PlainStream, TlsStream
 
 MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
@@ -93,7 +93,7 @@ class FramedConnection:
         handshake: Decode | None = None,
         tls: ServerTls | ClientTls | None = None,
     ) -> None:
-        self._stream: Stream = PlainStream(connection) if tls is None else TlsStream(connection, tls)
+        self._stream: ByteStream = PlainStream(connection) if tls is None else TlsStream(connection, tls)
         self._sink = sink
         self._decode_message: Decode = handshake or messages.decode
         self._max_message = MAX_MESSAGE if handshake is None else MAX_HANDSHAKE

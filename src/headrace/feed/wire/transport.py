@@ -31,7 +31,7 @@ class TlsRefused(ProtocolError):
     """The other end has a wrong certificate, or no TLS; a new attempt will not help."""
 
 
-class Stream(abc.ABC):
+class ByteStream(abc.ABC):
     """One connection. Raises BlockingIOError when nothing can be done now, OSError when it broke."""
 
     ready = True
@@ -80,27 +80,27 @@ class Stream(abc.ABC):
         """Sets that a poll need not report less than `size` bytes: they are sure to come."""
 
 
-class PlainStream(Stream):
+class PlainStream(ByteStream):
     """A socket as it is."""
 
     _expected = 1
 
     def expect(self, size: int) -> None:
-        """See Stream. The kernel then wakes the receiver once for many packets."""
+        """See ByteStream. The kernel then wakes the receiver once for many packets."""
         if size != self._expected and self._socket.family != socket.AF_UNIX:
             self._expected = size
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def advance(self) -> None:
-        """See Stream. There is no handshake."""
+        """See ByteStream. There is no handshake."""
 
     def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
-        """See Stream."""
+        """See ByteStream."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         return self._socket.sendmsg(parts, ancillary, socket.MSG_NOSIGNAL)
 
     def receive(self, size: int) -> tuple[bytes, list[int]]:
-        """See Stream. Raises ProtocolError if more descriptors came than a message may have."""
+        """See ByteStream. Raises ProtocolError if more descriptors came than a message may have."""
         data, ancillary, flags, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS), _CMSG_CLOEXEC)
         descriptors = array.array("i")
         for level, kind, content in ancillary:
@@ -113,11 +113,11 @@ class PlainStream(Stream):
         return data, list(descriptors)
 
     def receive_into(self, target: memoryview) -> int:
-        """See Stream."""
+        """See ByteStream."""
         return self._socket.recv_into(target)
 
 
-class TlsStream(Stream):
+class TlsStream(ByteStream):
     """TLS 1.3.
 
     Args:
@@ -128,7 +128,7 @@ class TlsStream(Stream):
     ready = False
 
     def expect(self, size: int) -> None:
-        """See Stream. Bytes on the wire and bytes inside are not the same here, so nothing is set."""
+        """See ByteStream. Bytes on the wire and bytes inside are not the same here, so nothing is set."""
 
     def __init__(self, connection: socket.socket, tls: ServerTls | ClientTls) -> None:
         super().__init__(connection)
@@ -154,7 +154,7 @@ class TlsStream(Stream):
         return self._tls
 
     def advance(self) -> None:
-        """See Stream."""
+        """See ByteStream."""
         if self.ready:
             return
         self.wants_write = False
@@ -187,7 +187,7 @@ class TlsStream(Stream):
             raise ConnectionResetError("closed by the peer") from error
 
     def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
-        """See Stream. There are no descriptors on TCP."""
+        """See ByteStream. There are no descriptors on TCP."""
         assert not descriptors
         self.advance()
         tls, total = self._wrapped(), 0
@@ -205,13 +205,13 @@ class TlsStream(Stream):
         return total
 
     def receive(self, size: int) -> tuple[bytes, list[int]]:
-        """See Stream."""
+        """See ByteStream."""
         self.advance()
         with self._decrypting():
             return self._wrapped().recv(size), []
 
     def receive_into(self, target: memoryview) -> int:
-        """See Stream."""
+        """See ByteStream."""
         self.advance()
         with self._decrypting():
             return self._wrapped().recv_into(target)

@@ -11,7 +11,7 @@ from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnect
 
 
 @dataclass(eq=False)
-class Client:
+class ClientConnection:
     """One connection of a client.
 
     Attributes:
@@ -63,7 +63,7 @@ class ServerRequest:
     `number` is this server's own for it; the message holds the client's.
     """
 
-    client: Client
+    client: ClientConnection
     message: messages.SliceRequest
     number: RequestNumber
     pipeline: PipelineNumber

@@ -31,7 +31,7 @@ from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnect
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
-from headrace.feed.worker.client_connection import Client
+from headrace.feed.worker.client_connection import ClientConnection
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 from headrace.feed.worker.server_log import ServerLog
 from headrace.feed.worker.work_queue import WorkQueue
@@ -82,7 +82,7 @@ class FeedServer:
         self._work = WorkMeter(metrics or MetricFile(""), "", pool.size, pool.pids)
         self._work_queue = WorkQueue(pool, self._tell, memory, self._work)
         self._registered: dict[int, FramedConnection] = {}
-        self._clients: list[Client] = []
+        self._clients: list[ClientConnection] = []
         for listener in listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, listener)
@@ -147,7 +147,7 @@ class FeedServer:
                     self._work_queue.hear(owner, frame)
             except (ConnectionClosed, ProtocolError):
                 self._work_queue.executor_closed(owner)
-        elif isinstance(owner, Client) and not owner.closed:
+        elif isinstance(owner, ClientConnection) and not owner.closed:
             self._hear_client(owner, events)
 
     def _read(self, channel: FramedConnection, events: int) -> list[Frame]:
@@ -164,7 +164,7 @@ class FeedServer:
         if self._status is not None:
             os.write(self._status, json.dumps(status).encode() + b"\n")
 
-    def status(self, asker: Client | None = None) -> messages.Status:
+    def status(self, asker: ClientConnection | None = None) -> messages.Status:
         """Returns what the server is doing, to `asker`, who is left out."""
         now, tally = time.monotonic(), self._work_queue.tally
         slices_per_second, bytes_per_second = tally.rates(now)
@@ -213,7 +213,9 @@ class FeedServer:
             self._close(min(pending, key=lambda client: client.deadline), "too many connections that do not speak")
         channel = FramedConnection(connection, handshake=messages.decode_hello, tls=None if local else self._tls)
         name = "a local process" if local else f"{address[0]}:{address[1]}"
-        client = Client(channel, name, local, time.monotonic() + handshake.HANDSHAKE_SECONDS, handshake.challenge())
+        client = ClientConnection(
+            channel, name, local, time.monotonic() + handshake.HANDSHAKE_SECONDS, handshake.challenge()
+        )
         self._clients.append(client)
         client.send(client.challenge)
 
@@ -229,13 +231,13 @@ class FeedServer:
                 client.channel.refuse_plain(NEEDS_TLS)
                 self._close(client, "it does not speak TLS")
 
-    def _close(self, client: Client, why: str = "") -> None:
+    def _close(self, client: ClientConnection, why: str = "") -> None:
         if why:
             self._log.tell_of_connection(f"connection of {client.name} closed: {why}")
         client.closed = True
         client.channel.close()
 
-    def _hear_client(self, client: Client, events: int) -> None:
+    def _hear_client(self, client: ClientConnection, events: int) -> None:
         frames: deque[Frame] = deque()
         try:
             frames.extend(self._read(client.channel, events))
@@ -249,7 +251,7 @@ class FeedServer:
         for frame in frames:
             frame.discard()
 
-    def _take(self, client: Client, frame: Frame) -> None:
+    def _take(self, client: ClientConnection, frame: Frame) -> None:
         message = frame.message
         if client.hello is None:
             self._greet(client, message)
@@ -270,7 +272,7 @@ class FeedServer:
         else:
             raise ProtocolError(f"an unexpected {type(message).__name__}")
 
-    def _greet(self, client: Client, message: messages.Message) -> None:
+    def _greet(self, client: ClientConnection, message: messages.Message) -> None:
         if not isinstance(message, messages.Hello):
             raise ProtocolError("it spoke before it proved that it holds the secret")
         secret = handshake.bind(self._secret, client.channel.binding)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from headrace.feed.wire import messages
-from headrace.feed.worker.client_connection import Client
+from headrace.feed.worker.client_connection import ClientConnection
 
 
 class Plans:
     """The plans of the clients, by loader."""
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[Client, str], str] = {}
+        self._plans: dict[tuple[ClientConnection, str], str] = {}
 
-    def conflict(self, client: Client, message: messages.Open) -> str:
+    def conflict(self, client: ClientConnection, message: messages.Open) -> str:
         """Takes a client's plan. Returns what is wrong with it beside those of other ranks, empty if nothing is."""
         if not message.plan:
             return ""
@@ -28,6 +28,6 @@ class Plans:
         self._plans[client, message.loader] = message.plan
         return ""
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: ClientConnection) -> None:
         """A client is gone."""
         self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}

@@ -20,12 +20,12 @@ import msgspec
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
-from headrace.feed.metrics.rates import Tally
+from headrace.feed.metrics.rates import SliceRate
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
-from headrace.feed.worker.client_connection import Client, ServerRequest
+from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 from headrace.feed.worker.executor_pool import DEPTH, ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
@@ -69,14 +69,14 @@ class WorkQueue:
         self._queue: list[tuple[int, int, int, ServerRequest]] = []
         self._numbered: dict[bytes, PipelineNumber] = {}
         self._known: dict[PipelineNumber, _Known] = {}
-        self._waiting: dict[PipelineNumber, list[tuple[Client, PipelineNumber]]] = {}
-        self._pipelines: dict[tuple[Client, PipelineNumber], PipelineNumber] = {}
+        self._waiting: dict[PipelineNumber, list[tuple[ClientConnection, PipelineNumber]]] = {}
+        self._pipelines: dict[tuple[ClientConnection, PipelineNumber], PipelineNumber] = {}
         self._plans = Plans()
-        self._client_slabs: dict[tuple[Client, SlabNumber], SlabNumber] = {}
+        self._client_slabs: dict[tuple[ClientConnection, SlabNumber], SlabNumber] = {}
         self._slabs: dict[SlabNumber, Slab] = {}
         self._restarts = RestartBudget()
         self._ready = False
-        self.tally = Tally(time.monotonic())
+        self.tally = SliceRate(time.monotonic())
         self.numerics: dict[str, str] = {}
 
     @property
@@ -95,7 +95,7 @@ class WorkQueue:
 
     # What clients say
 
-    def open(self, client: Client, message: messages.Open) -> None:
+    def open(self, client: ClientConnection, message: messages.Open) -> None:
         """Opens a pipeline for a client on one executor; the others open it when they are first given a slice of it."""
         conflict = self._plans.conflict(client, message)
         if conflict:
@@ -120,7 +120,7 @@ class WorkQueue:
         if len(waiting) == 1 and alive:  # otherwise it is introduced to the executor that is on its way
             self._introduce(min(alive, key=lambda executor: len(executor.requests)), number)
 
-    def request(self, client: Client, message: messages.SliceRequest) -> None:
+    def request(self, client: ClientConnection, message: messages.SliceRequest) -> None:
         """Queues a slice."""
         number = self._pipelines.get((client, message.pipeline))
         if number is None:
@@ -131,7 +131,7 @@ class WorkQueue:
     def _enqueue(self, request: ServerRequest) -> None:
         heapq.heappush(self._queue, (request.message.epoch, request.message.batches[0].step, request.number, request))
 
-    def cancel(self, client: Client, message: messages.Cancel) -> None:
+    def cancel(self, client: ClientConnection, message: messages.Cancel) -> None:
         """Forgets slices that are still queued and stops those on their way.
 
         A slice at work is finished and its result dropped.
@@ -153,7 +153,7 @@ class WorkQueue:
                 if request.client is client and request.message.number in wanted:
                     request.cancelled = True
 
-    def offer(self, client: Client, number: SlabNumber, slab: Slab) -> None:
+    def offer(self, client: ClientConnection, number: SlabNumber, slab: Slab) -> None:
         """Takes a slab of a local client. Raises ProtocolError if it has offered that number already."""
         if (client, number) in self._client_slabs:
             slab.close()
@@ -162,7 +162,7 @@ class WorkQueue:
         self._client_slabs[client, number] = own
         self._slabs[own] = slab
 
-    def drop(self, client: Client, number: SlabNumber) -> None:
+    def drop(self, client: ClientConnection, number: SlabNumber) -> None:
         """Lets a client's slab go."""
         own = self._client_slabs.pop((client, number), None)
         if own is not None:
@@ -175,7 +175,7 @@ class WorkQueue:
                 executor.slabs.discard(own)
                 self._give(executor, messages.SlabDrop(own))
 
-    def client_gone(self, client: Client) -> None:
+    def client_gone(self, client: ClientConnection) -> None:
         """Forgets a client."""
         for owner, number in list(self._client_slabs):
             if owner is client:

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from headrace.instance.channels.object_listing import Store
+from headrace.instance.channels.object_listing import ObjectReader
 from headrace.instance.storage import Object
 
 BLOCK = 4 << 20
@@ -29,7 +29,7 @@ class Blocks:
         capacity: bytes that are kept at most.
     """
 
-    def __init__(self, store: Store, pool: ThreadPoolExecutor, capacity: int = CAPACITY) -> None:
+    def __init__(self, store: ObjectReader, pool: ThreadPoolExecutor, capacity: int = CAPACITY) -> None:
         self._store = store
         self._pool = pool
         self._capacity = capacity

@@ -33,7 +33,7 @@ INCOMING = "incoming"
 RESERVE = 16 << 20  # bytes of the disk that data do not take
 
 
-class Store(object_listing.Store, Protocol):
+class ObjectDownloader(object_listing.ObjectReader, Protocol):
     """What a download needs of `headrace.instance.storage.Store` besides."""
 
     def download_all(self, pairs: Iterable[tuple[Object, Path]], done: Callable[[Object], object]) -> None:
@@ -67,7 +67,7 @@ class Tally:
 def fill(
     channel: ChannelOrder,
     area: Path,
-    store: Store,
+    store: ObjectDownloader,
     on_change: Callable[[Tally], object] = lambda _: None,
     sources: str = "",
 ) -> Tally:

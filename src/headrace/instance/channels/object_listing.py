@@ -24,7 +24,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Store(Protocol):
+class ObjectReader(Protocol):
     """What channels need of `headrace.instance.storage.Store`."""
 
     def list(self, uri: str) -> list[Object]:
@@ -50,7 +50,7 @@ class Item:
     source: Object
 
 
-def list_items(channel: ChannelOrder, store: Store) -> list[Item]:
+def list_items(channel: ChannelOrder, store: ObjectReader) -> list[Item]:
     """Returns the files of a channel: sorted by key, or as the manifest names them.
 
     Raises:
@@ -70,13 +70,13 @@ def list_items(channel: ChannelOrder, store: Store) -> list[Item]:
     return items
 
 
-def list_lines(channel: ChannelOrder, store: Store) -> list[Line]:
+def list_lines(channel: ChannelOrder, store: ObjectReader) -> list[Line]:
     """Returns the lines of an augmented manifest. Raises UsageError or StorageError."""
     assert channel.data_type == AUGMENTED
     return parse_augmented(channel.name, read_manifest(channel, store), channel.uri, channel.attributes)
 
 
-def looked_at(channel: ChannelOrder, store: Store, uris: Sequence[str]) -> list[Object]:
+def looked_at(channel: ChannelOrder, store: ObjectReader, uris: Sequence[str]) -> list[Object]:
     """Returns the objects of these places, several asked for at once.
 
     Raises:
@@ -105,7 +105,7 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
             raise
 
 
-def read_manifest(channel: ChannelOrder, store: Store) -> bytes:
+def read_manifest(channel: ChannelOrder, store: ObjectReader) -> bytes:
     """Returns the content of a channel's manifest. Raises StorageError."""
     source = store.look(channel.uri)
     if source.size > MAX_MANIFEST:
@@ -113,7 +113,7 @@ def read_manifest(channel: ChannelOrder, store: Store) -> bytes:
     return store.read_range(source, 0, source.size)
 
 
-def _listed(channel: ChannelOrder, store: Store) -> list[Object]:
+def _listed(channel: ChannelOrder, store: ObjectReader) -> list[Object]:
     objects = store.list(channel.uri)
     if not objects:
         raise empty(channel)

@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError, StorageError
 from headrace.instance.channels import recordio
 from headrace.instance.channels.download import named
 from headrace.instance.channels.manifest import Line, Part, Ref
-from headrace.instance.channels.object_listing import Item, Store
+from headrace.instance.channels.object_listing import Item, ObjectReader
 from headrace.instance.channels.shares import share, shuffled
 from headrace.instance.channels.stage_orders import GZIP, RECORD_IO, ChannelOrder
 from headrace.instance.storage import Object
@@ -62,7 +62,7 @@ class Epochs:
         channel: ChannelOrder,
         contents: list[Item] | list[Line],
         place: int,
-        store: Store,
+        store: ObjectReader,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._channel = channel
