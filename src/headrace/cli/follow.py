@@ -16,7 +16,7 @@ from headrace.runs.reader import POLL_SECONDS
 
 if TYPE_CHECKING:
     from headrace.cli.views.run_screen import RunScreen
-    from headrace.engines.local.supervision.local_run import Handle
+    from headrace.engines.handle import Handle
 
 
 RUNNING = (Status.IN_PROGRESS, Status.STOPPING)

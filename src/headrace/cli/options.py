@@ -71,6 +71,17 @@ def set_option(command: F) -> F:
     )(command)
 
 
+def engine_option(command: F) -> F:
+    """Adds ``--engine``: where instances come from."""
+    return click.option(
+        "--engine",
+        default="local",
+        show_default=True,
+        metavar="ENGINE",
+        help="Where the instances come from: local (this machine plays all), or another engine that is installed.",
+    )(command)
+
+
 def region_option(command: F) -> F:
     """Adds ``--region``: a region with known prices, None when it is not given."""
     return click.option(

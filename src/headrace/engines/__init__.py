@@ -1,48 +1,77 @@
-"""Where instances come from: an engine checks and plans a job, starts an agent on each, and brings the run home.
+"""Where instances come from. An engine is a module, or an object, with the functions of `Engine`.
 
-    plan(job)     what would run where, and what it may use of the machine; starts nothing
-    check(job)    raises what would stop `start`, else returns what it goes on with; starts nothing
-    start(job)    starts a run and returns its `Handle`; the run may be detached from the caller
-    stop(run)     stops a run, whichever process started it
+    plan(job)           what would run where, and what it may use there; starts and writes nothing
+    check(job)          raises what would stop `start`, else returns what it goes on with; starts nothing
+    render(job)         exactly what would be submitted, as documents; starts and writes nothing
+    start(job, detach)  starts a run and returns its handle; the run may be detached from the caller
+    stop(run, now)      stops a run, whichever process started it
 
-Each engine is a package of its own with these functions. It is found by entry point (see
-`headrace.job.find_engine`) and imported when it is used.
+An engine is found by entry point (see `headrace.job.find_engine`) and imported when it is used; anyone can install one.
+The functions of this module call those of the engine that is named, or that the run's header names.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
+from headrace.engines.documents import Document
+
 if TYPE_CHECKING:
-    from headrace.engines.local.checked_job import CheckedJob
-    from headrace.engines.local.supervision.local_run import Handle
+    from headrace.engines.handle import Handle
+    from headrace.instance.launch_plan import LaunchPlan
     from headrace.job import Job
+    from headrace.job.rules.unsupported import Unused
     from headrace.runs import Run
 
-__all__ = ["check", "plan", "start", "stop"]
+__all__ = ["Document", "check", "plan", "render", "start", "stop"]
 
 
-class _Engine(Protocol):
-    def plan(self, job: Job) -> CheckedJob: ...
+class Planned(Protocol):
+    """What `plan` and `check` return; an engine's own has more."""
 
-    def check(self, job: Job) -> CheckedJob: ...
+    @property
+    def plan(self) -> LaunchPlan:
+        """What runs where. Until there is a run, its id and folders stand for one that does not exist."""
 
-    def start(self, job: Job, detach: bool) -> Handle: ...
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the instances may use of their machines, in sentences."""
 
-    def stop(self, run: Run, now: bool) -> bool: ...
+    @property
+    def without_effect(self) -> tuple[Unused, ...]:
+        """What of the job is accepted and has no effect in this engine."""
 
 
-def plan(job: Job, engine: str = "local") -> CheckedJob:
-    """Returns the job with its launch plan and its channels; whether it could start now is not checked.
+class Engine(Protocol):
+    """What an engine must have."""
+
+    def plan(self, job: Job) -> Planned:
+        """See `headrace.engines.plan`."""
+
+    def check(self, job: Job) -> Planned:
+        """See `headrace.engines.check`."""
+
+    def render(self, job: Job) -> tuple[Document, ...]:
+        """See `headrace.engines.render`."""
+
+    def start(self, job: Job, detach: bool) -> Handle:
+        """See `headrace.engines.start`."""
+
+    def stop(self, run: Run, now: bool) -> bool:
+        """See `headrace.engines.stop`."""
+
+
+def plan(job: Job, engine: str = "local") -> Planned:
+    """Returns the launch plan of a job and what goes with it; whether it could start now is not checked.
 
     Raises:
         EngineRefused: no engine of that name.
-        JobInvalid: the job asks for something that this machine does not have.
+        JobInvalid: the job asks for something that the engine does not have.
     """
-    return _engine(engine).plan(job)
+    return find(engine).plan(job)
 
 
-def check(job: Job, engine: str = "local") -> CheckedJob:
+def check(job: Job, engine: str = "local") -> Planned:
     """Checks that a job could start here and now.
 
     Returns:
@@ -52,7 +81,19 @@ def check(job: Job, engine: str = "local") -> CheckedJob:
         JobInvalid: a file or CPU that is not there.
         EngineRefused: a port in use, a job of that name that runs, no engine of that name.
     """
-    return _engine(engine).check(job)
+    return find(engine).check(job)
+
+
+def render(job: Job, engine: str = "local") -> tuple[Document, ...]:
+    """Returns exactly what the engine would submit, or start, for a job. Nothing is started or written.
+
+    No document holds the job's secret. What is known only once there is a run, its id and folders, is that of a run
+    that does not exist.
+
+    Raises:
+        JobInvalid, EngineRefused: as `plan` does.
+    """
+    return find(engine).render(job)
 
 
 def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
@@ -66,7 +107,7 @@ def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
     Raises:
         JobInvalid, EngineRefused: as `check` does; nothing was started, nothing is left.
     """
-    return _engine(engine).start(job, detach)
+    return find(engine).start(job, detach)
 
 
 def stop(run: Run, now: bool = False) -> bool:
@@ -79,11 +120,12 @@ def stop(run: Run, now: bool = False) -> bool:
     Returns:
         Whether it was still running.
     """
-    return _engine(run.header.engine).stop(run, now)
+    return find(run.header.engine).stop(run, now)
 
 
-def _engine(name: str) -> _Engine:
+def find(name: str) -> Engine:
+    """Returns the engine of that name. Raises EngineRefused when there is none."""
     # Here, because the programs that make namespaces import this package too, and run without any library.
     from headrace.job.find_engine import find_engine
 
-    return cast(_Engine, find_engine(name))
+    return cast(Engine, find_engine(name))

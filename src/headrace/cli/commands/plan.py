@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from headrace.cli.options import output_option, region_option, set_option
+from headrace.cli.options import engine_option, output_option, region_option, set_option
+
+if TYPE_CHECKING:
+    from headrace.job import Job
 
 
 @click.command("plan", short_help="Show what a job would run where; starts nothing.")
 @click.argument("job", type=click.Path())
 @set_option
+@engine_option
 @region_option
+@click.option(
+    "--render",
+    "folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Write what the engine would submit into DIR instead, and list the files; no other file there is overwritten.",
+)
 @output_option
-def command(job: str, overrides: tuple[str, ...], region: str | None, output: str) -> None:
+def command(
+    job: str, overrides: tuple[str, ...], engine: str, region: str | None, folder: str | None, output: str
+) -> None:
     """Show groups, hosts, addresses, limits, programs, channels and ports of the job file JOB. Starts nothing.
 
     The list price of an hour is shown too, and the most that the job may cost.
 
-    JOB is a job file, or a CreateTrainingJob request as JSON. Keys that have no effect on this machine are listed.
+    JOB is a job file, or a CreateTrainingJob request as JSON. Keys that have no effect in the engine are listed.
+
+    With --render the documents that the engine submits are written as files: of the local engine the launch plan, from
+    which it starts the agents. They hold no secret of the job.
 
     \b
     Examples:
       headrace plan job.yaml
       headrace plan job.yaml --set hyperparameters.epochs=3 --output json
       headrace plan request.json --set source_dir=code --set inputs.train.path=data
+      headrace plan job.yaml --render rendered
     """
     from headrace import engines
     from headrace.cli.options import echo_json
@@ -31,8 +51,11 @@ def command(job: str, overrides: tuple[str, ...], region: str | None, output: st
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
-    planned = engines.plan(loaded)
-    shown = view(loaded, planned.plan, planned.limits, region)
+    if folder is not None:
+        _render(loaded, engine, Path(folder), output)
+        return
+    planned = engines.plan(loaded, engine)
+    shown = view(loaded, planned.plan, planned.limits, region, planned.without_effect)
     if output == "json":
         echo_json(shown)
     else:
@@ -41,3 +64,19 @@ def command(job: str, overrides: tuple[str, ...], region: str | None, output: st
 
         show_plan(shown)
         show_projection(shown.cost)
+
+
+def _render(job: Job, engine: str, folder: Path, output: str) -> None:
+    """Writes what the engine would submit, and says which files that are."""
+    from headrace import engines
+    from headrace.cli.options import echo_json
+    from headrace.engines.documents import write_documents
+
+    documents = engines.render(job, engine)
+    files = write_documents(documents, folder)
+    if output == "json":
+        named = zip(documents, files, strict=True)
+        echo_json({"engine": engine, "documents": [{"name": one.name, "file": str(file)} for one, file in named]})
+    else:
+        for file in files:
+            click.echo(file)

@@ -6,23 +6,25 @@ import logging
 
 import click
 
-from headrace.cli.options import output_option, set_option
+from headrace.cli.options import engine_option, output_option, set_option
 
 
-@click.command("run", short_help="Run a job on this machine and follow it.")
+@click.command("run", short_help="Run a job and follow it.")
 @click.argument("job", type=click.Path())
 @set_option
+@engine_option
 @output_option
 @click.option("-q", "--quiet", is_flag=True, help="Show only how the run ends.")
 @click.option("-d", "--detach", is_flag=True, help="Start the run, print its id and return; the run continues.")
-def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, detach: bool) -> int:
-    """Run the job file JOB on this machine; follow its logs and progress to the end.
+def command(job: str, overrides: tuple[str, ...], engine: str, output: str, quiet: bool, detach: bool) -> int:
+    """Run the job file JOB, by default on this machine; follow its logs and progress to the end.
 
     JOB may also be a CreateTrainingJob request as JSON; `headrace plan` lists
     what has no effect here.
 
-    Ctrl-C stops the job with time to save; a second Ctrl-C kills it. If this command is killed, the job is stopped
-    too, unless it was detached: then it continues without this command, the shell and the terminal.
+    Ctrl-C stops the job with time to save; a second Ctrl-C kills it. If this command is killed, a job of the local
+    engine is stopped too, unless it was detached: then it continues without this command, the shell and the terminal,
+    as the jobs of every other engine do.
 
     Exit codes: 0 Completed, 1 Failed, 2 the job cannot start (nothing was started), 4 stopped because its budget was
     used up, 130 stopped.
@@ -43,7 +45,7 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, deta
 
     loaded = load_job(job, list(overrides))
     if detach:
-        handle = engines.start(loaded, detach=True)
+        handle = engines.start(loaded, engine, detach=True)
         if output == "json":
             echo_json({"run_id": handle.id, "run_dir": str(handle.paths.root), "status": handle.status})
         else:
@@ -51,7 +53,7 @@ def command(job: str, overrides: tuple[str, ...], output: str, quiet: bool, deta
         return 0
     verbose = logging.getLogger("headrace").isEnabledFor(logging.INFO)
     screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet, verbose=verbose)
-    handle = follow(lambda: engines.start(loaded), screen)
+    handle = follow(lambda: engines.start(loaded, engine), screen)
     code = handle.exit_code
     screen.end(handle.run)
     if output == "json":

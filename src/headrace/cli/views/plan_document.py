@@ -43,6 +43,7 @@ from headrace.runs.event_text import counted
 
 if TYPE_CHECKING:
     from headrace.job import Job
+    from headrace.job.rules.unsupported import Unused
 
 
 class ProgramView(msgspec.Struct, frozen=True):
@@ -120,7 +121,13 @@ class PlanView(msgspec.Struct, frozen=True):
     tf_data_ports: tuple[int, ...] = ()
 
 
-def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str | None = None) -> PlanView:
+def view(
+    job: Job,
+    plan: LaunchPlan,
+    limits: tuple[str, ...] = (),
+    region: str | None = None,
+    without_effect: tuple[Unused, ...] = (),
+) -> PlanView:
     """Returns the plan of a job with the command lines and channels of every host.
 
     Args:
@@ -128,6 +135,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
         plan: its launch plan.
         limits: how the machine is divided, in sentences.
         region: whose prices are taken; None for that of the job's budget, else us-east-1.
+        without_effect: what of the job has no effect in its engine.
     """
     groups = [PlannedGroup(group.name, group.instance_type, group.hosts) for group in plan.groups]
     budget = plan.budget
@@ -155,7 +163,7 @@ def view(job: Job, plan: LaunchPlan, limits: tuple[str, ...] = (), region: str |
         encrypt=plan.encrypt,
         retry=plan.retry,
         without_effect=(
-            *(UnusedView(unused.field, unused.why) for unused in job.without_effect("local")),
+            *(UnusedView(unused.field, unused.why) for unused in without_effect),
             *dict.fromkeys(_set_over(job, plan)),
         ),
     )

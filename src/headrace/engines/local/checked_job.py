@@ -11,6 +11,7 @@ from headrace.engines.local.plan_hosts import in_run
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
 from headrace.job import Job
+from headrace.job.rules.unsupported import Unused
 from headrace.runs import RunPaths
 
 
@@ -36,6 +37,11 @@ class CheckedJob:
     def limits(self) -> tuple[str, ...]:
         """What its instances may use of this machine, and what cannot be limited here, in sentences."""
         return explain_limits(self.job, self.machine, self.places)
+
+    @property
+    def without_effect(self) -> tuple[Unused, ...]:
+        """What of the job is accepted and has no effect on this machine."""
+        return self.job.without_effect("local")
 
     @property
     def isolated(self) -> bool:

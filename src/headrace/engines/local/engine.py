@@ -9,6 +9,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from headrace.engines.documents import Document
+from headrace.engines.handle import Handle
 from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
 from headrace.engines.local.inputs.artefacts import check_checkpoint_folder, check_places
@@ -18,9 +20,9 @@ from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
 from headrace.engines.local.plan_hosts import make_plan
-from headrace.engines.local.prepare_run import prepare
+from headrace.engines.local.prepare_run import plan_text, prepare
 from headrace.engines.local.supervision.cleanup import sweep_leftovers
-from headrace.engines.local.supervision.local_run import Handle, stop_run
+from headrace.engines.local.supervision.local_run import stop_run
 from headrace.engines.local.supervision.start import start_supervisor
 from headrace.engines.local.supervision.start_detached import start_keeper
 from headrace.errors import EngineRefused, StorageError
@@ -57,6 +59,11 @@ def check(job: Job) -> CheckedJob:
     check_places(job)
     check_channels(checked.orders)
     return checked
+
+
+def render(job: Job) -> tuple[Document, ...]:
+    """Returns the launch plan, from which agents are started. Raises as `plan` does."""
+    return (Document("plan.json", plan_text(plan(job).plan)),)
 
 
 def start(job: Job, detach: bool = False) -> Handle:

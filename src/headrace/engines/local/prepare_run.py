@@ -43,7 +43,7 @@ def prepare(checked: CheckedJob, paths: RunPaths) -> None:
     environments = plan_environments(job, paths)
     plan = with_pythons(checked.plan, {group: environment.python for group, environment in environments.items()})
     prepare_install(environments, paths)
-    paths.plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    paths.plan.write_text(plan_text(plan), encoding="utf-8")
     secret = secrets.token_hex(32)
     certificates = make_certificates(plan)
     if isolated:
@@ -73,6 +73,11 @@ def prepare(checked: CheckedJob, paths: RunPaths) -> None:
             write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
     prepare_channels(plan, checked.orders, paths)
+
+
+def plan_text(plan: LaunchPlan) -> str:
+    """Returns plan.json."""
+    return msgspec.json.format(msgspec.json.encode(plan)).decode() + "\n"
 
 
 def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:

@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 
+from headrace.engines.handle import Handle
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.supervision.cleanup import remove_leftovers
 from headrace.exit_status import exit_text, split_status
 from headrace.processes.process_table import Process, is_running, look, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
-from headrace.runs import Cause, CauseKind, EventWriter, LogLine, Run, RunPaths, Selector, Status, read_header
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
 from headrace.runs.events import HostStarted, RunFinished
-from headrace.runs.run_paths import AGENT
 
 ENGINE = "engine"  # name of the engine's event file
 POLL_SECONDS = 0.05
 LOOKS = 0.5  # seconds between two looks at the supervisor
 AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
-_live: set[Handle] = set()  # keeps handles alive: one that is collected would close the lifeline of its run
+_live: set[LocalHandle] = set()  # keeps handles alive: one that is collected would close the lifeline of its run
 
 
-class Handle:
+class LocalHandle(Handle):
     """A run that this process has started. Unless it is detached, it is stopped when this process dies.
 
     Args:
         paths: the run's directory.
         process: the supervisor, or what stands for it.
         lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a detached run.
-
-    Attributes:
-        paths: the run's directory.
-        run: what the run's files say.
     """
 
     def __init__(self, paths: RunPaths, process: subprocess.Popen[bytes], lifeline: int | None) -> None:
-        self.paths = paths
-        self.run = Run(paths)
+        super().__init__(Run(paths))
         self._process = process
         self._lifeline = lifeline
         self._over = False
@@ -50,41 +43,8 @@ class Handle:
         self._found_stopped = False
         _live.add(self)
 
-    def __repr__(self) -> str:
-        return f"Handle({self.id!r})"
-
-    @property
-    def id(self) -> str:
-        """The run id."""
-        return self.paths.id
-
-    @property
-    def status(self) -> Status:
-        """SageMaker's status, as the run's files say now."""
-        self._look()
-        return self.run.status
-
-    @property
-    def cause(self) -> Cause | None:
-        """The first thing that went wrong, None if nothing did."""
-        self._look()
-        return self.run.cause
-
-    @property
-    def exit_code(self) -> int | None:
-        """0 for Completed, 130 when the user stopped it, 1 for every other end; None while it runs."""
-        self._look()
-        return self.run.state().exit_code
-
     def wait(self, timeout: float | None = None) -> Status:
-        """Waits until the run is over: everything has ended and is cleaned up.
-
-        Args:
-            timeout: at most so many seconds.
-
-        Returns:
-            The status; InProgress or Stopping when the time was not enough.
-        """
+        """See `Handle.wait`."""
         deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
         while self._process.poll() is None and (left := deadline - time.monotonic()) > 0:
             self.look_after()
@@ -99,35 +59,13 @@ class Handle:
             self._found_stopped = True
             self._process.kill()
 
-    def wait_interactively(self) -> Status:
-        """Waits like `wait`. The first Ctrl-C stops the run in order, a second one at once."""
-        interrupts = 0
-        while True:
-            try:
-                return self.wait()
-            except KeyboardInterrupt:
-                interrupts += 1
-                self.stop(now=interrupts > 1)
-
-    def logs(self, selector: Selector | str | None = None, *, follow: bool = False) -> Iterator[LogLine]:
-        """Yields log lines, merged by time; see `headrace.runs.Run.logs`.
-
-        Without a selector the agents' own notes are left out, as `headrace run` does.
-        """
-        lines = self.run.logs(selector, follow=follow)
-        return lines if selector is not None else (line for line in lines if line.stream.name != AGENT)
-
-    def report(self) -> object:
-        """Returns the report of the run; see `headrace.insight.report`."""
-        return importlib.import_module("headrace.insight").report(self.run)
-
     def stop(self, now: bool = False) -> None:
-        """Stops the run: SIGTERM to its programs, time to save, SIGKILL. `now` leaves the first two out."""
+        """See `Handle.stop`."""
         if self._process.poll() is None:
             for number in _stop_signals(now):
                 self._process.send_signal(number)
 
-    def _look(self) -> None:
+    def settle(self) -> None:
         """When the supervisor has ended: closes its lifeline, and writes how the run ended if it could not."""
         if self._over or self._process.poll() is None:
             return
@@ -149,7 +87,7 @@ class Handle:
             events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))
 
 
-class DetachedHandle(Handle):
+class DetachedHandle(LocalHandle):
     """A run that lives without this process: its parent is the run's keeper (see `detached`)."""
 
     def wait(self, timeout: float | None = None) -> Status:
@@ -164,9 +102,10 @@ class DetachedHandle(Handle):
         """Stops the run; see `Handle.stop`."""
         stop_run(self.paths, now)
 
-    def _look(self) -> None:
+    def settle(self) -> None:
+        """See `Handle.settle`."""
         if self._process.poll() is not None and not self.run.supervised:
-            super()._look()
+            super().settle()
 
 
 def end_agents(run: Run, seconds: float) -> None:

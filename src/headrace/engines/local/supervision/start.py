@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.engines.local.supervision.local_run import Handle
+from headrace.engines.local.supervision.local_run import LocalHandle
 from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
 from headrace.instance.lifeline import RUN_ID
@@ -23,7 +23,7 @@ SUPERVISOR = "headrace.engines.local.supervision.supervisor"
 SUPERVISOR_SECONDS = 30.0
 
 
-def start_supervisor(paths: RunPaths) -> Handle:
+def start_supervisor(paths: RunPaths) -> LocalHandle:
     """Starts the supervisor of a run that is prepared. Raises EngineRefused or OSError; then nothing is left."""
     logs = paths.engine
     logs.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def start_supervisor(paths: RunPaths) -> Handle:
         process.kill()
         process.wait()
         raise
-    return Handle(paths, process, writing)
+    return LocalHandle(paths, process, writing)
 
 
 def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None:

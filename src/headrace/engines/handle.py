@@ -1,0 +1,95 @@
+"""The caller's end of a run, the same in every engine: `start` returns one, and `Job.fit` with it."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from headrace.runs import Cause, LogLine, Run, RunPaths, Selector, Status
+from headrace.runs.run_paths import AGENT
+
+
+class Handle(ABC):
+    """A run that was started.
+
+    Args:
+        run: the run.
+
+    Attributes:
+        paths: the run's directory.
+        run: what the run's files say.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.paths: RunPaths = run.paths
+        self.run = run
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    @property
+    def id(self) -> str:
+        """The run id."""
+        return self.paths.id
+
+    @property
+    def status(self) -> Status:
+        """SageMaker's status, as the run's files say now."""
+        self.settle()
+        return self.run.status
+
+    @property
+    def cause(self) -> Cause | None:
+        """The first thing that went wrong, None if nothing did."""
+        self.settle()
+        return self.run.cause
+
+    @property
+    def exit_code(self) -> int | None:
+        """0 for Completed, 130 when the user stopped it, 1 for every other end; None while it runs."""
+        self.settle()
+        return self.run.state().exit_code
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> Status:
+        """Waits until the run is over: everything has ended and is cleaned up.
+
+        Args:
+            timeout: at most so many seconds.
+
+        Returns:
+            The status; InProgress or Stopping when the time was not enough.
+        """
+
+    @abstractmethod
+    def stop(self, now: bool = False) -> None:
+        """Stops the run: SIGTERM to its programs, time to save, SIGKILL. `now` leaves the first two out."""
+
+    def settle(self) -> None:  # noqa: B027  (an engine may have nothing to do here)
+        """Called before the record is read: writes what only this process can know, such as how a supervisor ended."""
+
+    def look_after(self) -> None:  # noqa: B027  (neither here)
+        """Called now and then by a caller that waits in another way than with `wait`, which does it itself."""
+
+    def wait_interactively(self) -> Status:
+        """Waits like `wait`. The first Ctrl-C stops the run in order, a second one at once."""
+        interrupts = 0
+        while True:
+            try:
+                return self.wait()
+            except KeyboardInterrupt:
+                interrupts += 1
+                self.stop(now=interrupts > 1)
+
+    def logs(self, selector: Selector | str | None = None, *, follow: bool = False) -> Iterator[LogLine]:
+        """Yields log lines, merged by time; see `headrace.runs.Run.logs`.
+
+        Without a selector the agents' own notes are left out, as `headrace run` does.
+        """
+        lines = self.run.logs(selector, follow=follow)
+        return lines if selector is not None else (line for line in lines if line.stream.name != AGENT)
+
+    def report(self) -> object:
+        """Returns the report of the run; see `headrace.insight.report`."""
+        return importlib.import_module("headrace.insight").report(self.run)

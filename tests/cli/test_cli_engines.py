@@ -1,0 +1,73 @@
+"""Engines by name: what each would submit as files, and one that somebody else has installed by entry point."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
+POST = '''\
+"""An engine that would post a job to a queue of its own."""
+
+from headrace.engines import Document
+from headrace.engines.local import engine as local
+
+plan, check, start, stop = local.plan, local.check, local.start, local.stop
+
+
+def render(job):
+    hosts = [f"host {host.name} of {host.group}" for host in plan(job).plan.hosts]
+    return (Document("post.txt", "\\n".join(hosts) + "\\n"), Document("env/names.txt", job.job_name))
+'''
+
+
+@pytest.fixture
+def post(cli: Cli, tmp_path: Path) -> None:
+    """Installs the engine `post` as another package does: a module, and an entry point in its metadata."""
+    folder = tmp_path / "site"
+    metadata = folder / "post_engine-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (folder / "post_engine.py").write_text(POST)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: post_engine\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[headrace.engines]\npost = post_engine\n")
+    cli.env["PYTHONPATH"] += os.pathsep + str(folder)
+
+
+def test_what_an_engine_of_somebody_else_would_submit_is_written_as_files(
+    cli: Cli, job_file: Callable[..., str], post: None, tmp_path: Path
+) -> None:
+    job = job_file("")
+    done = cli("plan", job, "--engine", "post", "--render", "out", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    named = [("post.txt", "out/post.txt"), ("env/names.txt", "out/env/names.txt")]
+    documents = [{"name": name, "file": file} for name, file in named]
+    assert json.loads(done.stdout) == {"engine": "post", "documents": documents}
+    assert (tmp_path / "out" / "post.txt").read_text() == "host algo-1 of dnn\n"
+    assert (tmp_path / "out" / "env" / "names.txt").read_text() == "small"
+    shown = cli("plan", job, "--engine", "post")
+    assert "algo-1" in shown.stdout
+    other = cli("plan", job, "--engine", "posh")
+    assert (other.returncode, other.stderr.splitlines()[0]) == (2, "error: no engine is called 'posh'")
+    assert "there is: local, post" in other.stderr
+
+
+def test_rendering_writes_the_launch_plan_of_a_local_job_and_overwrites_nothing_else(
+    cli: Cli, job_file: Callable[..., str], tmp_path: Path
+) -> None:
+    job = job_file("")
+    done = cli("plan", job, "--render", "out")
+    assert (done.returncode, done.stdout) == (0, "out/plan.json\n"), done.stderr
+    file = tmp_path / "out" / "plan.json"
+    plan = json.loads(file.read_text())
+    assert [host["name"] for host in plan["hosts"]] == ["algo-1"]
+    assert not (tmp_path / "home").exists(), "nothing is started or prepared"
+    assert cli("plan", job, "--render", "out").returncode == 0, "the same files may be there already"
+    refused = cli("plan", job, "--set", "job_name=other", "--render", "out")
+    assert refused.returncode == 2
+    assert "out/plan.json is there already" in refused.stderr
+    assert json.loads(file.read_text()) == plan
+    assert [path.name for path in file.parent.iterdir()] == ["plan.json"]
