@@ -142,7 +142,7 @@ class Bench:
 
     def staged(self, **channel: object) -> tuple[float, float]:
         run = self.order(**channel)
-        return measured([sys.executable, "-m", "headrace.engines.local.helpers.stage", str(run)], env=self.environment)
+        return measured([sys.executable, "-m", "headrace.hosting.helpers.stage", str(run)], env=self.environment)
 
     def order(self, hosts: int = 2, **channel: object) -> Path:
         run = self.fresh()
@@ -157,11 +157,11 @@ class Bench:
     def piped(self, uri: str) -> tuple[float, float]:
         run = self.order(1, uri=uri, input_mode="Pipe")
         subprocess.run(
-            [sys.executable, "-m", "headrace.engines.local.helpers.stage", str(run)], env=self.environment, check=True
+            [sys.executable, "-m", "headrace.hosting.helpers.stage", str(run)], env=self.environment, check=True
         )
         script = """
 import subprocess, sys
-server = subprocess.Popen([sys.executable, "-m", "headrace.engines.local.helpers.serve_channels", sys.argv[1]],
+server = subprocess.Popen([sys.executable, "-m", "headrace.hosting.helpers.serve_channels", sys.argv[1]],
                           stdout=subprocess.PIPE)
 server.stdout.readline()
 with open(sys.argv[1] + "/algo-1/input/data/data_0", "rb", buffering=0) as pipe:

@@ -28,19 +28,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"feed_metrics"},
     "processes": set(),
     "agent": {"instance", "feed", "runs", "processes"},
-    "engines": {"job", "instance", "runs", "catalog", "processes", "insight"},  # insight: `Handle.report`
+    "hosting": {"instance", "runs", "processes"},
+    "engines": {"job", "hosting", "instance", "runs", "catalog", "processes", "insight"},  # insight: `Handle.report`
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
     "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console"},
 }
-INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes"]
+INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes", "hosting"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
     "instance/s3.py": {"botocore"},
     "agent/tf_data_server.py": {"tensorflow"},
+    "hosting/inputs/host_certificates.py": {"cryptography"},
 }
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]
 
@@ -79,7 +81,8 @@ ORDER: dict[str, list[str]] = {
         "coordinator",
         "host_agent",
     ],
-    "engines": ["local"],
+    "hosting": ["inputs", "helpers", "supervision"],
+    "engines": ["planning", "local"],
     "insight": [
         "figures",
         "performance_model",
@@ -95,8 +98,8 @@ ORDER: dict[str, list[str]] = {
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [
-    "isolation", "limits", "inputs", "plan_hosts", "checked_job", "checks", "helpers", "supervision", "isolation_plan",
-    "prepare_run", "engine",
+    "isolation", "limits", "plan_hosts", "checked_job", "checks", "supervision", "isolation_plan", "prepare_run",
+    "engine",
 ]  # fmt: skip
 MODULES_IN_A_FOLDER = 22
 FACES = {  # a name that stands twice on purpose: what users import or type, before what is behind it

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.inputs.artefacts import ArtefactPlan, HostArtefacts
+from headrace.hosting.helpers.artefacts import ArtefactPlan, HostArtefacts
 from headrace.runs import RunPaths
 from headrace.runs.reader import Run
 
@@ -52,7 +52,7 @@ class HandMade:
     def start(self, module: str, **environment: str) -> subprocess.Popen[str]:
         self.write(module)
         return subprocess.Popen(
-            [sys.executable, "-m", f"headrace.engines.local.helpers.{module}", str(self.paths.root)],
+            [sys.executable, "-m", f"headrace.hosting.helpers.{module}", str(self.paths.root)],
             cwd=self.paths.root,
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,

@@ -111,7 +111,7 @@ def agent(host: str) -> Victim:
 
 def helper(name: str) -> Victim:
     """A process that works beside the agents."""
-    return lambda play: play.found(f"headrace.engines.local.helpers.{name} ")
+    return lambda play: play.found(f"headrace.hosting.helpers.{name} ")
 
 
 def daemon_proxy(play: Play) -> int:

@@ -16,8 +16,8 @@ import pytest
 from headrace.engines.local import engine
 
 SITE = """
-import headrace.engines.local.helpers
-headrace.engines.local.helpers.__path__.insert(0, {folder!r})
+import headrace.hosting.helpers
+headrace.hosting.helpers.__path__.insert(0, {folder!r})
 """
 PLAYER = """
 import json, os, pathlib, signal, sys, time

@@ -16,10 +16,10 @@ import pytest
 from artefact_runs import HandMade
 from stage import until
 
-from headrace.engines.local.helpers.collect import write_archive
-from headrace.engines.local.helpers.merge_hosts import merge
-from headrace.engines.local.inputs.artefacts import has_artefacts
 from headrace.errors import StorageError
+from headrace.hosting.helpers.artefacts import has_artefacts
+from headrace.hosting.helpers.collect import write_archive
+from headrace.hosting.helpers.merge_hosts import merge
 from headrace.runs import Clash
 from objectstore import ObjectStore, free_port
 from patience import allowed

@@ -17,7 +17,7 @@ from stage import assert_failed, groups, kill, said, text, until
 
 from headrace.engines.local import isolation_plan
 from headrace.engines.local.isolation.probing import examine
-from headrace.engines.local.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.channels import isolated_links
 from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs

@@ -21,8 +21,8 @@ from run_places import flag
 from stage import assert_failed, groups, kill, said, text, until
 
 from headrace import engines
-from headrace.engines.local.supervision.scratch_dir import remove_scratch
 from headrace.errors import EngineRefused, JobInvalid
+from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.channels import mounts
 from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder, write_orders
 from headrace.processes.process_table import scan
@@ -83,7 +83,7 @@ def completed(stage, handle) -> None:
 
 
 def helper_pid(handle, name: str) -> int:
-    needle = f"headrace.engines.local.helpers.{name}\0{handle.paths.root}"
+    needle = f"headrace.hosting.helpers.{name}\0{handle.paths.root}"
 
     def look() -> int | None:
         for process in scan():
@@ -518,7 +518,7 @@ def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:
     proxy = Proxy(s3.endpoint)
     try:
         proxy.hold = 2_000_000
-        command = [sys.executable, "-m", "headrace.engines.local.helpers.stage", str(run)]
+        command = [sys.executable, "-m", "headrace.hosting.helpers.stage", str(run)]
         with subprocess.Popen(command, env={**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint}) as first:
             try:
                 assert proxy.held.wait(20)

@@ -16,7 +16,7 @@ import pytest
 from artefact_runs import HandMade
 from stage import until
 
-from headrace.engines.local.helpers.sync import read_known
+from headrace.hosting.helpers.sync import read_known
 from headrace.processes.child_report import ChildReport, read_report
 from headrace.runs import Clash
 from headrace.runs.events import CheckpointsRestored

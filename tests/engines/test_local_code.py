@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.inputs.archive import unpack
-from headrace.engines.local.inputs.source_code import bring_code
 from headrace.errors import ObjectMissing, UsageError
+from headrace.hosting.inputs.archive import unpack
+from headrace.hosting.inputs.source_code import bring_code
+from headrace.job.model.path_types import is_archive
 from objectstore import ObjectStore
 
 
@@ -39,7 +40,8 @@ def packed(*members: tuple[str, object], mode: str = "w:gz") -> bytes:
 
 
 def bring(tmp_path: Path, source: str, *dependencies: str) -> Path:
-    bring_code(source, tmp_path, dependencies, tmp_path / "target", leave_out=tmp_path / "runs")
+    archive, runs = is_archive(source), tmp_path / "runs"
+    bring_code(source, tmp_path, dependencies, tmp_path / "target", leave_out=runs, archive=archive)
     return tmp_path / "target"
 
 

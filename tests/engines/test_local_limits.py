@@ -18,7 +18,7 @@ from stage import agent_pid, assert_failed, both_isolations, groups, kill, progr
 from headrace.engines.local import engine
 from headrace.engines.local.limits import assign, machine_capacity
 from headrace.engines.local.limits.cgroups import CPU, MEMORY, RECORD, Places, available_memory, find_places
-from headrace.engines.local.supervision.scratch_dir import scratch_dir
+from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
 from headrace.runs import Run, RunPaths, Status, runs_dir

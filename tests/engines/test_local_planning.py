@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.inputs.source_code import snapshot
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.plan_hosts import feed_executors, make_plan
 from headrace.engines.local.prepare_run import moved_paths
 from headrace.errors import JobInvalid
+from headrace.hosting.inputs.source_code import snapshot
 from headrace.instance.launch_plan import NAMESPACE, Isolation, Readiness, Retry
 from headrace.job import Job
 from headrace.runs import RunPaths

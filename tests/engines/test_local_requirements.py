@@ -13,14 +13,10 @@ import pytest
 from stage import groups, text, until
 from wheels import wheel
 
-from headrace.engines.local.inputs import virtual_environments
-from headrace.engines.local.inputs.requirements import (
-    VirtualEnvironment,
-    environment_of,
-    plan_environments,
-    prepare_install,
-)
+from headrace.engines.planning.plan_requirements import plan_environments
 from headrace.errors import UsageError
+from headrace.hosting.inputs import virtual_environments
+from headrace.hosting.inputs.requirements import VirtualEnvironment, environment_of, prepare_install
 from headrace.job import Job
 from headrace.runs import RunPaths, Status
 from headrace.runs.events import RequirementsInstalled
@@ -57,7 +53,7 @@ class Case:
     def start(self, *names: str) -> subprocess.Popen[str]:
         prepare_install({name: self.environment(name) for name in names or ["requirements.txt"]}, self.paths)
         return subprocess.Popen(
-            [sys.executable, "-m", "headrace.engines.local.helpers.install", str(self.paths.root)],
+            [sys.executable, "-m", "headrace.hosting.helpers.install", str(self.paths.root)],
             cwd=self.paths.root,
             stderr=subprocess.PIPE,
             text=True,

@@ -10,7 +10,7 @@ from play_helpers import play, played
 from run_places import code, flag
 from stage import agent_pid, both_isolations, groups, kill, program_pid, said, text, until
 
-from headrace.engines.local.supervision.attempts import is_tried_again
+from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.instance.launch_plan import Retry
 from headrace.runs import Cause, CauseKind, Status
 from headrace.runs.events import AttemptStarted, SecondaryStatus

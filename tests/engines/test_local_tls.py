@@ -17,8 +17,8 @@ from stage import groups, said, text, until
 from headrace import engines
 from headrace.agent.control.control_messages import Direction, Hello, Link, Report
 from headrace.agent.control.grpc_transport import connect
-from headrace.engines.local.inputs.host_certificates import make_certificates
 from headrace.errors import EngineRefused
+from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.instance.certificates import Certificates, certificate_files, read_certificates
 from headrace.instance.launch_plan import read_secret
 from headrace.runs import Status

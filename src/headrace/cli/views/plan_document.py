@@ -232,7 +232,7 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
 
 def _requirements(job: Job) -> dict[str, str]:
     """The file of requirements of each group that has one; an archive of code is not opened to look for one."""
-    from headrace.engines.local.inputs.requirements import requirements_file
+    from headrace.engines.planning.plan_requirements import requirements_file
 
     code = job.base_path / job.source_dir
     return {name: file for name in job.hosts if (file := requirements_file(job, name, code))}

@@ -8,11 +8,9 @@ caller (or keeper) -> supervisor -> one agent a host -> programs
     checks          whether this machine can start the job
     prepare_run     fills the run's directory: code, trees, plan, secret
     isolation_plan  the layout of isolated hosts
-    inputs          code, channels, requirements, certificates, artefacts: planned and checked
     limits          CPUs, memory and GPUs of each host
     isolation       namespaces: each host a machine of its own
     supervision     the supervisor, which watches agents and caller and cleans up; the caller's handle
-    helpers         programs beside the agents: install, stage, serve channels, restore, sync, collect
 
 This package imports nothing when it is imported: the supervisor must start fast.
 """

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from headrace.engines.local.inputs.requirements import requirements_file
+from headrace.engines.planning.plan_requirements import requirements_file
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
 from headrace.instance.tfconfig import worker_ports

@@ -13,19 +13,19 @@ from headrace.engines.documents import Document
 from headrace.engines.handle import Handle
 from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
-from headrace.engines.local.inputs.artefacts import check_checkpoint_folder, check_places
-from headrace.engines.local.inputs.host_certificates import check_certificates
-from headrace.engines.local.inputs.local_channels import check_channels, check_mounts, orders_of
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.prepare_run import plan_text, prepare
-from headrace.engines.local.supervision.cleanup import sweep_leftovers
 from headrace.engines.local.supervision.local_run import stop_run
 from headrace.engines.local.supervision.start import start_supervisor
 from headrace.engines.local.supervision.start_detached import start_keeper
+from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
+from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
 from headrace.errors import EngineRefused, StorageError
+from headrace.hosting.inputs.host_certificates import check_certificates
+from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.instance.files import hint
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, runs_dir

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.inputs.local_channels import redirect_links, views_of
 from headrace.engines.local.isolation import network_layout, syscalls
+from headrace.engines.local.isolation.network_layout import View
 from headrace.engines.local.isolation.probing import examine
-from headrace.engines.local.supervision.scratch_dir import scratch_dir
+from headrace.engines.planning.plan_channels import stage_order
+from headrace.hosting.inputs.channel_area import LINKS, VIEWS, channel_area
+from headrace.hosting.supervision.scratch_dir import scratch_dir
+from headrace.instance.channels import download, isolated_links
+from headrace.instance.channels.stage_orders import FAST_FILE, ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -59,6 +63,31 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
     made.write(folder / network_layout.FILE)
     (folder / "hosts").write_text(network_layout.hosts_text(instances, outward), encoding="utf-8")
     (folder / "resolv.conf").write_text(network_layout.resolver_text(resolver, outward), encoding="utf-8")
+
+
+def views_of(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, host: str) -> tuple[View, ...]:
+    """Returns what an isolated host sees of its channels."""
+    area = channel_area(paths)
+    found = []
+    for order in orders:
+        if host not in order.hosts or order.is_piped or order.is_mounted:
+            continue
+        own = "" if order.input_mode == FAST_FILE else str(area / VIEWS / host / order.name)
+        if order.is_link:
+            links = area / LINKS / order.name
+            found.append(View(order.name, order.uri, own, str(links) if links.is_dir() else ""))
+            continue
+        staged = stage_order(plan, orders, paths).area(order.name)
+        share = staged / download.DATA / str(order.place(host))
+        found.append(View(order.name, str(share), own, root_file=str(staged / isolated_links.ROOT)))
+    return tuple(found)
+
+
+def redirect_links(orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
+    """Mends the links in channels that are folders of this machine, for views of them. Raises OSError."""
+    for order in orders:
+        if order.is_link:
+            isolated_links.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
 
 
 def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:

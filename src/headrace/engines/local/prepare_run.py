@@ -10,17 +10,19 @@ from dataclasses import replace
 import msgspec
 
 from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.inputs.artefacts import prepare_artefacts
-from headrace.engines.local.inputs.host_certificates import make_certificates
-from headrace.engines.local.inputs.local_channels import prepare_channels, tree_channels
-from headrace.engines.local.inputs.requirements import plan_environments, prepare_install
-from headrace.engines.local.inputs.source_code import bring_code
 from headrace.engines.local.isolation.network_layout import INTERFACE
 from headrace.engines.local.isolation_plan import arrange
+from headrace.engines.planning.plan_artefacts import prepare_artefacts
+from headrace.engines.planning.plan_channels import prepare_channels, tree_channels
+from headrace.engines.planning.plan_requirements import plan_environments
+from headrace.hosting.inputs.host_certificates import make_certificates
+from headrace.hosting.inputs.requirements import prepare_install
+from headrace.hosting.inputs.source_code import bring_code
 from headrace.instance import build_tree
 from headrace.instance.certificates import write_certificates
 from headrace.instance.launch_plan import LaunchPlan, write_plan
 from headrace.instance.paths import DEFAULT_BASE
+from headrace.job.model.path_types import is_archive
 from headrace.runs import RunPaths
 
 
@@ -39,7 +41,8 @@ def prepare(checked: CheckedJob, paths: RunPaths) -> None:
     (paths.root / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
     paths.job.write_text(job.to_json(), encoding="utf-8")
     paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
-    bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=paths.root.parent)
+    archive, runs = is_archive(job.source_dir), paths.root.parent
+    bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=runs, archive=archive)
     environments = plan_environments(job, paths)
     plan = with_pythons(checked.plan, {group: environment.python for group, environment in environments.items()})
     prepare_install(environments, paths)

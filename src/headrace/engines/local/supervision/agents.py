@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 from headrace.engines.local.isolation.start_agents import Start, Started, Starter
 from headrace.engines.local.limits.cgroups import RunGroups
-from headrace.engines.local.supervision.scratch_dir import scratch_dir
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
+from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
 from headrace.instance.paths import BASE_VARIABLE

@@ -12,9 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-from headrace.engines.local.helpers.helper_main import error_line
 from headrace.engines.local.supervision.start import start_supervisor
 from headrace.errors import EngineRefused
+from headrace.hosting.helpers.helper_main import error_line
 from headrace.processes.child_report import ChildReport
 from headrace.runs import RunPaths
 

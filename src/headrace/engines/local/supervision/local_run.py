@@ -10,8 +10,8 @@ import time
 
 from headrace.engines.handle import Handle
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
-from headrace.engines.local.supervision.cleanup import remove_leftovers
 from headrace.exit_status import exit_text, split_status
+from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.processes.process_table import Process, is_running, look, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header

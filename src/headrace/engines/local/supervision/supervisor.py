@@ -35,16 +35,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.engines.local.inputs.artefacts import has_artefacts
 from headrace.engines.local.isolation.start_agents import Starter, open_starter
 from headrace.engines.local.limits.cgroups import RECORD, RunGroups, find_places
 from headrace.engines.local.supervision.agents import FAILURE_GRACE, Agents, cause_of
-from headrace.engines.local.supervision.attempts import clear, failure_reason, is_tried_again
-from headrace.engines.local.supervision.cleanup import remove_leftovers
-from headrace.engines.local.supervision.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
-from headrace.engines.local.supervision.scratch_dir import remove_scratch
-from headrace.engines.local.supervision.used_budget import Spent
 from headrace.errors import HeadraceError
+from headrace.hosting.helpers.artefacts import has_artefacts
+from headrace.hosting.supervision.attempts import clear, failure_reason, is_tried_again
+from headrace.hosting.supervision.cleanup import remove_leftovers
+from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
+from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.used_budget import Spent
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr

@@ -1,6 +1,6 @@
 """Installs the requirements of a job before its programs start.
 
-It is started as `python -m headrace.engines.local.helpers.install RUN_DIR`.
+It is started as `python -m headrace.hosting.helpers.install RUN_DIR`.
 
 `engine/install.json` names the environments that the run needs (see `requirements`). What pip says goes to
 `engine/pip.log`. Ends with 0, or with 1 and ``error: ...`` as the last line of standard error, after the last lines of
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.helpers.helper_main import work
-from headrace.engines.local.inputs.requirements import INSTALL, VirtualEnvironment, environments_dir
-from headrace.engines.local.inputs.virtual_environments import InstallRequirementsError, make, sweep
 from headrace.errors import HeadraceError
+from headrace.hosting.helpers.helper_main import work
+from headrace.hosting.inputs.requirements import INSTALL, VirtualEnvironment, environments_dir
+from headrace.hosting.inputs.virtual_environments import InstallRequirementsError, make, sweep
 from headrace.runs import EventWriter, RequirementsInstalled, RunPaths
 
 PIP_LOG = "pip.log"

@@ -1,6 +1,6 @@
 """Brings checkpoints to the hosts before each attempt of a job.
 
-It is started as `python -m headrace.engines.local.helpers.restore RUN_DIR`.
+It is started as `python -m headrace.hosting.helpers.restore RUN_DIR`.
 
 Every host gets all that is at their place, as on the service, also what other hosts saved in an attempt before: each
 file is fetched once and copied from host to host. Ends with 0, or with 1 and ``error: ...`` as the last line of
@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.engines.local.helpers.helper_main import work
-from headrace.engines.local.helpers.mirror import Folder, same_content
-from headrace.engines.local.helpers.sync import read_known, write_known
-from headrace.engines.local.inputs.artefacts import RESTORE, read_plan
 from headrace.errors import ObjectMissing
+from headrace.hosting.helpers.artefacts import RESTORE, read_plan
+from headrace.hosting.helpers.helper_main import work
+from headrace.hosting.helpers.mirror import Folder, same_content
+from headrace.hosting.helpers.sync import read_known, write_known
 from headrace.instance import storage
 from headrace.instance.storage import Object, Store
 from headrace.runs import CheckpointsRestored, EventWriter, RunPaths

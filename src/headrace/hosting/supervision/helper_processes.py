@@ -7,7 +7,7 @@
     sync             checkpoints and intermediate output             while they run; reports that it is ready
     collect          model and output to where the job wants them    after them
 
-Each is `python -m headrace.engines.local.helpers.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
+Each is `python -m headrace.hosting.helpers.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
 directory: who prepares the run writes it, and with it says that there is something to do. It has the run's directory
 as working directory and the machine's own namespaces, is tied to the supervisor (the kernel kills it when the
 supervisor dies) and starts no process that is not tied to it in the same way. One that is stopped (SIGSTOP) for some
@@ -91,7 +91,7 @@ class HelperProcess:
             with self._log.open("ab") as log:
                 self._log_begins = log.tell()
                 self._process = spawn(
-                    [sys.executable, *UTF8, "-m", f"headrace.engines.local.helpers.{name}", str(run.root)],
+                    [sys.executable, *UTF8, "-m", f"headrace.hosting.helpers.{name}", str(run.root)],
                     env={**os.environ, **(more or {})},
                     cwd=run.root,
                     tied=True,

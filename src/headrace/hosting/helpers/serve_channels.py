@@ -1,4 +1,4 @@
-"""Serves the Pipe and FastFile channels of a run: `python -m headrace.engines.local.helpers.serve_channels RUN_DIR`.
+"""Serves the Pipe and FastFile channels of a run: `python -m headrace.hosting.helpers.serve_channels RUN_DIR`.
 
 It runs beside the agents, after `stage`. When every first FIFO and the mount are there it reports on standard
 output that it is ready. SIGTERM ends it: mount and FIFOs are gone then.
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.helpers.helper_main import report_failure
-from headrace.engines.local.helpers.stage import MANIFEST
 from headrace.errors import HeadraceError
+from headrace.hosting.helpers.helper_main import report_failure
+from headrace.hosting.helpers.stage import MANIFEST
 from headrace.instance.channels import channel_links, mounts, object_listing
 from headrace.instance.channels.manifest import Line, parse_augmented
 from headrace.instance.channels.pipe_bytes import Epochs

@@ -1,6 +1,6 @@
 """The stage area of a run, where its channels are downloaded, mounted and written to, and how it is removed.
 
-Apart from `local_channels`, so that the supervisor, which removes it, loads no library of the submitting side.
+`engines.planning.plan_channels` says what lies in it.
 """
 
 from __future__ import annotations

@@ -17,16 +17,12 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engines.local.inputs.virtual_environments import is_made
 from headrace.errors import UsageError
+from headrace.hosting.inputs.virtual_environments import is_made
 from headrace.runs import RunPaths, runs_dir
-
-if TYPE_CHECKING:  # the process that installs does without it
-    from headrace.job import Job
 
 ENVIRONMENTS = "environments"
 DEFAULT = "requirements.txt"
@@ -52,27 +48,6 @@ class VirtualEnvironment(msgspec.Struct, frozen=True):
     def python(self) -> str:
         """Its interpreter."""
         return str(Path(self.path, "bin", "python"))
-
-
-def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment]:
-    """Returns the environment of each group that has requirements; the code of the run is in place.
-
-    Raises:
-        UsageError: a file of requirements that cannot be read.
-    """
-    groups: dict[str, list[str]] = {}
-    for group in job.groups:
-        name = group.instance_group_name
-        file = requirements_file(job, name, paths.code)
-        if file:
-            groups.setdefault(file, []).append(name)
-    made = [environment_of(file, paths, tuple(names)) for file, names in groups.items()]
-    return {name: environment for environment in made for name in environment.groups}
-
-
-def requirements_file(job: Job, group: str, code: Path) -> str:
-    """Returns a group's file of requirements, inside the code: its own, else `DEFAULT` if that is there; else empty."""
-    return job.requirements_of(group) or (DEFAULT if (code / DEFAULT).is_file() else "")
 
 
 def prepare_install(environments: dict[str, VirtualEnvironment], paths: RunPaths) -> None:

@@ -6,8 +6,8 @@ Control groups have a sweep of their own (`limits.cgroups`): they may lie where 
 
 from __future__ import annotations
 
-from headrace.engines.local.inputs.channel_area import channel_area, remove_channels
-from headrace.engines.local.supervision.scratch_dir import remove_scratch, scratch_dir
+from headrace.hosting.inputs.channel_area import channel_area, remove_channels
+from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir
 from headrace.runs import RunPaths, list_runs
 
 

@@ -1,6 +1,6 @@
 """Keeps checkpoints and intermediate output safe while a job runs.
 
-It is started as `python -m headrace.engines.local.helpers.sync RUN_DIR`.
+It is started as `python -m headrace.hosting.helpers.sync RUN_DIR`.
 
 New and changed files of /opt/ml/checkpoints and /opt/ml/output/intermediate of every host go to their places (see
 `artefacts`) within about a second of their last write; nothing is ever removed there. It reports on standard
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.helpers.helper_main import work
-from headrace.engines.local.helpers.mirror import Folder, Mirror
-from headrace.engines.local.inputs.artefacts import SYNC, ArtefactPlan, read_plan
 from headrace.errors import HeadraceError
+from headrace.hosting.helpers.artefacts import SYNC, ArtefactPlan, read_plan
+from headrace.hosting.helpers.helper_main import work
+from headrace.hosting.helpers.mirror import Folder, Mirror
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
 from headrace.processes.child_report import ChildReport

@@ -9,16 +9,17 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.engines.local.inputs.archive import unpack
 from headrace.errors import UsageError
+from headrace.hosting.inputs.archive import unpack
 from headrace.instance import storage
 from headrace.instance.storage import Store
-from headrace.job.model.path_types import is_archive
 
 SKIPPED = (".git", "__pycache__", ".venv*", ".headrace")
 
 
-def bring_code(source: str, base: Path, dependencies: Sequence[str], target: Path, leave_out: Path) -> None:
+def bring_code(
+    source: str, base: Path, dependencies: Sequence[str], target: Path, leave_out: Path, *, archive: bool
+) -> None:
     """Makes the folder of the code.
 
     Args:
@@ -27,6 +28,7 @@ def bring_code(source: str, base: Path, dependencies: Sequence[str], target: Pat
         dependencies: files and folders that come to lie beside the code, under their own names.
         target: the new folder; its parent exists.
         leave_out: a folder that is not copied, wherever it is met.
+        archive: whether the source is an archive; one of ``s3://`` always is.
 
     Raises:
         UsageError: an archive that cannot be used, or a dependency with the name of something in the code.
@@ -41,7 +43,7 @@ def bring_code(source: str, base: Path, dependencies: Sequence[str], target: Pat
             unpack(fetched, target, source)
         finally:
             fetched.unlink(missing_ok=True)
-    elif is_archive(source):
+    elif archive:
         unpack(storage.local_path(source, base), target, source)
     elif source:
         snapshot(base / source, target, leave_out)

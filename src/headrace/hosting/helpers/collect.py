@@ -1,4 +1,4 @@
-"""Brings what the hosts made to its place, after the job: `python -m headrace.engines.local.helpers.collect RUN_DIR`.
+"""Brings what the hosts made to its place, after the job: `python -m headrace.hosting.helpers.collect RUN_DIR`.
 
 Model and output of all hosts are merged (see `merge_hosts`) and become archives, or folders (see `artefacts`).
 HEADRACE_JOB_STATUS holds how the job has ended so far. As on the service, the model is stored when the job is Completed
@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from headrace.engines.local.helpers.helper_main import work
-from headrace.engines.local.helpers.merge_hosts import FILE, LINK, Entry, Merged, merge, text
-from headrace.engines.local.inputs.artefacts import COLLECT, read_plan
 from headrace.errors import StorageError
+from headrace.hosting.helpers.artefacts import COLLECT, read_plan
+from headrace.hosting.helpers.helper_main import work
+from headrace.hosting.helpers.merge_hosts import FILE, LINK, Entry, Merged, merge, text
 from headrace.instance import storage
 from headrace.instance.files import hint
 from headrace.instance.paths import TreePaths

@@ -1,4 +1,4 @@
-"""The channels of a job on this machine: which are links, which are staged or served, and whether their data exist.
+"""The channels of a job: which are links, which are staged or served, and whether their data exist.
 
 A channel that is a folder of this machine is a link in the tree of every host that has it, and no process is needed.
 All others are made by the helpers `stage` and `serve_channels`, see `headrace.instance.channels`.
@@ -6,17 +6,15 @@ All others are made by the helpers `stage` and `serve_channels`, see `headrace.i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.engines.local.inputs.channel_area import FOLDER, LINKS, VIEWS, channel_area
-from headrace.engines.local.isolation.network_layout import View
 from headrace.errors import EngineRefused, HeadraceError
+from headrace.hosting.inputs.channel_area import FOLDER
 from headrace.instance import Channel
-from headrace.instance.channels import download, isolated_links, mounts, object_listing
+from headrace.instance.channels import mounts, object_listing
 from headrace.instance.channels.download import named
-from headrace.instance.channels.stage_orders import FAST_FILE, NONE, S3_PREFIX, ChannelOrder, StageOrder, write_orders
+from headrace.instance.channels.stage_orders import NONE, S3_PREFIX, ChannelOrder, StageOrder, write_orders
 from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
 from headrace.instance.storage import Store
 from headrace.job import Job
@@ -72,32 +70,8 @@ def tree_channels(job: Job, orders: Sequence[ChannelOrder], host: str, isolated:
     }
 
 
-def views_of(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, host: str) -> tuple[View, ...]:
-    """Returns what an isolated host sees of its channels."""
-    area = channel_area(paths)
-    found = []
-    for order in orders:
-        if host not in order.hosts or order.is_piped or order.is_mounted:
-            continue
-        own = "" if order.input_mode == FAST_FILE else str(area / VIEWS / host / order.name)
-        if order.is_link:
-            links = area / LINKS / order.name
-            found.append(View(order.name, order.uri, own, str(links) if links.is_dir() else ""))
-            continue
-        staged = _stage_order(plan, orders, paths).area(order.name)
-        share = staged / download.DATA / str(order.place(host))
-        found.append(View(order.name, str(share), own, root_file=str(staged / isolated_links.ROOT)))
-    return tuple(found)
-
-
-def redirect_links(orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
-    """Mends the links in channels that are folders of this machine, for views of them. Raises OSError."""
-    for order in orders:
-        if order.is_link:
-            isolated_links.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
-
-
-def _stage_order(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> StageOrder:
+def stage_order(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> StageOrder:
+    """Returns what is staged and served for the hosts of a run."""
     root = paths.root.resolve()
     bases = {host.name: str(root / paths.host(host.name).relative_to(paths.root)) for host in plan.hosts}
     staged = tuple(order for order in orders if not order.is_link)
@@ -106,7 +80,7 @@ def _stage_order(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPat
 
 def prepare_channels(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
     """Writes the orders of a run; nothing when every channel is only a link. Raises OSError."""
-    order = _stage_order(plan, orders, paths)
+    order = stage_order(plan, orders, paths)
     if order.channels:
         write_orders(order, paths.root)
 

@@ -1,4 +1,4 @@
-"""Fills a run's channels before its programs start: `python -m headrace.engines.local.helpers.stage RUN_DIR`.
+"""Fills a run's channels before its programs start: `python -m headrace.hosting.helpers.stage RUN_DIR`.
 
 Every channel of the order is listed. A `File` channel is downloaded and appears under its name when all of it is
 there; for a channel that is served while the job runs (`serve_channels`) the listing is kept. What was interrupted goes
@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.engines.local.helpers.helper_main import work
 from headrace.errors import HeadraceError
+from headrace.hosting.helpers.helper_main import work
 from headrace.instance.channels import channel_links, download, object_listing
 from headrace.instance.channels.stage_orders import AUGMENTED, STAGE, ChannelOrder, StageOrder, read_order
 from headrace.instance.storage import Store

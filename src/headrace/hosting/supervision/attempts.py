@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from headrace.engines.local.inputs.channel_area import remove_views
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
+from headrace.hosting.inputs.channel_area import remove_views
 from headrace.instance import read_failure
 from headrace.instance.code_copy import copy_code
 from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir

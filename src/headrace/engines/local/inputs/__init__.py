@@ -1,1 +1,0 @@
-"""What a job needs before its programs start: code, channels, requirements, certificates, artefact places."""

@@ -1,0 +1,30 @@
+"""Which groups of a job have requirements, and the environment of each, see `hosting.inputs.requirements`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.hosting.inputs.requirements import DEFAULT, VirtualEnvironment, environment_of
+from headrace.job import Job
+from headrace.runs import RunPaths
+
+
+def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment]:
+    """Returns the environment of each group that has requirements; the code of the run is in place.
+
+    Raises:
+        UsageError: a file of requirements that cannot be read.
+    """
+    groups: dict[str, list[str]] = {}
+    for group in job.groups:
+        name = group.instance_group_name
+        file = requirements_file(job, name, paths.code)
+        if file:
+            groups.setdefault(file, []).append(name)
+    made = [environment_of(file, paths, tuple(names)) for file, names in groups.items()]
+    return {name: environment for environment in made for name in environment.groups}
+
+
+def requirements_file(job: Job, group: str, code: Path) -> str:
+    """Returns a group's file of requirements, inside the code: its own, else `DEFAULT` if that is there; else empty."""
+    return job.requirements_of(group) or (DEFAULT if (code / DEFAULT).is_file() else "")

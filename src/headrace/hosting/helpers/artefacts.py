@@ -1,0 +1,72 @@
+"""What a job keeps and where: the files that tell `restore`, `sync` and `collect` what to do.
+
+    <output_path>/<job name>/output/model.tar.gz     what all hosts left in /opt/ml/model
+    <output_path>/<job name>/output/output.tar.gz    what they left in /opt/ml/output/data
+    <output_path>/<job name>/output/intermediate/    what they close in /opt/ml/output/intermediate, while the job runs
+    <checkpoint_s3_uri>/                             /opt/ml/checkpoints of every host, there and back
+
+Without `output_path` the folder is `output` in the run's own. With OutputDataConfig's CompressionType NONE there are
+folders `model` and `data` in place of the archives.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.instance import storage
+from headrace.instance.paths import TreePaths
+from headrace.runs import RunPaths
+
+RESTORE, SYNC, COLLECT = "restore", "sync", "collect"
+
+
+class HostArtefacts(msgspec.Struct, frozen=True):
+    """Folders of one host, on this machine.
+
+    Attributes:
+        name: the host.
+        base: its /opt/ml.
+        checkpoints: its folder of checkpoints.
+    """
+
+    name: str
+    base: str
+    checkpoints: str
+
+
+class ArtefactPlan(msgspec.Struct, frozen=True):
+    """`engine/restore.json`, `engine/sync.json` and `engine/collect.json`.
+
+    Attributes:
+        output: where model, output and intermediate go; absolute.
+        hosts: by number, the leader first: its file is kept where several hosts have one of the same name.
+        checkpoints: where checkpoints are kept; absolute, empty when they stay with the hosts.
+        compress: whether model and output become archives.
+        remote: the user chose `output`: intermediate files go there while the job runs.
+    """
+
+    output: str
+    hosts: tuple[HostArtefacts, ...]
+    checkpoints: str = ""
+    compress: bool = True
+    remote: bool = False
+
+    @property
+    def intermediate(self) -> str:
+        """Where intermediate files go."""
+        return storage.join(self.output, "intermediate")
+
+
+def read_plan(run: RunPaths, name: str) -> ArtefactPlan:
+    """Reads the plan for one of the processes. Raises OSError or msgspec.DecodeError."""
+    return msgspec.json.decode((run.engine / f"{name}.json").read_bytes(), type=ArtefactPlan)
+
+
+def has_artefacts(run: RunPaths) -> bool:
+    """Tells whether any host left something to collect, so that no process need be started when none did."""
+    for base in (run.root / "hosts").glob("*"):
+        tree = TreePaths(base)
+        for folder in (tree.model, tree.output_data, tree.output_intermediate):
+            if folder.is_dir() and any(folder.iterdir()):
+                return True
+    return False

@@ -1,0 +1,1 @@
+"""What programs find when they start: code, requirements, channels, certificates."""
