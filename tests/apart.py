@@ -10,6 +10,7 @@ A box has a default route, to nowhere: what tests of the way out of isolated ins
 from __future__ import annotations
 
 import functools
+import multiprocessing.util
 import os
 import shlex
 import shutil
@@ -17,12 +18,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.engines.local.isolation import syscalls
 from notes import note
 
+AFTER_MULTIPROCESSING = -200  # its own folder goes at -100
 BOX = "HEADRACE_TESTS_BOX"  # tells the first program of a box its folder for temporary files
 UNSHARE = ("unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
 # The first process waits for the worker, and reaps whoever loses his parent. $0 is the folder that the box hides.
@@ -84,10 +86,10 @@ def boxed_python(folder: Path) -> str:
     return shlex.join(box_command(folder, [sys.executable]))
 
 
-def stand_apart() -> Callable[[], None]:
+def stand_apart() -> None:
     """Gives this process a folder for temporary files and, as root, a /dev/shm of its own.
 
-    Returns what removes the folder.
+    The folder goes when the process ends, after multiprocessing has removed the one that it has in it.
     """
     folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hr-")
     if syscalls.may_separate():
@@ -100,7 +102,9 @@ def stand_apart() -> Callable[[], None]:
             "not looked for on this machine",
             "files of /dev/shm that nobody holds: only root may mount one for the tests",
         )
-    return functools.partial(shutil.rmtree, folder, ignore_errors=True)
+    multiprocessing.util.Finalize(
+        None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=AFTER_MULTIPROCESSING
+    )
 
 
 def settle() -> str:

@@ -49,7 +49,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         compileall.compile_dir(Path(headrace.__file__).parent, quiet=2)
     if not hasattr(config, "workerinput") and not config.getoption("numprocesses", None):
         config._tmp_path_factory.getbasetemp()  # pytest's own folders stay where people look for them
-        config.add_cleanup(apart.stand_apart())
+        apart.stand_apart()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,8 +22,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from headrace.errors import FeedError
 from headrace.feed import DataLoader
-from headrace.feed.batch import pytree
 from headrace.feed.batch.slab import GRANULE, SlabPool
+from headrace.feed.batch.tensors import is_tensor
 from headrace.feed.loader import data_loader as loader_module
 from headrace.feed.loader.device import DeviceBatches, PlainDevice, find_device, find_pinning
 from headrace.feed.plan.pass_progress import Progress
@@ -40,7 +40,7 @@ class Late:
         self.refuse: Callable[[Any], bool] = lambda leaf: False
 
     def start(self, leaf: Any) -> Any:
-        if not pytree.is_tensor(leaf):
+        if not is_tensor(leaf):
             return leaf
         if self.refuse(leaf):
             raise MemoryError("the device is full")

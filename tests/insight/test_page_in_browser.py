@@ -38,7 +38,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("pages")
+    folder = tmp_path_factory.mktemp("pages") / "a_name_in_which_no_browser_breaks_a_line_by_itself"
+    folder.mkdir()  # the notes of a page name it
     hosts = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
     runs = [
         record(folder, "homogeneous", {rank(0): loader(0.5, step=0.2), **hosts}),

@@ -22,8 +22,8 @@ def test_resourceconfig_is_byte_for_byte_what_the_service_writes(job) -> None:
     assert TreePaths(base).resource_config.read_text() == (
         '{"current_group_name":"data_group","current_host":"algo-1","current_instance_type":"ml.c5.xlarge",'
         '"hosts":["algo-1","algo-2"],'
-        '"instance_groups":[{"hosts":["algo-1"],"instance_group_name":"data_group","instance_type":"ml.c5.xlarge"},'
-        '{"hosts":["algo-2"],"instance_group_name":"dnn_group","instance_type":"ml.m4.xlarge"}],'
+        '"instance_groups":[{"instance_group_name":"data_group","instance_type":"ml.c5.xlarge","hosts":["algo-1"]},'
+        '{"instance_group_name":"dnn_group","instance_type":"ml.m4.xlarge","hosts":["algo-2"]}],'
         '"network_interface_name":"eth0"}'
     )
 

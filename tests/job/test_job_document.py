@@ -43,6 +43,7 @@ from headrace.job import Job, load_job
         ("'3'", "3"),
         ('"a\\nb"', "a\nb"),
         ("!!str 3", "3"),
+        (r'"\ud83d\ude00"', "\U0001f600"),  # as json.dumps writes it
         ("[1, [a], {b: null}]", [1, ["a"], {"b": None}]),
         ("&x [1]", [1]),
         ("{on: 1, 2: 3}", {"on": 1, "2": 3}),

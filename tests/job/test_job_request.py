@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,6 +195,33 @@ def test_one_mistake_is_told_once(tmp_path: Path, change: tuple[str, object]) ->
         load_job(path)
     (problem,) = caught.value.problems
     assert problem.code == "ValidationException"
+
+
+def test_a_folder_in_the_place_of_s3_is_told_how_to_be_given_and_then_taken(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    path = tmp_path / "request.json"
+    local = [channel(S3Uri="data"), channel(ChannelName="my.data", S3Uri="data")]
+    path.write_text(
+        json.dumps(
+            changed(
+                ("InputDataConfig", local),
+                ("OutputDataConfig.S3OutputPath", "file://out"),
+                ("CheckpointConfig.S3Uri", "kept here"),
+                ("HyperParameters.sagemaker_submit_directory", str(tmp_path / "code")),
+            )
+        )
+    )
+    with pytest.raises(JobInvalid) as caught:
+        load_job(path)
+    told = [problem.hint.partition("--set ")[2] for problem in caught.value.problems]
+    name = CHANNEL["ChannelName"]
+    expected = [f"inputs.{name}.path=data", "'inputs.\"my.data\".path=data'", "'checkpoint_s3_uri=kept here'"]
+    assert sorted(told) == sorted([*expected, "output_path=file://out"])
+    job = load_job(path, [shlex.split(each)[0] for each in told])
+    assert job.inputs["my.data"].local_path(job.base_path) == tmp_path / "data"
+    assert (job.output_path, job.checkpoint_s3_uri) == ("file://out", "kept here")
 
 
 SDK3 = changed(

@@ -1,6 +1,6 @@
 """Writes the /opt/ml tree of one host, as SageMaker does before a container starts.
 
-The three files of input/config are those of the service: compact JSON with sorted keys, hyperparameters as strings
+The three files of input/config are those of the service: compact JSON in its order of keys, hyperparameters as strings
 that hold JSON; the reserved ones are in `reserved`. SageMaker's own training toolkit reads such a tree and reports what
 `Environment` reports (tests/instance/test_oracle.py).
 
@@ -161,8 +161,8 @@ def build_tree(
         else:
             paths.channel(name).mkdir(exist_ok=True)
             link(paths.channel(name) / channel.source.name, channel.source.resolve())
-    _write(paths.hyperparameters, encoded)
-    _write(paths.input_data_config, {name: channel.config() for name, channel in channels.items()})
+    _write(paths.hyperparameters, dict(sorted(encoded.items())))
+    _write(paths.input_data_config, {name: dict(sorted(channels[name].config().items())) for name in sorted(channels)})
     _write(paths.resource_config, resources)
     return paths
 
@@ -182,7 +182,7 @@ def resource_config(current_host: str, groups: Sequence[Group], network_interfac
         "current_instance_type": own.instance_type,
         "hosts": _in_order(host for group in groups for host in group.hosts),
         "instance_groups": [
-            {"hosts": list(group.hosts), "instance_group_name": group.name, "instance_type": group.instance_type}
+            {"instance_group_name": group.name, "instance_type": group.instance_type, "hosts": list(group.hosts)}
             for group in groups
         ],
         "network_interface_name": network_interface_name,
@@ -216,4 +216,4 @@ def _check_channel(name: str, channel: Channel) -> None:
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:
-    launch_plan.write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+    launch_plan.write_atomically(path, json.dumps(content, separators=(",", ":")).encode())

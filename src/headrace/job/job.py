@@ -27,7 +27,7 @@ from headrace.job.rules.unsupported import Unused, without_effect
 from headrace.job.run_handle import RunHandle, wait_for_success
 from headrace.job.sagemaker.check import check_request
 from headrace.job.sagemaker.field_map import HYPERPARAMETERS
-from headrace.job.sagemaker.from_request import read_request
+from headrace.job.sagemaker.from_request import read_request, with_local_places
 from headrace.job.sagemaker.to_request import beyond_request, unfit, write_request
 
 
@@ -162,7 +162,8 @@ class Job(Structure):
         read = read_request(request)
         source = findings.JobSource(names=read.names)
         base = Path.cwd() if base_path is None else Path(base_path).absolute()
-        return cls.from_source(read.data, source, base, check_request(request), look=False)
+        wrong = list(with_local_places(check_request(request), read))
+        return cls.from_source(read.data, source, base, wrong, look=False)
 
     def to_request(self, submit_directory: str = "") -> dict[str, object]:
         """Returns the CreateTrainingJob request of this job. Pure: nothing is uploaded or sent.

@@ -14,7 +14,7 @@ from headrace.job.file.yaml_document import MAX_BYTES
 from headrace.job.job import Job
 from headrace.job.problems.finding import JobSource
 from headrace.job.sagemaker.check import check_request, is_request
-from headrace.job.sagemaker.from_request import Translated, read_request
+from headrace.job.sagemaker.from_request import Translated, read_request, with_local_places
 
 _PROGRAMS = (".py", ".sh", ".ipynb")
 
@@ -41,7 +41,11 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job
     read = read_request(written.data) if is_request(written.data) else Translated(written.data)
     final = apply(read.data, overrides)
     source = JobSource(name, written.lines, final.texts, read.names)
-    wrong = written.findings + final.findings + (check_request(written.data) if read.names else [])
+    wrong = written.findings + final.findings
+    if read.names:
+        replaced = {place for key, place in read.names.items() if any(key[: len(path)] == path for path in final.texts)}
+        refused = (finding for finding in check_request(written.data) if finding.path not in replaced)
+        wrong += with_local_places(refused, read)
     if wrong and not final.data:
         raise JobInvalid(source.problems(wrong))
     data = {key: value for key, value in final.data.items() if value is not None}

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, ProtocolError
 from headrace.feed.batch import records
+from headrace.feed.batch.tensors import is_tensor
 
 ALIGNMENT = 64
 MAX_DEPTH = 32
@@ -54,12 +55,6 @@ Bytes = NDArray[np.uint8]
 def align(size: int) -> int:
     """Rounds up to the alignment of leaves."""
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def is_tensor(value: object) -> bool:
-    """Returns whether a value is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 class _Describer:

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
-from headrace.feed.batch.pytree import Bytes, Node, align, is_tensor
+from headrace.feed.batch.pytree import Bytes, Node, align
+from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
 _STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call

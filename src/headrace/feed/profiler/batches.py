@@ -13,17 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from headrace.feed.batch.tensors import is_tensor
+
 MAX_DEPTH = 32
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 class Uncopyable(Exception):
     """A batch holds something that cannot be copied."""
-
-
-def _is_tensor(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_array(value: object) -> bool:
@@ -48,7 +45,7 @@ def _copied(tensor: Any) -> Any:
 def _copy(value: Any, tensor: Callable[[Any], Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise Uncopyable(f"nested deeper than {MAX_DEPTH} levels")
-    if _is_tensor(value):
+    if is_tensor(value):
         return tensor(value)
     if type(value) in _PLAIN:
         return value
@@ -76,7 +73,7 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
 
 def bytes_of(value: Any, depth: int = 0) -> int:
     """Returns the payload bytes: tensors, arrays, strings, bytes, and 8 for a number."""
-    if _is_tensor(value) or _is_array(value):
+    if is_tensor(value) or _is_array(value):
         return int(value.nbytes)
     if isinstance(value, (str, bytes)):
         return len(value)
@@ -90,7 +87,7 @@ def bytes_of(value: Any, depth: int = 0) -> int:
 
 def rows_of(value: Any) -> int:
     """Returns the length of the first axis of the first tensor or array; 0 without one."""
-    if _is_tensor(value) or _is_array(value):
+    if is_tensor(value) or _is_array(value):
         return int(value.shape[0]) if value.ndim else 0
     return next((rows for _, item in _children(value) or () if (rows := rows_of(item))), 0)
 
@@ -101,7 +98,7 @@ def describe(value: Any, depth: int = 0) -> list[Any]:
     Forms: ["t", dtype, shape] tensor, ["a", dtype, shape] array, ["s", n] string, ["b", n] bytes, ["v", value] other
     plain value, ["d", {key: node}], ["l", [node]], ["o", class] anything else.
     """
-    if _is_tensor(value):
+    if is_tensor(value):
         return ["t", str(value.dtype).removeprefix("torch."), list(value.shape)]
     if _is_array(value):
         return ["a", value.dtype.str, list(value.shape)]

@@ -38,6 +38,7 @@ _RESOLVERS = (
 
 # Python and JSON allow these in a string as they are. YAML does not, or takes them for the end of a line.
 _AWKWARD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):
@@ -205,7 +206,7 @@ class _Builder:
                 self._document.lines.setdefault((*path, "?"), line)
                 self._refuse((*path, "?"), "keys must be text")
                 continue
-            key = key_node.value
+            key = _paired(key_node.value)
             here = (*path, key)
             if key == "<<" and not key_node.style:
                 self._document.lines.setdefault(here, line)
@@ -224,7 +225,7 @@ class _Builder:
         kind, text = node.tag.removeprefix(_TAG), node.value
         try:
             if kind == "str":
-                return text
+                return _paired(text)
             if kind == "null":
                 return None
             if kind == "bool" and text.lower() in ("true", "false"):
@@ -241,6 +242,15 @@ class _Builder:
 
     def _refuse(self, path: Path, message: str, hint: str = "") -> None:
         self._document.findings.append(Finding(path, message, hint=hint))
+
+
+def _paired(text: str) -> str:
+    r"""Joins the surrogate pairs of a text: JSON writes "\ud83d\ude00" for one character, YAML reads it as two.
+
+    >>> _paired("\ud83d\ude00") == "\U0001f600"
+    True
+    """
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
 def _shown_tag(tag: str) -> str:

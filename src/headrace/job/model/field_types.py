@@ -32,6 +32,7 @@ MAX_COST_LIMIT = 1e9
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
 _PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
@@ -52,6 +53,7 @@ def _refuse_non_json(value: object) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"keys must be strings, {show(key)} is not")
+            _refuse_non_json(key)
             _refuse_non_json(item)
     elif isinstance(value, list):
         for item in value:
@@ -62,11 +64,21 @@ def _refuse_non_json(value: object) -> None:
         raise ValueError(f"{type(value).__name__} is not allowed")
     elif isinstance(value, str) and "\0" in value:
         raise ValueError("text must not hold a NUL character")
+    elif isinstance(value, str) and (lone := _SURROGATE.search(value)):
+        raise ValueError(f"text {_surrogate_rule(lone)}")
+
+
+def _surrogate_rule(lone: re.Match[str]) -> str:
+    """Says which character of a text UTF-8 cannot hold. It would fail wherever the text is written or passed on."""
+    return f"must not hold half of a surrogate pair; character {lone.start() + 1} is {lone[0]!r}"
 
 
 def text_of(value: object) -> str:
     """Returns text as it is, and refuses anything else."""
     if isinstance(value, str):
+        lone = _SURROGATE.search(value)
+        if lone:
+            raise broken(_surrogate_rule(lone), hint="write the character itself, or both halves of its pair")
         return value
     hint = f'write it in quotes: "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
     raise broken("must be a string", hint=hint)

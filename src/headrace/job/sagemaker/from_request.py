@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from headrace.job.model import field_types
 from headrace.job.model.hyperparameters import decode, is_reserved
 from headrace.job.model.path_types import local_form
-from headrace.job.problems.finding import Path
+from headrace.job.problems.finding import Finding, Path
 from headrace.job.rules.raw_access import enabled
 from headrace.job.sagemaker.field_map import (
     ARGUMENTS,
@@ -32,6 +33,7 @@ from headrace.job.sagemaker.field_map import (
 )
 from headrace.sagemaker_parameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY
 
+_PLACES = ("s3_data", "output_path", "checkpoint_s3_uri")  # keys whose values the service wants in S3
 _DATA_TYPES = get_args(get_args(field_types.DataType)[0])
 
 
@@ -65,6 +67,23 @@ def read_request(request: Mapping[str, object]) -> Translated:
         result.data["request_extras"] = rest
     result.names[("request_extras",)] = ()
     return result
+
+
+def with_local_places(wrong: Iterable[Finding], read: Translated) -> Iterator[Finding]:
+    """Adds how a place on this machine is given to each finding about a place that the service wants in S3."""
+    keys = {place: key for key, place in read.names.items() if key[-1] in _PLACES}
+    for finding in wrong:
+        key = keys.get(finding.path, ())
+        text = get(read.data, key) if key else None
+        local = isinstance(text, str) and text and "://" not in local_form(text)
+        yield replace(finding, hint=_local_way(key, str(text))) if local else finding
+
+
+def _local_way(key: Path, text: str) -> str:
+    steps = ("path" if step == "s3_data" else str(step) for step in key)
+    name = ".".join(f'"{step}"' if "." in step else step for step in steps)
+    said = shlex.quote(f"{name}={text}")
+    return f"the service reads and writes S3; to have it on this machine, add --set {said}"
 
 
 def _values(rest: dict[str, object], result: Translated) -> None:

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_SHARED = ("metrics/step_timing", "worker/usable_cores")  # the feed's own, which the probe uses too
+_SHARED = ("batch/tensors", "metrics/step_timing", "worker/usable_cores")  # the feed's own, which the probe uses too
 _PROBE = ("profiler/spool", "profiler/facts", "profiler/batches", "profiler/watch", "profiler/hooks")
 
 
