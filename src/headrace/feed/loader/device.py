@@ -20,6 +20,7 @@ import numpy as np
 from headrace.errors import FeedError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.cuda_pinning import CudaPinning
+from headrace.feed.batch.tensors import is_tensor
 from headrace.feed.loader.iteration import Batches
 from headrace.feed.plan.pass_progress import Progress
 
@@ -206,7 +207,7 @@ class StreamDevice:
 
     def land(self, leaf: Any) -> Any:
         """Notes the stream that uses a tensor; moves objects of other types, which cannot be copied ahead."""
-        if not pytree.is_tensor(leaf):
+        if not is_tensor(leaf):
             return _moved(leaf, self._device)
         if leaf.device != self._device:
             return leaf.to(self._device)
@@ -236,7 +237,7 @@ class PlainDevice:
 
     def start(self, leaf: Any) -> Any:
         """Copies a tensor."""
-        return leaf.to(self._device) if pytree.is_tensor(leaf) else leaf
+        return leaf.to(self._device) if is_tensor(leaf) else leaf
 
     def mark(self) -> Mark:
         """Everything is done."""
@@ -247,7 +248,7 @@ class PlainDevice:
 
     def land(self, leaf: Any) -> Any:
         """Moves objects of other types."""
-        return leaf if pytree.is_tensor(leaf) else _moved(leaf, self._device)
+        return leaf if is_tensor(leaf) else _moved(leaf, self._device)
 
 
 def _is_host_tensor(leaf: Any) -> bool:
