@@ -13,6 +13,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from headrace.engines.asking import AskEngine
     from headrace.runs import Run
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -156,16 +157,29 @@ def _write(document: str, path: Path) -> None:
         ) from error
 
 
+def ask_engines() -> AskEngine:
+    """Returns what asks the engines of runs; standard error says when one cannot be asked."""
+    from headrace.engines.asking import AskEngine
+
+    return AskEngine(lambda words: click.echo(f"headrace: {words}", err=True))
+
+
 def open_run(name_or_id: str) -> Run:
-    """Opens a run by id or job name. Raises RunNotFound, or UsageError when its header is damaged."""
+    """Opens a run by id or job name; its record holds by then what its engine knows.
+
+    Raises:
+        RunNotFound: there is none.
+        UsageError: its header is damaged.
+    """
     import msgspec
 
     from headrace.errors import UsageError
     from headrace.runs import Run
 
-    run = Run.open(name_or_id)
+    ask = ask_engines()
+    run = Run.open(name_or_id, alive=ask)
     try:
-        _ = run.header
+        ask(run)
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(
             f"{run.paths.header} cannot be read: {error}", hint="its run's logs are still in the files beside it"

@@ -40,7 +40,7 @@ from headrace.console.live import News, event_stream
 from headrace.errors import HeadraceError, RunNotFound, UsageError
 from headrace.insight.figures.missing_files import why_unread
 from headrace.insight.run_cache import MOST_SECONDS, SINCE, RunCache, RunIndex
-from headrace.runs import Run, Selector
+from headrace.runs import Selector
 from headrace.runs.describe import describe
 from headrace.runs.log_pages import Cursor, LogPage, LogQuery, page_at, page_from
 
@@ -132,7 +132,7 @@ class _Api:
 
     def status(self, request: Request) -> object:
         index = self._index(request)
-        return _or_damage(index, lambda: describe(Run(index.paths)))
+        return _or_damage(index, lambda: describe(index.run))
 
     def report(self, request: Request) -> object:
         index = self._index(request)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import uvicorn
 
 from headrace.console.app import make_app
+from headrace.engines.asking import AskEngine
 from headrace.errors import EngineRefused
 from headrace.insight.run_cache import RunCache
 
@@ -52,7 +53,7 @@ def serve(port: int, path: str, ready: Callable[[str], None]) -> None:
     with _listen(port) as listener:
         bound = int(listener.getsockname()[1])
         server: _Server | None = None
-        app = make_app(RunCache(), token, bound, lambda: server is not None and server.should_exit)
+        app = make_app(RunCache(alive=AskEngine()), token, bound, lambda: server is not None and server.should_exit)
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=3, http="h11", loop="asyncio",

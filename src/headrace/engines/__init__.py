@@ -5,6 +5,17 @@
     render(job)         exactly what would be submitted, as documents; starts and writes nothing
     start(job, detach)  starts a run and returns its handle; the run may be detached from the caller
     stop(run, now)      stops a run, whichever process started it
+    refresh(run)        writes into the record of a run what its platform knows and the record does not
+    alive(run)          whether the platform still has a run
+
+Two kinds of engines share this face:
+
+* A process of this machine answers for a run (``local``): its pid is in the run's header. `refresh` has nothing to do.
+* A platform answers for it: `start` creates the run, prepares and submits it, gives it to the engine
+  (`headrace.runs.give_to_engine`: the header's pid becomes `ASK_ENGINE`), keeps what it needs to find it again in
+  ``engine/ticket.json``, and returns a `headrace.engines.remote_handle.RemoteHandle`. What looks at the run does so
+  through `headrace.engines.asking.AskEngine`, which calls `refresh` and `alive`. The process that submitted it may go
+  away, the machine too.
 
 An engine is found by entry point (see `headrace.job.find_engine`) and imported when it is used; anyone can install one.
 The functions of this module call those of the engine that is named, or that the run's header names.
@@ -23,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.job.rules.unsupported import Unused
     from headrace.runs import Run
 
-__all__ = ["Document", "check", "plan", "render", "start", "stop"]
+__all__ = ["Document", "alive", "check", "plan", "refresh", "render", "start", "stop"]
 
 
 class Planned(Protocol):
@@ -59,6 +70,12 @@ class Engine(Protocol):
 
     def stop(self, run: Run, now: bool) -> bool:
         """See `headrace.engines.stop`."""
+
+    def refresh(self, run: Run) -> None:
+        """See `headrace.engines.refresh`."""
+
+    def alive(self, run: Run) -> bool:
+        """See `headrace.engines.alive`."""
 
 
 def plan(job: Job, engine: str = "local") -> Planned:
@@ -102,7 +119,8 @@ def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
     Args:
         job: the job.
         engine: name of the engine.
-        detach: the run lives without this process. Else it is stopped when this process dies, however that happens.
+        detach: the run lives without this process. Else an engine of this machine stops it when this process dies,
+            however that happens; on a platform it lives on all the same.
 
     Raises:
         JobInvalid, EngineRefused: as `check` does; nothing was started, nothing is left.
@@ -121,6 +139,30 @@ def stop(run: Run, now: bool = False) -> bool:
         Whether it was still running.
     """
     return find(run.header.engine).stop(run, now)
+
+
+def refresh(run: Run) -> None:
+    """Brings what a run's platform knows into its record: events (queued and why, a node lost, out of memory, gone: see
+    `headrace.engines.platform_news`), and files that are elsewhere until they are fetched.
+
+    It may be called at any time, by several processes at once, also after the end of the run. It returns within
+    seconds.
+
+    Raises:
+        HeadraceError, OSError: the platform cannot be asked now. That says nothing about the run.
+    """
+    find(run.header.engine).refresh(run)
+
+
+def alive(run: Run) -> bool:
+    """Returns whether a run goes on as far as its platform knows: it is queued, runs, or its record is still being
+    written or on its way. False means that the record will not grow any more; when it does not hold the end of the run
+    (`run_finished`) by then, the run has failed.
+
+    Raises:
+        HeadraceError, OSError: as `refresh` does.
+    """
+    return find(run.header.engine).alive(run)
 
 
 def find(name: str) -> Engine:

@@ -37,6 +37,7 @@ from headrace.runs import (
     state_of,
 )
 from headrace.runs.events import RunFinished
+from headrace.runs.reader import Alive
 from headrace.runs.run_listing import GroupLine, RunLine, line_of, planned_groups
 from headrace.runs.store import find_run, unreadable_headers
 
@@ -71,14 +72,20 @@ class RunIndex:
 
     Args:
         paths: the run's directory.
+        alive: see `headrace.runs.Run`.
+
+    Attributes:
+        paths: the run's directory.
+        run: the run.
     """
 
-    def __init__(self, paths: RunPaths) -> None:
+    def __init__(self, paths: RunPaths, alive: Alive | None = None) -> None:
         self.paths = paths
-        self._run = Run(paths)
+        self.run = Run(paths, alive)
+        self._alive = alive
         self._lock = threading.RLock()
-        self._events = EventFollower(paths, self._run.on_damage)
-        self._metrics = MetricFollower(paths, self._run.on_damage)
+        self._events = EventFollower(paths, self.run.on_damage)
+        self._metrics = MetricFollower(paths, self.run.on_damage)
         self._columns = Columns()
         self._facts: tuple[object, RunHeader, tuple[GroupLine, ...]] | None = None
         self._word = False
@@ -89,14 +96,14 @@ class RunIndex:
     def forget_metrics(self) -> None:
         """Gives back the memory of the metrics; they are read again when they are asked for."""
         with self._lock:
-            self._metrics = MetricFollower(self.paths, self._run.on_damage)
+            self._metrics = MetricFollower(self.paths, self.run.on_damage)
             self._columns = Columns()
 
     def state(self) -> RunState:
         """Returns what its events say by now."""
         with self._lock:
             # With a last word it does not matter who lives; else ask before the events are read, see `state_of`.
-            supervised = True if self._word else self._run.supervised
+            supervised = True if self._word else self.run.supervised
             if self._events.poll():
                 self._word = any(isinstance(event, RunFinished) for event in self._events.events)
             seen = (len(self._events.events), supervised)
@@ -160,7 +167,7 @@ class RunIndex:
                 known, made, took, found = self._report
                 if known == stamp or (self._still_same(found) and now - made < _PATIENCE * took):
                     return found
-            found = insight.report(Run(self.paths))
+            found = insight.report(Run(self.paths, self._alive))
             self._report = (stamp, time.monotonic(), time.monotonic() - now, found)
             return found
 
@@ -169,7 +176,7 @@ class RunIndex:
 
     def damage(self) -> list[Damage]:
         """Returns what of its files cannot be read or is not there, the header included."""
-        lost = [*self._run.damage, *absent(self.paths, self.state())]
+        lost = [*self.run.damage, *absent(self.paths, self.state())]
         try:
             read_header(self.paths)
         except (OSError, msgspec.DecodeError) as error:
@@ -198,10 +205,12 @@ class RunCache:
 
     Args:
         runs: their directory; that of the user if None.
+        alive: see `headrace.runs.Run`.
     """
 
-    def __init__(self, runs: Path | None = None) -> None:
+    def __init__(self, runs: Path | None = None, alive: Alive | None = None) -> None:
         self._runs = runs
+        self._alive = alive
         self._lock = threading.Lock()
         self._held: OrderedDict[str, RunIndex] = OrderedDict()
         self._with_metrics: OrderedDict[str, RunIndex] = OrderedDict()
@@ -238,7 +247,7 @@ class RunCache:
         with self._lock:
             index = self._held.get(paths.id)
             if index is None:
-                index = self._held[paths.id] = RunIndex(paths)
+                index = self._held[paths.id] = RunIndex(paths, self._alive)
             self._held.move_to_end(paths.id)
             while len(self._held) > HELD_RUNS:
                 self._held.popitem(last=False)

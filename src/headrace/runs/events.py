@@ -29,6 +29,8 @@ class Status(str, enum.Enum):
 class SecondaryStatus(str, enum.Enum):
     """SageMaker's SecondaryStatus, as far as an engine here can be in it."""
 
+    PENDING = "Pending"
+    """The platform has not given the job its instances yet."""
     STARTING = "Starting"
     DOWNLOADING = "Downloading"
     TRAINING = "Training"

@@ -1,8 +1,9 @@
 """The phases of a run and the running time of its instances, as SageMaker reports them: a fold over events.
 
-    Starting ─ Downloading ─ Training ─ Uploading ─ Completed
-                                 └─ Restarting ─ Training ...         another attempt; Downloading between them,
-                                                                      when there are checkpoints at a place
+    Pending ─ Starting ─ Downloading ─ Training ─ Uploading ─ Completed       Pending on platforms with a queue only
+                                          └─ Restarting ─ Training ...        another attempt; Downloading between
+                                                                              them, when there are checkpoints at a
+                                                                              place; Pending, when it is queued again
              Stopping (on request, or by max_run) ─ ...       then Stopped or MaxRuntimeExceeded
              at any point: Failed
 

@@ -28,6 +28,7 @@ _AFTER_DEATH = 0.5  # silence after which a run without a supervisor is taken as
 _AFTER_DEATH_MAX = 5.0
 _KIND = 60  # characters of the name of an unknown kind that are shown
 
+Alive = Callable[["Run"], bool]
 M = TypeVar("M", LoaderSecond, WorkerSecond, HostSecond, ValueSecond, ServiceSecond)
 
 
@@ -119,24 +120,32 @@ class Run:
 
     Args:
         paths: the run's directory.
+        alive: says whether what answers for the run still does. By default the header does, as far as it can be seen
+            from this machine. Whoever may ask engines gives `headrace.engines.asking.AskEngine`.
 
     Attributes:
         paths: the run's directory.
     """
 
-    def __init__(self, paths: RunPaths) -> None:
+    def __init__(self, paths: RunPaths, alive: Alive | None = None) -> None:
         self.paths = paths
+        self._alive = alive
         self._damage: dict[Damage, None] = {}
         self._newer: dict[str, dict[str, int]] = {}  # by kind and file: records
 
     @classmethod
-    def open(cls, name_or_id: str, runs_dir: Path | None = None) -> Run:
+    def open(cls, name_or_id: str, runs_dir: Path | None = None, alive: Alive | None = None) -> Run:
         """Returns the run of that id, or the newest run of the job of that name.
+
+        Args:
+            name_or_id: which.
+            runs_dir: directory of all runs; None for the user's.
+            alive: see `Run`.
 
         Raises:
             RunNotFound: if there is none.
         """
-        return cls(find_run(name_or_id, runs_dir))
+        return cls(find_run(name_or_id, runs_dir), alive)
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
@@ -171,9 +180,9 @@ class Run:
 
     @property
     def supervised(self) -> bool:
-        """Whether the process that answers for the run lives."""
+        """Whether what answers for the run still does: a process that lives, or its engine."""
         try:
-            return supervisor_alive(self.header)
+            return supervisor_alive(self.header) if self._alive is None else self._alive(self)
         except (OSError, msgspec.DecodeError):
             return False
 
@@ -358,6 +367,6 @@ def _selector(selector: Selector | str | None) -> Selector:
     return parse_selector(f"run/{selector}")[1] if isinstance(selector, str) else selector
 
 
-def list_runs(runs_dir: Path | None = None) -> list[Run]:
-    """Returns all runs, oldest first."""
-    return [Run(paths) for paths in list_paths(runs_dir)]
+def list_runs(runs_dir: Path | None = None, alive: Alive | None = None) -> list[Run]:
+    """Returns all runs, oldest first; `alive`: see `Run`."""
+    return [Run(paths, alive) for paths in list_paths(runs_dir)]

@@ -2,7 +2,8 @@
 
 A run's directory appears in one step, with its header in it. The header names the process that answers for the
 run, by pid and start time: the one that made it, until the supervisor takes over with `adopt`. When that process is
-gone and the run has no `run_finished`, its engine was killed.
+gone and the run has no `run_finished`, its engine was killed. A run that a platform answers for, and no process of one
+machine, is given to its engine with `give_to_engine`: then whoever wants to know asks the engine.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ RECORD_VERSION = 2
 2: a cause has a kind, and `metrics_left_out` is an event."""
 
 
+ASK_ENGINE = 0
+"""`supervisor_pid` of a run for which no process of one machine answers: its engine knows whether it goes on."""
+
+
 class RunHeader(msgspec.Struct, frozen=True):
     """What is known of a run from its first moment: run.json.
 
@@ -43,7 +48,7 @@ class RunHeader(msgspec.Struct, frozen=True):
         engine: e.g. ``local``.
         created: seconds since the epoch, UTC.
         headrace_version: version that started it.
-        supervisor_pid: process that answers for the run.
+        supervisor_pid: process that answers for the run; `ASK_ENGINE` when its engine must be asked.
         supervisor_start_time: its start (`process_start_time`), because pids are used again.
         node: name of the machine where that pid is valid.
         version: of the record, see `RECORD_VERSION`.
@@ -85,11 +90,14 @@ def process_start_time(pid: int) -> float | None:
 
 
 def supervisor_alive(header: RunHeader) -> bool:
-    """Returns whether the process that answers for the run lives; True for one on another machine.
+    """Returns whether the process that answers for the run lives; True for one that cannot be seen from here: on
+    another machine, or on a platform that must be asked.
 
     Args:
         header: the run's header.
     """
+    if header.supervisor_pid == ASK_ENGINE:
+        return True
     if header.node and header.node != socket.gethostname():
         return True
     return process_start_time(header.supervisor_pid) == header.supervisor_start_time
@@ -142,14 +150,27 @@ def create_run(
 
 
 def adopt(paths: RunPaths) -> RunHeader:
-    """Makes the calling process the one that answers for the run. Returns the new header.
+    """Makes the calling process the one that answers for the run, unless its engine does. Returns the new header.
 
     Raises:
         OSError, msgspec.DecodeError: if the header cannot be read or written.
     """
-    header = _signed(read_header(paths))
-    _write_header(paths.root, header)
+    header = read_header(paths)
+    if header.supervisor_pid != ASK_ENGINE:
+        header = _signed(header)
+        _write_header(paths.root, header)
     return header
+
+
+def give_to_engine(paths: RunPaths) -> RunHeader:
+    """Makes the run's engine the one that is asked whether the run goes on. Returns the new header.
+
+    Raises:
+        OSError, msgspec.DecodeError: if the header cannot be read or written.
+    """
+    asked = msgspec.structs.replace(read_header(paths), supervisor_pid=ASK_ENGINE, supervisor_start_time=0.0, node="")
+    _write_header(paths.root, asked)
+    return asked
 
 
 def _signed(header: RunHeader) -> RunHeader:

@@ -26,11 +26,11 @@ def command(run: str, points: int, start: float | None, end: float | None, outpu
       headrace metrics my-job
       headrace metrics my-job --points 1000 --output json
     """
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import ask_engines, echo_json
     from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 
-    found = RunIndex(Run.open(run).paths).metrics(start, end, points)
+    found = RunIndex(Run.open(run).paths, ask_engines()).metrics(start, end, points)
     if output == "json":
         echo_json(found)
     else:

@@ -11,9 +11,10 @@ from headrace.cli.options import output_option
 @click.option("-a", "--all", "every", is_flag=True, help="Include runs that have ended; newest last.")
 @output_option
 def command(every: bool, output: str) -> None:
-    """List the runs of this machine that are going on, or all of them.
+    """List the runs that were started here and are going on, or all of them.
 
-    A run whose engine was killed is shown as Failed. With --all, standard error names the runs whose header cannot
+    Runs of every engine are listed; a platform is asked what became of those that have not ended. A run whose engine
+    was killed is shown as Failed. With --all, standard error names the runs whose header cannot
     be read; the list leaves them out.
 
     \b
@@ -23,13 +24,13 @@ def command(every: bool, output: str) -> None:
     """
     import time
 
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import ask_engines, echo_json
     from headrace.cli.views.run_tables import show_runs
     from headrace.runs import list_runs
     from headrace.runs.run_listing import run_line
     from headrace.runs.store import unreadable_headers
 
-    runs = [run for run in list_runs() if every or not run.finished]
+    runs = [run for run in list_runs(alive=ask_engines()) if every or not run.finished]
     lines = [run_line(run, time.time()) for run in runs]
     if output == "json":
         echo_json(lines)

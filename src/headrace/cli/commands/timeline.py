@@ -23,11 +23,11 @@ def command(run: str, output: str) -> None:
     """
     import time
 
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import ask_engines, echo_json
     from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 
-    found = RunIndex(Run.open(run).paths).timeline(time.time())
+    found = RunIndex(Run.open(run).paths, ask_engines()).timeline(time.time())
     if output == "json":
         echo_json(found)
     else:

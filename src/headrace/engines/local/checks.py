@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from headrace.engines.asking import AskEngine
 from headrace.engines.planning.plan_requirements import requirements_file
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
@@ -102,7 +103,7 @@ def check_name(job_name: str) -> None:
     Raises:
         EngineRefused: one does.
     """
-    for run in list_runs():
+    for run in list_runs(alive=AskEngine()):
         try:
             running = run.header.job_name == job_name and not run.finished
         except (OSError, msgspec.DecodeError):  # no run that anybody could use

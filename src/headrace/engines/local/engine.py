@@ -28,7 +28,7 @@ from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.instance.files import hint
 from headrace.job import Job
-from headrace.runs import Run, RunPaths, create_run, runs_dir
+from headrace.runs import Run, RunPaths, create_run, runs_dir, supervisor_alive
 
 
 def plan(job: Job) -> CheckedJob:
@@ -96,6 +96,15 @@ def start(job: Job, detach: bool = False) -> Handle:
 def stop(run: Run, now: bool = False) -> bool:
     """Asks a run to stop. Returns whether it was still running."""
     return stop_run(run.paths, now)
+
+
+def refresh(run: Run) -> None:
+    """Does nothing: the supervisor writes everything that happens into the run's record, which is on this machine."""
+
+
+def alive(run: Run) -> bool:
+    """Returns whether the supervisor of a run lives."""
+    return supervisor_alive(run.header)
 
 
 def _work_out(job: Job) -> CheckedJob:

@@ -1,0 +1,82 @@
+"""Asks the engine of a run whether the run goes on, and brings what the platform knows into the run's record.
+
+A run that a process of this machine answers for needs none of this. Of a run that a platform answers for (its header
+says `ASK_ENGINE`) the record alone cannot tell whether it is queued, runs or is gone. Who looks at such a run therefore
+looks through an `AskEngine`: it calls the engine's `refresh` and `alive` first, and again while it follows.
+
+A platform that does not answer says nothing about the run: it is told, and the run counts as going on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace import engines
+from headrace.errors import HeadraceError
+from headrace.runs import Run
+from headrace.runs.events import RunFinished
+from headrace.runs.store import ASK_ENGINE, supervisor_alive
+
+_log = logging.getLogger(__name__)
+
+SECONDS = 1.5  # between two questions about one run
+
+
+@dataclass
+class _Answer:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    alive: bool = True
+    over: bool = False
+    due: float = 0.0
+    trouble: str = ""
+
+
+class AskEngine:
+    """Says of runs whether what answers for them still does: the `alive` of a `headrace.runs.Run`.
+
+    Every engine is asked about a run once at first, then at most every `seconds`, and never about a run whose record
+    holds its end. One may serve many runs and threads.
+
+    Args:
+        told: gets a sentence when an engine cannot be asked, once for each sentence in a row.
+        seconds: between two questions about one run.
+    """
+
+    def __init__(self, told: Callable[[str], None] = _log.warning, seconds: float = SECONDS) -> None:
+        self._told = told
+        self._seconds = seconds
+        self._answers: dict[str, _Answer] = {}
+
+    def __call__(self, run: Run) -> bool:
+        """Brings the news of a run into its record, when it is time. Returns whether the run goes on.
+
+        Raises:
+            OSError, msgspec.DecodeError: its header cannot be read.
+        """
+        header = run.header
+        if header.supervisor_pid != ASK_ENGINE:
+            return supervisor_alive(header)
+        answer = self._answers.setdefault(str(run.paths.root), _Answer())
+        with answer.lock:
+            if not answer.over and time.monotonic() >= answer.due:
+                self._ask(run, header.engine, answer)
+                answer.due = time.monotonic() + self._seconds  # after the answer: it may take its time
+            return answer.alive
+
+    def _ask(self, run: Run, engine: str, answer: _Answer) -> None:
+        answer.over = any(isinstance(event, RunFinished) for event in run.events())
+        if answer.over:
+            return
+        trouble = ""
+        try:
+            engines.refresh(run)
+            answer.alive = engines.alive(run)
+        except (HeadraceError, OSError) as error:
+            trouble = f"{run.id}: the engine {engine} cannot be asked: {error}; this is what its record says"
+        if trouble and trouble != answer.trouble:
+            self._told(trouble)
+        answer.trouble = trouble

@@ -1,0 +1,101 @@
+"""The events that an engine's `refresh` writes: what a platform knows of a run, each thing once.
+
+They are in a file of their own, ``events/platform.jsonl``. Any command may refresh a run at any time, so a lock lets
+one process at a time compare what the platform says with what was written, and add to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from headrace.runs import Cause, Event, EventWriter, RunPaths, Status
+from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.reader import Run
+
+WRITER = "platform"  # name of the event file
+LOCK = "platform.lock"  # below the run's engine directory
+
+
+class PlatformNews:
+    """What is known of a run while the lock is held; see `platform_news`.
+
+    Args:
+        run: the run.
+        writer: the file of the platform's events.
+
+    Attributes:
+        events: all events of the run, of every writer, in the order of time.
+    """
+
+    def __init__(self, run: Run, writer: EventWriter) -> None:
+        self.events: list[Event] = run.events()
+        self._writer = writer
+
+    @property
+    def finished(self) -> bool:
+        """Whether the record holds the end of the run."""
+        return any(isinstance(event, RunFinished) for event in self.events)
+
+    def add(self, event: Event) -> bool:
+        """Writes an event, unless the run has ended or one that differs only in its time was written before.
+
+        Returns:
+            Whether it was written.
+        """
+        if self.finished or any(msgspec.structs.replace(old, t=event.t) == event for old in self.events):
+            return False
+        self._write(event)
+        return True
+
+    def status(self, status: SecondaryStatus, message: str, at: float) -> bool:
+        """Writes in which part of its life the run is, unless the record says that already, or something later.
+
+        Args:
+            status: which part.
+            message: why, in words.
+            at: when the platform was asked, seconds since the epoch: what has happened since is newer.
+
+        Returns:
+            As `add` does.
+        """
+        last = next((old for old in reversed(self.events) if isinstance(old, StatusChanged)), None)
+        known = last is not None and (last.t > at or (last.status, last.message) == (status, message))
+        if self.finished or known:
+            return False
+        self._write(StatusChanged(t=at, status=status, message=message))
+        return True
+
+    def end(self, status: Status, cause: Cause | None) -> bool:
+        """Writes the last word on a run that can write it no more itself. Returns as `add` does."""
+        reason = str(cause or "") if status is Status.FAILED else ""
+        return self.add(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
+
+    def _write(self, event: Event) -> None:
+        self._writer.write(event)
+        self.events.append(event)
+
+
+@contextmanager
+def platform_news(paths: RunPaths) -> Iterator[PlatformNews]:
+    """Lets one process at a time write what the platform of a run knows.
+
+    Args:
+        paths: the run.
+
+    Raises:
+        OSError: the run's directory cannot be written.
+    """
+    paths.engine.mkdir(exist_ok=True)
+    lock = os.open(paths.engine / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with EventWriter(paths.events(WRITER)) as writer:
+            yield PlatformNews(Run(paths), writer)
+    finally:
+        os.close(lock)

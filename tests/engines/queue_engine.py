@@ -1,0 +1,127 @@
+"""An engine of somebody else, small but real: a queue on this machine, whose runs live without whoever submitted them.
+
+Submitting starts the job's own process, which waits for a slot (the file `open` in $QUEUE), then runs one agent a host,
+without a supervisor, and writes the last word. It plays a platform: batch script, scheduler and nodes.
+
+    queue_engine.py RUN_DIR
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from headrace.engines import Document
+from headrace.engines.local import engine as local
+from headrace.engines.local.prepare_run import plan_text, prepare
+from headrace.engines.platform_news import platform_news
+from headrace.engines.remote_handle import RemoteHandle
+from headrace.errors import HeadraceError
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.paths import BASE_VARIABLE
+from headrace.runs import (
+    Cause,
+    CauseKind,
+    EventWriter,
+    Run,
+    RunPaths,
+    Status,
+    create_run,
+    give_to_engine,
+    process_start_time,
+    read_plan,
+)
+from headrace.runs.events import JobFinished, RunFinished, SecondaryStatus, StatusChanged
+
+QUEUE = "QUEUE"  # variable: folder of the queue
+OPEN = "open"  # a file there: jobs may run
+DOWN = "down"  # a file there: the platform does not answer
+
+plan = local.plan
+
+
+def check(job):
+    return local._work_out(job)
+
+
+def render(job):
+    return (Document("job.txt", plan_text(plan(job).plan)),)
+
+
+def start(job, detach):
+    checked = check(job)
+    paths = create_run(job.job_name, "queue", base_path=str(job.base_path))
+    prepare(checked.in_run(paths), paths)
+    paths.engine.mkdir(exist_ok=True)
+    with (paths.engine / "queue.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(paths.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+    ticket = {"pid": process.pid, "start": process_start_time(process.pid)}
+    (paths.engine / "ticket.json").write_text(json.dumps(ticket))
+    give_to_engine(paths)
+    return RemoteHandle(paths)
+
+
+def ticket_of(run) -> dict[str, float]:
+    return json.loads((run.paths.engine / "ticket.json").read_text())
+
+
+def alive(run):
+    return process_start_time(ticket_of(run)["pid"]) == ticket_of(run)["start"]
+
+
+def refresh(run):
+    asked = time.time()
+    if (Path(os.environ[QUEUE]) / DOWN).exists():
+        raise HeadraceError("the queue does not answer")
+    here = alive(run)
+    with platform_news(run.paths) as news:
+        if not here:
+            cause = Cause(CauseKind.INSTANCE_NOT_STARTED, "the queue has no such job any more", infrastructure=True)
+            news.end(Status.FAILED, cause)
+        elif not (run.paths.engine / "slot").exists():
+            news.status(SecondaryStatus.PENDING, "no slot is free", asked)
+
+
+def stop(run, now):
+    if not alive(run):
+        return False
+    os.kill(int(ticket_of(run)["pid"]), signal.SIGUSR1)
+    return True
+
+
+def main(root: str) -> int:
+    paths = RunPaths(Path(root))
+    launch = read_plan(paths, LaunchPlan)
+    agents: list[subprocess.Popen[bytes]] = []
+    stops: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: stops.append(number))
+    signal.signal(signal.SIGTERM, lambda *_: [agent.terminate() for agent in agents])
+    with EventWriter(paths.events("engine")) as events:
+        while not (Path(os.environ[QUEUE]) / OPEN).exists():
+            if stops:
+                stopped = Cause(CauseKind.STOPPED, "stopped by the user")
+                events.write(RunFinished(t=time.time(), status=Status.STOPPED, cause=stopped))
+                return 0
+            time.sleep(0.05)
+        (paths.engine / "slot").touch()
+        events.write(StatusChanged(t=time.time(), status=SecondaryStatus.TRAINING, message="Training in progress"))
+        for host in launch.hosts:
+            env = {**os.environ, BASE_VARIABLE: host.base_dir, "HEADRACE_RUN_ID": launch.run_id}
+            agents.append(subprocess.Popen([sys.executable, "-m", "headrace.agent"], env=env, stdin=subprocess.DEVNULL))
+        while any(agent.poll() is None for agent in agents):
+            time.sleep(0.05)
+        verdict = next(event for event in Run(paths).events() if isinstance(event, JobFinished))
+        events.write(RunFinished(t=time.time(), status=verdict.status, cause=verdict.cause))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

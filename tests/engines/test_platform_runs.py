@@ -1,0 +1,117 @@
+"""Runs that a platform answers for, no process of this machine, with an engine of another package (`queue_engine`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from queue_engine import DOWN, OPEN, QUEUE
+from stage import Stage, until
+
+from headrace.runs import Run, RunPaths
+from headrace.runs.events import HostRegistered, ProgramStarted
+
+WORK = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
+print("working", flush=True)
+if {forever}:
+    time.sleep(600)
+"""
+
+
+class Platform:
+    """The queue, and commands of a user of it."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self.stage = stage
+        self.queue = folder / "queue"
+        self.queue.mkdir()
+        site = folder / "site"
+        metadata = site / "queue_engine-1.0.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: queue_engine\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text("[headrace.engines]\nqueue = queue_engine\n")
+        path = [str(Path(__file__).parents[2] / "src"), str(Path(__file__).parent), str(site)]
+        self.env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), QUEUE: str(self.queue)}
+
+    def __call__(self, *arguments: str, code: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace.cli", *arguments], cwd=self.stage.folder, env={**self.env, **env},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        return done
+
+    def submit(self, forever: bool = False, **fields: object) -> RunPaths:
+        job = self.stage.job(WORK.format(forever=forever), **fields)
+        file = self.stage.folder / "job.yaml"
+        file.write_text(yaml.safe_dump({**yaml.safe_load(job.to_yaml()), "source_dir": "code"}))
+        run_id = self("run", str(file), "--engine", "queue", "--detach").stdout.strip()
+        return RunPaths(Path(os.environ["HEADRACE_HOME"]) / "runs" / run_id)
+
+    def secondary(self, paths: RunPaths) -> str:
+        return json.loads(self("status", paths.id, "--output", "json").stdout)["SecondaryStatus"]
+
+    def open(self) -> None:
+        (self.queue / OPEN).touch()
+
+
+@pytest.fixture
+def platform(stage: Stage, tmp_path: Path) -> Platform:
+    return Platform(stage, tmp_path)
+
+
+def started(paths: RunPaths) -> list[ProgramStarted]:
+    return [event for event in Run(paths).events() if isinstance(event, ProgramStarted)]
+
+
+def test_a_run_is_queued_runs_and_is_followed_to_its_end_without_whoever_submitted_it(platform: Platform) -> None:
+    paths = platform.submit()
+    header = json.loads(paths.header.read_text())
+    assert (header["supervisor_pid"], header["engine"]) == (0, "queue")
+    (line,) = json.loads(platform("ps", "--output", "json").stdout)
+    assert (line["run_id"], line["status"], line["secondary_status"]) == (paths.id, "InProgress", "Pending")
+    assert "no slot is free" in platform("status", paths.id).stdout
+    platform("wait", paths.id, "--timeout", "0.1", code=124)
+    (platform.queue / DOWN).touch()
+    told = platform("ps")
+    assert paths.id in told.stdout, "a platform that does not answer says nothing about the run"
+    assert f"{paths.id}: the engine queue cannot be asked: the queue does not answer" in told.stderr
+    (platform.queue / DOWN).unlink()
+    platform.open()
+    followed = platform("logs", paths.id, "--follow")
+    assert "working" in followed.stdout
+    assert f"headrace: {paths.id}: Completed" in followed.stderr
+    assert platform("wait", paths.id).stdout == f"{paths.id}: Completed\n"
+    events = [event["status"] for event in map(json.loads, paths.events("platform").read_text().splitlines())]
+    assert events == ["Pending"], "what the platform says again is written once"
+    platform.stage.observer.assert_nothing_left(paths.id, paths.root, 2.0)
+
+
+def test_a_run_that_is_queued_is_stopped_by_its_engine(platform: Platform) -> None:
+    paths = platform.submit()
+    platform("stop", paths.id)
+    assert "Stopped" in platform("wait", paths.id, code=130).stdout
+    assert started(paths) == []
+
+
+def test_a_run_that_its_platform_has_lost_is_failed_and_says_why(platform: Platform) -> None:
+    platform.open()
+    paths = platform.submit(forever=True)
+    until(lambda: started(paths), what="the program starts")
+    pid = json.loads((paths.engine / "ticket.json").read_text())["pid"]
+    agents = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True).stdout.split()
+    for each in (str(pid), *agents):
+        os.kill(int(each), signal.SIGKILL)
+    ended = platform("wait", paths.id, code=1)
+    assert "Failed: the queue has no such job any more" in ended.stdout
+    platform("ps")
+    assert [event for event in Run(paths).events() if isinstance(event, HostRegistered)]
+    assert len(paths.events("platform").read_text().splitlines()) == 1
