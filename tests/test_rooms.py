@@ -49,7 +49,7 @@ HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "nu
 
 NO_IMPORT = {
     ("headrace.job.find_engine", "headrace.engines"): "the name of a group of entry points",
-    ("headrace.engines.local.supervision.agents", "headrace.agent"): "started as a program of its own",
+    ("headrace.engines.local.agents", "headrace.agent"): "started as a program of its own",
 }
 
 # The order inside a room: a sub-package or module may import those that stand before it, never one after it.
@@ -98,8 +98,8 @@ ORDER: dict[str, list[str]] = {
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [
-    "isolation", "limits", "plan_hosts", "checked_job", "checks", "supervision", "isolation_plan", "prepare_run",
-    "engine",
+    "isolation", "limits", "agents", "local_instances", "local_run", "plan_hosts", "checked_job", "checks",
+    "isolation_plan", "prepare_run", "engine",
 ]  # fmt: skip
 MODULES_IN_A_FOLDER = 22
 FACES = {  # a name that stands twice on purpose: what users import or type, before what is behind it
@@ -224,8 +224,12 @@ def test_the_programs_that_make_namespaces_need_no_library(program: str) -> None
     subprocess.run(command, check=True, env=environment, timeout=60)
 
 
-def test_an_agent_loads_no_library_of_the_submitting_side() -> None:
-    assert loaded_by("import headrace.agent.__main__").isdisjoint({"torch", "pydantic", "rich", "yaml", "click"})
+@pytest.mark.parametrize(
+    "modules",
+    ["headrace.agent.__main__", "headrace.hosting.supervision.supervisor, headrace.engines.local.local_instances"],
+)
+def test_agents_and_supervisors_load_no_library_of_the_submitting_side(modules: str) -> None:
+    assert loaded_by(f"import {modules}").isdisjoint({"torch", "pydantic", "rich", "yaml", "click", "botocore"})
 
 
 def test_a_module_holds_one_idea_and_says_which() -> None:

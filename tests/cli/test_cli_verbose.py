@@ -40,7 +40,7 @@ def test_verbose_shows_what_headrace_does_everywhere_and_else_nothing_of_it_is_s
     assert "o stopping: the job is complete" in agent  # whatever is asked for
     assert ("[agent] stopping: the job is complete" in done.stdout) == (level is not None)
     assert ("debug headrace.agent" in agent) == (level == "debug")
-    assert ("INFO headrace.engines.local.supervision.supervisor[" in supervisor) == (level is not None)
+    assert ("INFO headrace.hosting.supervision.supervisor[" in supervisor) == (level is not None)
     if level is None:
         assert "headrace.agent" not in done.stdout
         assert supervisor == done.stderr == ""

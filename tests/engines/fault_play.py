@@ -189,7 +189,7 @@ class Play:
             self.until(lambda: self.run.finished, "the run's end", limit)
             # A supervisor whose caller was killed records the run's end a moment before it ends.
             self.until(
-                lambda: "engines.local.supervision.supervisor" not in str(fault_machine.processes()),
+                lambda: "hosting.supervision.supervisor" not in str(fault_machine.processes()),
                 "its supervisor",
                 limit,
             )

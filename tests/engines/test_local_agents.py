@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
+from headrace.engines.local.agents import Agents
 from headrace.engines.local.isolation.start_agents import Start, Started, Starter
 from headrace.engines.local.limits.cgroups import RECORD, RunGroups, find_places
-from headrace.engines.local.supervision.agents import Agents
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
 from headrace.runs import EventWriter, RunPaths

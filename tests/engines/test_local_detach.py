@@ -142,7 +142,7 @@ def test_when_its_keeper_is_killed_the_run_is_stopped_and_nothing_is_left(stage,
 
 
 def test_a_supervisor_that_does_not_start_is_told_and_nothing_is_left(stage, monkeypatch):
-    monkeypatch.setattr("headrace.engines.local.supervision.start_detached.KEEPER", "headrace.no_such_module")
+    monkeypatch.setattr("headrace.hosting.supervision.start_detached.KEEPER", "headrace.no_such_module")
     with pytest.raises(EngineRefused, match="keeper did not start"):
         engines.start(stage.job(SLOW), detach=True)
     assert not list((stage.folder / "home" / "runs").iterdir())
@@ -151,7 +151,7 @@ def test_a_supervisor_that_does_not_start_is_told_and_nothing_is_left(stage, mon
 def test_a_supervisor_that_is_killed_at_its_start_is_told_with_the_signal(stage, monkeypatch):
     (stage.folder / "killed_at_once.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
     monkeypatch.setenv("PYTHONPATH", str(stage.folder), prepend=os.pathsep)
-    monkeypatch.setattr("headrace.engines.local.supervision.start.SUPERVISOR", "killed_at_once")
+    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR", "killed_at_once")
     with pytest.raises(EngineRefused, match="supervisor did not start: it was killed by SIGKILL") as caught:
         engines.start(stage.job(SLOW))
     assert "memory" in caught.value.hint

@@ -97,7 +97,7 @@ def test_of_two_starts_at_once_one_is_refused(stage):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(type(result).__name__ for result in results) == ["EngineRefused", "Handle"]
+    assert sorted(type(result).__name__ for result in results) == ["EngineRefused", "LocalHandle"]
     [handle] = stage.handles
     handle.stop(now=True)
     assert handle.wait(20) is Status.STOPPED
@@ -147,7 +147,7 @@ def test_code_that_cannot_be_copied_leaves_no_run(stage, monkeypatch):
 
 
 def test_a_supervisor_that_cannot_start_leaves_no_run(stage, monkeypatch):
-    monkeypatch.setattr("headrace.engines.local.supervision.start.SUPERVISOR", "headrace.no_such_module")
+    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR", "headrace.no_such_module")
     with pytest.raises(EngineRefused, match="No module named"):
         engines.start(stage.job(SLEEP))
     assert_nothing_was_created()

@@ -2,15 +2,16 @@
 
 caller (or keeper) -> supervisor -> one agent a host -> programs
 
-    engine          what `headrace.engines` calls: plan, check, start, stop
-    plan_hosts      job to launch plan (pure)
-    checked_job     what `check` returns and `start` uses
-    checks          whether this machine can start the job
-    prepare_run     fills the run's directory: code, trees, plan, secret
-    isolation_plan  the layout of isolated hosts
-    limits          CPUs, memory and GPUs of each host
-    isolation       namespaces: each host a machine of its own
-    supervision     the supervisor, which watches agents and caller and cleans up; the caller's handle
+    engine           what `headrace.engines` calls: plan, check, start, stop
+    plan_hosts       job to launch plan (pure)
+    checked_job      what `check` returns and `start` uses
+    checks           whether this machine can start the job
+    prepare_run      fills the run's directory: code, trees, plan, secret
+    isolation_plan   the layout of isolated hosts
+    limits           CPUs, memory and GPUs of each host
+    isolation        namespaces: each host a machine of its own
+    local_instances  the hosts as the supervisor sees them; behind it `agents`
+    local_run        the handle of a run
 
 This package imports nothing when it is imported: the supervisor must start fast.
 """

@@ -16,16 +16,18 @@ from headrace.engines.local.checks import check_name, check_ports, check_tensorf
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
+from headrace.engines.local.local_instances import MODULE
+from headrace.engines.local.local_run import LocalHandle
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.prepare_run import plan_text, prepare
-from headrace.engines.local.supervision.local_run import stop_run
-from headrace.engines.local.supervision.start import start_supervisor
-from headrace.engines.local.supervision.start_detached import start_keeper
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
 from headrace.errors import EngineRefused, StorageError
 from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.hosting.supervision.cleanup import sweep_leftovers
+from headrace.hosting.supervision.start import start_supervisor
+from headrace.hosting.supervision.start_detached import start_keeper
+from headrace.hosting.supervision.supervisor_process import stop_run
 from headrace.instance.files import hint
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, runs_dir, supervisor_alive
@@ -83,7 +85,7 @@ def start(job: Job, detach: bool = False) -> Handle:
             raise _refused(f"no run can be made in {runs_dir()}", error) from error
     try:
         prepare(checked.in_run(paths), paths)
-        return start_keeper(paths) if detach else start_supervisor(paths)
+        return LocalHandle((start_keeper if detach else start_supervisor)(paths, MODULE))
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
@@ -28,27 +29,27 @@ def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | No
     return retry.any or (cause is not None and cause.infrastructure)
 
 
-def clear(plan: LaunchPlan, paths: RunPaths) -> None:
+def clear(hosts: Iterable[str], paths: RunPaths) -> None:
     """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics; code is copied anew.
 
     Args:
-        plan: the launch plan.
-        paths: the run's directory, where the trees of the hosts are; their `base_dir` is what they see themselves.
+        hosts: names of the hosts whose trees are on this machine.
+        paths: the run's directory, where the trees are.
 
     Raises:
         HeadraceError: the code cannot be copied.
         OSError: something cannot be removed.
     """
     remove_views(paths)
-    for host in plan.hosts:
-        tree = TreePaths(paths.host(host.name))
+    for host in hosts:
+        tree = TreePaths(paths.host(host))
         for folder in (tree.model, tree.output_data, tree.output_intermediate):
             _empty(folder)
         _remove(tree.code)  # a new container would have it as it was sent
         try:
             copy_code(paths.code, tree.code)
         except OSError as error:
-            raise HeadraceError(f"{host.name}: the code could not be copied for another attempt: {error}") from error
+            raise HeadraceError(f"{host}: the code could not be copied for another attempt: {error}") from error
         tree.failure.unlink(missing_ok=True)
         (channel_dir(tree.base) / FEED_NAME).unlink(missing_ok=True)
 

@@ -1,8 +1,9 @@
 """Stands between the caller and the agents.
 
-    python -m headrace.engines.local.supervision.supervisor RUN_DIR CALLER_PID
+    python -m headrace.hosting.supervision.supervisor RUN_DIR CALLER_PID PROVIDER
 
-It leads a run through its parts, each only when there is something to do (see `helper_processes`):
+The provider brings the hosts that it prepares, runs and finishes (see `instances`): all of a job, or some. It leads
+them through the parts of a run, each only when there is something to do (see `helper_processes`):
 
     Starting      installs the requirements
     Downloading   fills the channels, brings earlier checkpoints
@@ -15,7 +16,7 @@ and only watches meanwhile:
 * the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped. The
   caller of a detached run is its keeper;
 * SIGTERM or SIGINT: the job is stopped in order; the second one: at once. That holds in every part;
-* a process that works beside the agents, or keeps the way out of their network open, ends unasked: the job fails;
+* a process that works beside the agents, or that the hosts need, ends unasked: the job fails;
 * what an agent or another process leaves running is adopted (child subreaper) and ended.
 
 At the end it removes the temporary files and writes the last event, `run_finished`. Its status is Completed only when
@@ -35,14 +36,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.engines.local.isolation.start_agents import Starter, open_starter
-from headrace.engines.local.limits.cgroups import RECORD, RunGroups, find_places
-from headrace.engines.local.supervision.agents import FAILURE_GRACE, Agents, cause_of
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.artefacts import has_artefacts
 from headrace.hosting.supervision.attempts import clear, failure_reason, is_tried_again
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
+from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome, cause_of, find_provider
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.used_budget import Spent
 from headrace.instance.launch_plan import LaunchPlan
@@ -53,7 +52,7 @@ from headrace.processes.process_table import descendants, kill_descendants, reap
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status, adopt, read_plan
 from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
-_log = logging.getLogger("headrace.engines.local.supervision.supervisor")  # this module runs as __main__
+_log = logging.getLogger("headrace.hosting.supervision.supervisor")  # this module runs as __main__
 
 ENGINE = "engine"
 LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.host.kill_leftovers
@@ -72,8 +71,6 @@ BEFORE = (
     RESTORE,
 )
 
-Outcome = tuple[Status, Cause | None]
-
 
 class Supervisor:
     """See the module.
@@ -81,14 +78,16 @@ class Supervisor:
     Args:
         paths: the run's directory.
         caller: pid of the process that started the run.
+        provider: name of the module that brings the instances.
     """
 
-    def __init__(self, paths: RunPaths, caller: int) -> None:
+    def __init__(self, paths: RunPaths, caller: int, provider: str) -> None:
         self._paths = paths
         self._caller = caller
         self._plan = read_plan(paths, LaunchPlan)
         self._events = EventWriter(paths.events(ENGINE))
-        self._agents: Agents | None = None
+        self._instances = find_provider(provider).open_instances(self._plan, paths, self._events)
+        self._running = False  # an attempt: its agents were started
         self._helpers: dict[int, HelperProcess] = {}
         self._beside: list[HelperProcess] = []
         self._adopting = False  # something of ours has ended: there may be orphans
@@ -106,8 +105,6 @@ class Supervisor:
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
         self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
-        self._starter = Starter()
-        self._groups = RunGroups(self._plan.run_id, find_places(), paths.root / RECORD)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -127,11 +124,10 @@ class Supervisor:
             _log.exception("the engine's supervisor failed")
             cause = Cause(CauseKind.ENGINE_FAILED, f"the engine's supervisor failed: {error!r}")
         finally:
-            self._starter.close()
+            self._instances.close()
             self._end_everything()
             remove_leftovers(self._paths)
-            for group in self._groups.remove():
-                _log.warning("the control group %s could not be removed", group)
+            self._instances.remove()
             reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
         return status
@@ -145,7 +141,7 @@ class Supervisor:
             outcome = self._before(name, status, message)
             if outcome is not None:
                 return outcome
-        self._starter = open_starter(self._paths)
+        self._instances.prepare()
         return self._after(self._attempts())
 
     def _part(self, status: SecondaryStatus, message: str) -> None:
@@ -183,13 +179,11 @@ class Supervisor:
             if self._spent.cause("the job") is not None:
                 return status, cause
             attempt += 1
-            if self._starter.broken:
-                self._starter.close()
-                self._starter = open_starter(self._paths)
+            self._instances.prepare()
             of = f"Attempt {attempt} of {self._plan.retry.attempts + 1}"
             self._part(SecondaryStatus.RESTARTING, f"{of}, after: {cause}")
             remove_scratch(self._plan.run_id)
-            clear(self._plan, self._paths)
+            clear(self._instances.hosts, self._paths)
             self._events.write(AttemptStarted(t=time.time(), number=attempt))
             outcome = self._before(*RESTORE)
             if outcome is not None:
@@ -202,15 +196,14 @@ class Supervisor:
         outcome = self._start_beside()
         if outcome is None:
             self._trained = True
-            used = self._spent.variables()
-            agents = self._agents = Agents(self._paths, self._plan, self._events, used, self._starter, self._groups)
-            agents.start()
+            self._running = True
+            self._instances.start(self._spent.variables())
             if self._broken is not None:
                 self._break(self._broken)
-            while agents.pids or self._orphans():
+            while self._instances.pids or self._orphans():
                 self._step()
-            outcome = agents.verdict()
-            self._agents = None
+            outcome = self._instances.verdict()
+            self._running = False
         trouble = self._end_beside()
         broken, self._broken = self._broken, None
         if broken is not None and outcome[1] is not None and outcome[1].kind is broken.kind:
@@ -287,20 +280,20 @@ class Supervisor:
     def _helper_ended(self, helper: HelperProcess, status: int) -> None:
         helper.finish(status)
         self._adopting = True
-        if helper in self._beside and not helper.told and self._agents is not None:
+        if helper in self._beside and not helper.told and self._running:
             self._break(helper.failure())
 
     def _break(self, cause: Cause) -> None:
         """Something that the agents need has ended."""
         self._broken = self._broken or cause
-        if self._agents is not None:
+        if self._running:
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._agents.stop(StopJob(self._broken.kind.value, self._broken.reason, failed=True, grace=grace))
+            self._instances.stop(StopJob(self._broken.kind.value, self._broken.reason, failed=True, grace=grace))
 
     # --- what happens --------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        ending = self._orphans_since > 0 or (self._agents is not None and self._agents.leader_ended)
+        ending = self._orphans_since > 0 or (self._running and self._instances.leader_ended)
         for key, _ in self._selector.select(POLL_END if ending else POLL):
             key.data()
         while self._signals:
@@ -310,20 +303,18 @@ class Supervisor:
         if self._caller and os.getppid() != self._caller:
             self._caller_died()
         for pid, status in reap():
-            if self._agents is not None and pid in self._agents.pids:
-                self._agents.ended(pid, status)
-                self._adopting = True
-            elif pid in self._helpers:
+            if pid in self._helpers:
                 self._helper_ended(self._helpers.pop(pid), status)
-            elif words := self._starter.ended(pid, status):
-                self._break(Cause(CauseKind.NETWORK_LOST, words, infrastructure=True))
+                continue
+            self._adopting = self._adopting or pid in self._instances.pids
+            broken = self._instances.ended(pid, status)
+            if broken is not None:
+                self._break(broken)
         if self._adopting:
             self._end_orphans()
         for helper in self._helpers.values():
             helper.look_after()
-        self._starter.look_after()
-        if self._agents is not None:
-            self._agents.look_after()
+        self._instances.look_after()
 
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -346,8 +337,8 @@ class Supervisor:
         self._wishes.append(wish)
         if not wish.failed and len(self._wishes) == 1:
             self._part(SecondaryStatus.STOPPING, "Stopping the training job")
-        if self._agents is not None:
-            self._agents.stop(wish)
+        if self._running:
+            self._instances.stop(wish)
 
     def _wished(self) -> Outcome:
         first = self._wishes[0]
@@ -359,7 +350,7 @@ class Supervisor:
     # --- what is left --------------------------------------------------------------------------------------------
 
     def _ours(self) -> list[int]:
-        return [*(self._agents.pids if self._agents is not None else ()), *self._helpers, *self._starter.own()]
+        return [*self._instances.pids, *self._helpers, *self._instances.others]
 
     def _orphans(self) -> bool:
         return self._adopting and bool(descendants(os.getpid(), without=self._ours()))
@@ -380,8 +371,8 @@ class Supervisor:
         """Kills all that is left. After an orderly end there is nothing."""
 
         def ended(pid: int, status: int) -> None:
-            if self._agents is not None and pid in self._agents.pids:
-                self._agents.ended(pid, status)
+            if pid in self._instances.pids:
+                self._instances.ended(pid, status)
             elif pid in self._helpers:
                 self._helpers.pop(pid).finish(status)
 
@@ -390,10 +381,10 @@ class Supervisor:
 
 def main() -> int:
     """Entry point. Returns 0 if the job is complete."""
-    root, caller = sys.argv[1:]
+    root, caller, provider = sys.argv[1:]
     log_to_stderr(os.environ.get(VARIABLE, ""))  # into engine/supervisor.log: warnings, unless the variable says more
     become_subreaper()
-    return 0 if Supervisor(RunPaths(Path(root)), int(caller)).run() is Status.COMPLETED else 1
+    return 0 if Supervisor(RunPaths(Path(root)), int(caller), provider).run() is Status.COMPLETED else 1
 
 
 if __name__ == "__main__":

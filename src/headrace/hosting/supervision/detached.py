@@ -1,4 +1,4 @@
-"""The keeper, the caller of a detached run: `python -m headrace.engines.local.supervision.detached RUN_DIR`.
+"""The keeper, the caller of a detached run: `python -m headrace.hosting.supervision.detached RUN_DIR PROVIDER`.
 
 It starts the supervisor, reports on standard output whether it runs, and waits. If one of them is killed, the
 other one cleans up: a supervisor whose keeper dies stops the job, a keeper whose supervisor dies waits for the agents,
@@ -12,9 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-from headrace.engines.local.supervision.start import start_supervisor
 from headrace.errors import EngineRefused
 from headrace.hosting.helpers.helper_main import error_line
+from headrace.hosting.supervision.start import start_supervisor
 from headrace.processes.child_report import ChildReport
 from headrace.runs import RunPaths
 
@@ -22,8 +22,9 @@ from headrace.runs import RunPaths
 def main() -> int:
     """Entry point. Returns 0 when the run has ended, 1 when it could not be started."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    root, provider = sys.argv[1:]
     try:
-        handle = start_supervisor(RunPaths(Path(sys.argv[1])))
+        supervisor = start_supervisor(RunPaths(Path(root)), provider)
     except EngineRefused as error:
         ChildReport(error=error_line(error)).send()
         return 1
@@ -31,8 +32,8 @@ def main() -> int:
     null = os.open(os.devnull, os.O_WRONLY)  # the caller reads no further
     os.dup2(null, 1)
     os.close(null)
-    while handle.exit_code is None:
-        handle.wait()
+    while not supervisor.finished:
+        supervisor.wait()
     return 0
 
 

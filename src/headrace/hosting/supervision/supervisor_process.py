@@ -1,4 +1,8 @@
-"""The caller's end of a run."""
+"""The caller's end of a supervisor: who has started one ends what it leaves when it was killed.
+
+While the supervisor runs, its caller keeps the lifeline open; when the caller dies, whatever killed it, the run is
+stopped. When the supervisor was killed, the caller cleans up and writes how the run ended.
+"""
 
 from __future__ import annotations
 
@@ -8,49 +12,57 @@ import signal
 import subprocess
 import time
 
-from headrace.engines.handle import Handle
-from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.cleanup import remove_leftovers
-from headrace.processes.process_table import Process, is_running, look, send
+from headrace.hosting.supervision.instances import find_provider
+from headrace.processes.process_table import Process, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
-from headrace.runs.events import HostStarted, RunFinished
+from headrace.runs.events import RunFinished
 
 ENGINE = "engine"  # name of the engine's event file
 POLL_SECONDS = 0.05
 LOOKS = 0.5  # seconds between two looks at the supervisor
-AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
-_live: set[LocalHandle] = set()  # keeps handles alive: one that is collected would close the lifeline of its run
+_live: set[SupervisorProcess] = set()  # keeps them alive: one that is collected would close the lifeline of its run
 
 
-class LocalHandle(Handle):
-    """A run that this process has started. Unless it is detached, it is stopped when this process dies.
+class SupervisorProcess:
+    """The supervisor of a run that this process has started.
 
     Args:
-        paths: the run's directory.
+        run: the run.
         process: the supervisor, or what stands for it.
-        lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a detached run.
+        lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a keeper.
+        provider: name of the module that brings the run's instances.
+
+    Attributes:
+        run: what the run's files say.
     """
 
-    def __init__(self, paths: RunPaths, process: subprocess.Popen[bytes], lifeline: int | None) -> None:
-        super().__init__(Run(paths))
+    def __init__(self, run: Run, process: subprocess.Popen[bytes], lifeline: int | None, provider: str) -> None:
+        self.run = run
         self._process = process
         self._lifeline = lifeline
+        self._provider = provider
         self._over = False
         self._stopped_time = StoppedTime(process.pid)
         self._found_stopped = False
         _live.add(self)
 
-    def wait(self, timeout: float | None = None) -> Status:
-        """See `Handle.wait`."""
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over. How it ended is written first, if the supervisor could not."""
+        self.settle()
+        return self.run.finished
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the run is over, at most so many seconds."""
         deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
         while self._process.poll() is None and (left := deadline - time.monotonic()) > 0:
             self.look_after()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(min(left, LOOKS))
-        return self.status
 
     def look_after(self) -> None:
         """Ends a supervisor that has been stopped (SIGSTOP) for some seconds: the run would never end. `wait` does it;
@@ -59,8 +71,8 @@ class LocalHandle(Handle):
             self._found_stopped = True
             self._process.kill()
 
-    def stop(self, now: bool = False) -> None:
-        """See `Handle.stop`."""
+    def stop(self, now: bool) -> None:
+        """Stops the run; `now` does not wait for its programs."""
         if self._process.poll() is None:
             for number in _stop_signals(now):
                 self._process.send_signal(number)
@@ -79,54 +91,31 @@ class LocalHandle(Handle):
     def _write_end(self) -> None:
         code = self._process.returncode
         how = describe_stopped() if self._found_stopped else exit_text(*split_status(code))
-        end_agents(self.run, AGENTS_SECONDS)
-        remove_leftovers(self.paths)
-        sweep(find_places(), [self.paths.root / RECORD], REMOVE_SECONDS)
+        find_provider(self._provider).clean_up(self.run)
+        remove_leftovers(self.run.paths)
         cause = Cause(CauseKind.ENGINE_FAILED, f"the engine's supervisor {'was ' if code < 0 else ''}{how}")
-        with EventWriter(self.paths.events(ENGINE)) as events:  # its writer is dead
+        with EventWriter(self.run.paths.events(ENGINE)) as events:  # its writer is dead
             events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))
 
 
-class DetachedHandle(LocalHandle):
-    """A run that lives without this process: its parent is the run's keeper (see `detached`)."""
+class KeeperProcess(SupervisorProcess):
+    """The keeper of a run that lives without this process (see `detached`). It is the supervisor's caller."""
 
-    def wait(self, timeout: float | None = None) -> Status:
-        """Waits until the run is over; see `Handle.wait`."""
+    def wait(self, timeout: float | None = None) -> None:
+        """See `SupervisorProcess.wait`."""
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         super().wait(timeout)
-        while not self.run.finished and time.monotonic() < deadline:  # its keeper was killed: it is being stopped
+        while not self.finished and time.monotonic() < deadline:  # its keeper was killed: it is being stopped
             time.sleep(POLL_SECONDS)
-        return self.status
 
-    def stop(self, now: bool = False) -> None:
-        """Stops the run; see `Handle.stop`."""
-        stop_run(self.paths, now)
+    def stop(self, now: bool) -> None:
+        """See `SupervisorProcess.stop`."""
+        stop_run(self.run.paths, now)
 
     def settle(self) -> None:
-        """See `Handle.settle`."""
+        """See `SupervisorProcess.settle`."""
         if self._process.poll() is not None and not self.run.supervised:
             super().settle()
-
-
-def end_agents(run: Run, seconds: float) -> None:
-    """Waits for agents that have lost their supervisor; they end their hosts themselves. Kills those that do not."""
-    pids = [event.pid for event in run.events() if isinstance(event, HostStarted)]
-    # An agent is told from a later process of its pid by the mark of its run.
-    agents = [agent for pid in pids if (agent := look(pid)) is not None and _is_of_run(pid, run.id)]
-    deadline = time.monotonic() + seconds
-    while any(is_running(agent.pid, agent.start) for agent in agents):
-        if time.monotonic() > deadline:
-            for agent in agents:
-                send(agent, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _is_of_run(pid: int, run_id: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return f"HEADRACE_RUN_ID={run_id}".encode() in file.read().split(b"\0")
-    except OSError:
-        return False
 
 
 def stop_run(paths: RunPaths, now: bool = False) -> bool:

@@ -18,13 +18,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from headrace.engines.local.isolation.start_agents import Start, Started, Starter
 from headrace.engines.local.limits.cgroups import RunGroups
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
+from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome, cause_of
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
@@ -39,7 +40,6 @@ from headrace.runs.run_paths import AGENT
 
 _log = logging.getLogger(__name__)
 
-FAILURE_GRACE = 5.0
 AFTER_VERDICT = 4.0  # for the agents to end, after the coordinator's verdict
 STOPPED_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
 NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
@@ -84,7 +84,7 @@ class Agents:
         paths: RunPaths,
         plan: LaunchPlan,
         events: EventWriter,
-        used: dict[str, str],
+        used: Mapping[str, str],
         starter: Starter,
         groups: RunGroups,
     ) -> None:
@@ -102,7 +102,7 @@ class Agents:
         self._kill_at = float("inf")
 
     @property
-    def pids(self) -> Iterable[int]:
+    def pids(self) -> Collection[int]:
         """Processes of the agents that have not ended."""
         return self._agents.keys()
 
@@ -217,7 +217,7 @@ class Agents:
         verdicts = self._verdicts()
         return verdicts[self._earlier] if len(verdicts) > self._earlier else None
 
-    def verdict(self) -> tuple[Status, Cause | None]:
+    def verdict(self) -> Outcome:
         """Returns how the attempt ended."""
         verdict = self.verdict_of_coordinator()
         if verdict is not None:
@@ -250,11 +250,6 @@ class Agents:
     def _tell_all(self, command: Command) -> None:
         for agent in self._agents.values():
             self._tell(agent.host.name, command)
-
-
-def cause_of(command: StopJob) -> Cause:
-    """Returns the cause of a run that ends because of this command."""
-    return Cause(CauseKind(command.kind), command.reason)
 
 
 def _how_it_ended(agent: _Agent, status: int) -> str:

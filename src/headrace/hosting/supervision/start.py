@@ -12,26 +12,34 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.engines.local.supervision.local_run import LocalHandle
 from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
+from headrace.hosting.supervision.supervisor_process import SupervisorProcess
 from headrace.instance.lifeline import RUN_ID
 from headrace.processes.spawn import UTF8
-from headrace.runs import RunPaths, read_header
+from headrace.runs import Run, RunPaths, read_header
 
-SUPERVISOR = "headrace.engines.local.supervision.supervisor"
+SUPERVISOR = "headrace.hosting.supervision.supervisor"
 SUPERVISOR_SECONDS = 30.0
 
 
-def start_supervisor(paths: RunPaths) -> LocalHandle:
-    """Starts the supervisor of a run that is prepared. Raises EngineRefused or OSError; then nothing is left."""
+def start_supervisor(paths: RunPaths, provider: str) -> SupervisorProcess:
+    """Starts the supervisor of a run that is prepared.
+
+    Args:
+        paths: the run's directory.
+        provider: name of the module that brings the run's instances (see `instances`).
+
+    Raises:
+        EngineRefused, OSError: it does not start; then nothing is left.
+    """
     logs = paths.engine
     logs.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *UTF8, "-m", SUPERVISOR, str(paths.root), str(os.getpid())],
+                [sys.executable, *UTF8, "-m", SUPERVISOR, str(paths.root), str(os.getpid()), provider],
                 stdin=reading,
                 stdout=log,
                 stderr=log,
@@ -51,7 +59,7 @@ def start_supervisor(paths: RunPaths) -> LocalHandle:
         process.kill()
         process.wait()
         raise
-    return LocalHandle(paths, process, writing)
+    return SupervisorProcess(Run(paths), process, writing, provider)
 
 
 def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None:
@@ -73,7 +81,7 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
 
 def supervisor_environment(run_id: str) -> dict[str, str]:
     """Returns the variables of supervisor and agents: those of the caller, and how headrace is found from elsewhere."""
-    package = str(Path(__file__).resolve().parents[4])
+    package = str(Path(__file__).resolve().parents[3])
     search = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if package not in search:
         search.insert(0, package)

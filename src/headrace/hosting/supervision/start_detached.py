@@ -6,23 +6,23 @@ import selectors
 import subprocess
 import sys
 
-from headrace.engines.local.supervision.local_run import DetachedHandle
-from headrace.engines.local.supervision.start import SUPERVISOR_SECONDS, supervisor_environment
 from headrace.errors import EngineRefused
+from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, supervisor_environment
+from headrace.hosting.supervision.supervisor_process import KeeperProcess
 from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.spawn import UTF8
-from headrace.runs import RunPaths
+from headrace.runs import Run, RunPaths
 
-KEEPER = "headrace.engines.local.supervision.detached"
+KEEPER = "headrace.hosting.supervision.detached"
 
 
-def start_keeper(paths: RunPaths) -> DetachedHandle:
-    """Starts the keeper of a run that is prepared, and with it the run. Raises as `start_supervisor` does."""
+def start_keeper(paths: RunPaths, provider: str) -> KeeperProcess:
+    """Starts the keeper of a run that is prepared, and with it the run. See `start_supervisor`."""
     logs = paths.engine
     logs.mkdir(exist_ok=True)
     with (logs / "keeper.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root)],
+            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root), provider],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -35,7 +35,7 @@ def start_keeper(paths: RunPaths) -> DetachedHandle:
         process.kill()  # its supervisor sees that and ends
         process.wait()
         raise EngineRefused(report.error or f"the run's keeper did not start; see {logs}")
-    return DetachedHandle(paths, process, None)
+    return KeeperProcess(Run(paths), process, None, provider)
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> str:
