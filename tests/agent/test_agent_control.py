@@ -11,7 +11,9 @@ import grpc.aio
 import pytest
 
 from headrace.agent.control.control_messages import Direction, Heartbeat, Hello, Link, Orders, Refused, Report, encode
-from headrace.agent.control.grpc_transport import METHOD, ControlServer, connect
+from headrace.agent.control.grpc_transport import COMMAND_METHOD, METHOD, ControlServer, connect, send_command
+from headrace.instance.lifeline import StopJob
+from headrace.instance.lifeline import encode as encode_command
 
 SECRET = b"s" * 32
 _numbers = itertools.count(1)
@@ -34,6 +36,9 @@ class Desk:
 
     def orders(self, host):
         return Orders(ack=len(self.log))
+
+    def command(self, command):
+        self.log.append(command)
 
 
 def address():
@@ -177,6 +182,47 @@ def test_an_agent_refuses_a_coordinator_that_does_not_know_the_secret():
             await false.stop()
 
     play(scene)
+
+
+STOP = StopJob("stopped", "stopped by the user", failed=False)
+
+
+def test_an_engine_sends_a_command_and_knows_that_it_was_taken():
+    async def scene(server, desk, at):
+        await send_command(at, SECRET, STOP, attempt=1)
+        assert desk.log == [STOP]
+
+    play(scene)
+
+
+def test_a_command_without_the_secret_of_another_attempt_or_seen_before_is_refused(logged):
+    async def scene(server, desk, at):
+        for secret, attempt in ((b"f" * 32, 1), (SECRET, 2)):
+            with pytest.raises(ConnectionError, match="unauthenticated"):
+                await send_command(at, secret, STOP, attempt)
+        frame = Link(SECRET, Direction.FROM_ENGINE, "engine", os.urandom(16)).seal(encode_command(STOP))
+        noise = Link(SECRET, Direction.FROM_ENGINE, "engine", os.urandom(16)).seal(b"{}\n")
+        agent = link().seal(encode_command(STOP))
+        async with grpc.aio.insecure_channel(at) as channel:
+            call = channel.unary_unary(COMMAND_METHOD)
+            await call(frame)
+            for refused in (frame, noise, agent, b""):
+                with pytest.raises(grpc.aio.AioRpcError, match="refused"):
+                    await call(refused)
+        assert desk.log == [STOP]
+
+    play(scene)
+    assert any("seen before" in line for line in logged())
+
+
+def test_an_agent_of_an_earlier_attempt_is_refused(logged):
+    async def scene(server, desk, at):
+        earlier = Link(SECRET, Direction.TO_COORDINATOR, "algo-1", os.urandom(16), attempt=3)
+        assert await raw(at, earlier.seal(encode(Report(1, Hello("dnn"))))) == grpc.StatusCode.UNAUTHENTICATED
+        assert desk.log == []
+
+    play(scene)
+    assert any("algo-1 is of attempt 3, and this is attempt 1" in line for line in logged())
 
 
 def test_a_port_that_is_taken_is_an_error():

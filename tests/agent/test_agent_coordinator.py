@@ -11,6 +11,7 @@ from headrace.agent.control.control_messages import (
     Heartbeat,
     Hello,
     HostEnded,
+    HostLeaving,
     ProgramsEnded,
     Report,
 )
@@ -388,6 +389,36 @@ def test_a_stop_by_the_user_ends_as_stopped_whatever_the_programs_say():
     play.exit("algo-1", "0", 0, stopped=True)
     play.end("algo-1")
     assert (play.verdict.status, play.verdict.cause.reason) == (Status.STOPPED, "stopped by the user")
+
+
+def leave(play: Play, host: str) -> None:
+    play.say(host, HostLeaving("SIGTERM"))
+
+
+def test_a_host_that_its_platform_ends_is_an_infrastructure_failure_with_time_to_save_for_all():
+    play = started(ranks("dnn", "algo-1", "algo-2"), world=("dnn",), stop_grace=7.0)
+    play.exit("algo-2", "2", None, number=15)  # the platform signals programs too, and its peers lose it
+    play.exit("algo-1", "0", 1, lines=["Connection reset by peer"])
+    leave(play, "algo-2")
+    play.wait(1, alive=["algo-1", "algo-2"])
+    assert play.core.orders("algo-1").stop.grace == 7.0
+    play.end("algo-1", "algo-2")
+    cause = play.verdict.cause
+    assert play.verdict.status is Status.FAILED
+    assert (cause.kind, cause.host, cause.infrastructure) == (CauseKind.HOST_LOST, "algo-2", True)
+    assert cause.reason == "its agent was told to end by SIGTERM, by the platform"
+
+
+def test_when_its_platform_ends_a_host_that_nobody_needs_the_job_goes_on():
+    play = feeding()
+    for host in ("algo-2", "algo-3"):
+        play.say(host, FeedUp(2))
+    leave(play, "algo-3")
+    play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
+    assert play.core.phase is Phase.RUNNING
+    leave(play, "algo-1")  # the leader
+    play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
+    assert play.core.phase is Phase.STOPPING
 
 
 def test_the_second_stop_takes_the_grace_away():

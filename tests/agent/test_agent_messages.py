@@ -59,6 +59,16 @@ def test_a_frame_cannot_be_sent_back_to_its_author():
         agent.open(agent.seal(b"x"))
 
 
+def test_a_frame_of_another_attempt_is_refused_by_both_ends():
+    agent, coordinator = (Link(SECRET, way, "algo-1", b"i" * 16, 2) for way in list(Direction)[:2])
+    assert coordinator.open(agent.seal(b"x")) == b"x"
+    earlier, its_coordinator = ends()
+    with pytest.raises(Refused, match="algo-1 is of attempt 1, and this is attempt 2"):
+        coordinator.open(earlier.seal(b"x"))
+    with pytest.raises(Refused, match="is of attempt 1"):
+        agent.open(its_coordinator.seal(b"x"))
+
+
 @pytest.mark.parametrize("change", [{"secret": b"t" * 32}, {"host": "algo-2"}, {"incarnation": b"j" * 16}])
 def test_another_secret_host_or_incarnation_is_refused(change):
     stranger, coordinator = ends(**change)

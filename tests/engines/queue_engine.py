@@ -1,7 +1,8 @@
 """An engine of somebody else, small but real: a queue on this machine, whose runs live without whoever submitted them.
 
 Submitting starts the job's own process, which waits for a slot (the file `open` in $QUEUE), then runs one agent a host,
-without a supervisor, and writes the last word. It plays a platform: batch script, scheduler and nodes.
+without a supervisor, and writes the last word. It plays a platform: batch script, scheduler and nodes. SIGUSR1 and
+SIGUSR2 are its user's stop, SIGTERM is its own, which it passes on to the agents.
 
     queue_engine.py RUN_DIR
 """
@@ -93,7 +94,7 @@ def refresh(run):
 def stop(run, now):
     if not alive(run):
         return False
-    os.kill(int(ticket_of(run)["pid"]), signal.SIGUSR1)
+    os.kill(int(ticket_of(run)["pid"]), signal.SIGUSR2 if now else signal.SIGUSR1)
     return True
 
 
@@ -102,7 +103,8 @@ def main(root: str) -> int:
     launch = read_plan(paths, LaunchPlan)
     agents: list[subprocess.Popen[bytes]] = []
     stops: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, _: stops.append(number))
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: stops.append(number))
     signal.signal(signal.SIGTERM, lambda *_: [agent.terminate() for agent in agents])
     with EventWriter(paths.events("engine")) as events:
         while not (Path(os.environ[QUEUE]) / OPEN).exists():
@@ -116,7 +118,11 @@ def main(root: str) -> int:
         for host in launch.hosts:
             env = {**os.environ, BASE_VARIABLE: host.base_dir, "HEADRACE_RUN_ID": launch.run_id}
             agents.append(subprocess.Popen([sys.executable, "-m", "headrace.agent"], env=env, stdin=subprocess.DEVNULL))
+        leader = {**os.environ, BASE_VARIABLE: launch.host(launch.leader).base_dir}
         while any(agent.poll() is None for agent in agents):
+            while stops:
+                now = ["--now"] if stops.pop() == signal.SIGUSR2 else []
+                subprocess.run([sys.executable, "-m", "headrace.agent.ask", "stop", *now], env=leader, check=True)
             time.sleep(0.05)
         verdict = next(event for event in Run(paths).events() if isinstance(event, JobFinished))
         events.write(RunFinished(t=time.time(), status=verdict.status, cause=verdict.cause))

@@ -14,7 +14,7 @@ import yaml
 from queue_engine import DOWN, OPEN, QUEUE
 from stage import Stage, until
 
-from headrace.runs import Run, RunPaths
+from headrace.runs import CauseKind, Run, RunPaths, Status
 from headrace.runs.events import HostRegistered, ProgramStarted
 
 WORK = """
@@ -100,6 +100,33 @@ def test_a_run_that_is_queued_is_stopped_by_its_engine(platform: Platform) -> No
     platform("stop", paths.id)
     assert "Stopped" in platform("wait", paths.id, code=130).stdout
     assert started(paths) == []
+
+
+def said(paths: RunPaths, words: str) -> int:
+    return sum(line.text == words for line in Run(paths).logs())
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_by_the_user_reaches_agents_without_a_supervisor(platform: Platform, now: bool) -> None:
+    platform.open()
+    paths = platform.submit(forever=True, instance_count=2)
+    until(lambda: said(paths, "working") == 2, what="the programs work")
+    platform("stop", paths.id, *(["--now"] if now else []))
+    assert "Stopped: stopped by the user" in platform("wait", paths.id, code=130).stdout
+    assert said(paths, "saved") == (0 if now else 2)
+    platform.stage.observer.assert_nothing_left(paths.id, paths.root, 2.0)
+
+
+def test_what_the_platform_ends_has_time_to_save_and_has_failed_for_the_infrastructure(platform: Platform) -> None:
+    platform.open()
+    paths = platform.submit(forever=True, instance_count=2)
+    until(lambda: said(paths, "working") == 2, what="the programs work")
+    os.kill(json.loads((paths.engine / "ticket.json").read_text())["pid"], signal.SIGTERM)
+    assert "was told to end by SIGTERM, by the platform" in platform("wait", paths.id, code=1).stdout
+    state = Run(paths).state()
+    assert (state.status, state.cause.kind, state.cause.infrastructure) == (Status.FAILED, CauseKind.HOST_LOST, True)
+    assert said(paths, "saved") == 2
+    platform.stage.observer.assert_nothing_left(paths.id, paths.root, 2.0)
 
 
 def test_a_run_that_its_platform_has_lost_is_failed_and_says_why(platform: Platform) -> None:

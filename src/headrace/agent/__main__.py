@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.agent.agent_log import AgentLogHandler
 from headrace.instance.launch_plan import read_plan, read_secret
-from headrace.instance.lifeline import OPTION
+from headrace.instance.lifeline import ATTEMPT, OPTION
 from headrace.instance.paths import TreePaths, base_directory
 from headrace.log_setup import levels_of_environment, log_to
 from headrace.processes.bootstrap import become_subreaper
@@ -31,6 +31,7 @@ def main() -> int:
         secret = read_secret(base)
         host = str(json.loads(TreePaths(base).resource_config.read_bytes())["current_host"])
         me = plan.host(host)
+        attempt = int(os.environ.get(ATTEMPT) or 1)
     except (OSError, ValueError, KeyError) as error:
         print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
         return 2
@@ -38,7 +39,7 @@ def main() -> int:
     async def run() -> int:
         from headrace.agent.host_agent import HostAgent
 
-        return await HostAgent(plan, host, secret, OPTION in sys.argv[1:]).run()
+        return await HostAgent(plan, host, secret, OPTION in sys.argv[1:], attempt).run()
 
     with LogWriter(RunPaths(Path(me.record_dir)).log(Stream(me.group, host, AGENT))) as log:
         log_to(AgentLogHandler(log), levels_of_environment(logging.INFO))

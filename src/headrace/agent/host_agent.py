@@ -1,9 +1,9 @@
 """The agent of one host: carries out the coordinator's orders, reports what happens, and leaves nothing behind.
 
-What ends a host: an order to stop; a SIGTERM to the agent; the loss of the coordinator; the loss of the engine's
-supervisor. In every case the programs get SIGTERM and time, then SIGKILL, then whatever they left running is ended,
-and the agent exits. If the agent itself is killed, the kernel kills its programs (see `processes.bootstrap`) and the
-engine's supervisor ends what they leave.
+What ends a host: an order to stop; a SIGTERM to the agent, which without a lifeline is its platform's doing; the loss
+of the coordinator; the loss of the engine's supervisor. In every case the programs get SIGTERM and time, then SIGKILL,
+then whatever they left running is ended, and the agent exits. If the agent itself is killed, the kernel kills its
+programs (see `processes.bootstrap`) and the engine's supervisor ends what they leave.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from typing import cast
 import msgspec
 
 from headrace.agent.control.control_client import Client, CoordinatorLost
-from headrace.agent.control.control_messages import Heartbeat, Hello, HostEnded, Orders, ProgramsEnded, Ready, StopOrder
+from headrace.agent.control.control_messages import (
+    Heartbeat,
+    Hello,
+    HostEnded,
+    HostLeaving,
+    Orders,
+    ProgramsEnded,
+    Ready,
+    StopOrder,
+)
 from headrace.agent.coordinator.budget_limits import used_before
 from headrace.agent.coordinator.leader import Leader
 from headrace.agent.coordinator.readiness import is_waited_for
@@ -69,9 +78,10 @@ class HostAgent:
         host: name of this host.
         secret: the job's secret.
         lifeline: whether standard input is the engine's lifeline.
+        attempt: which attempt of the job this is, from 1.
     """
 
-    def __init__(self, plan: LaunchPlan, host: str, secret: bytes, lifeline: bool) -> None:
+    def __init__(self, plan: LaunchPlan, host: str, secret: bytes, lifeline: bool, attempt: int = 1) -> None:
         self.plan = plan
         self.me = plan.host(host)
         self.group = plan.group(self.me.group)
@@ -96,7 +106,7 @@ class HostAgent:
         self._leader: Leader | None = None
         if plan.leader == host:
             interface = Environment(self.me.base_dir).network_interface_name
-            self._leader = Leader(plan, secret, events, interface, used_before(os.environ), tls)
+            self._leader = Leader(plan, secret, events, interface, used_before(os.environ), tls, attempt)
         leader = plan.host(plan.leader)
         address = f"{leader.address}:{plan.ports.control}"
         self._client = Client(
@@ -107,6 +117,7 @@ class HostAgent:
             start_timeout=plan.start_timeout,
             obey=self.obey,
             heartbeat=self._heartbeat,
+            attempt=attempt,
             tls=tls,
         )
         self._context = HostContext(
@@ -222,17 +233,16 @@ class HostAgent:
             self._task(self._stop_host())
 
     def _signalled(self, number: int) -> None:
+        # No engine stops a job by a signal to an agent: it uses the lifeline or, without one, the control port.
         name = signal.Signals(number).name
-        if self._leader is not None:
-            # An engine with a lifeline stops the job through the lifeline. A signal then comes from elsewhere, for
-            # example from the job's own program, which may have signalled process 1 of its host: the job has failed.
-            status = Status.FAILED if self._lifeline else Status.STOPPED
-            self._leader.stop(
-                status, Cause(CauseKind.STOPPED, f"the agent of {self.me.name} was told to stop by {name}")
-            )
-        else:
+        if not self._lifeline and self._stop is None:
+            self._client.report(HostLeaving(name))  # the platform ends this host
+        if self._leader is None:
             self._told_to_leave = True
             self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
+        elif self._lifeline:  # for example the job's own program has signalled process 1 of its host
+            cause = Cause(CauseKind.STOPPED, f"the agent of {self.me.name} was told to stop by {name}")
+            self._leader.stop(Status.FAILED, cause)
 
     def _abandoned(self, cause: Cause) -> None:
         """Ends the host without orders: the coordinator or the engine's supervisor is lost."""

@@ -1,7 +1,8 @@
 """The pipe from an engine's supervisor to an agent: commands, and a sign of life.
 
 The supervisor holds the writing end. When it is closed without a command the supervisor is dead, whatever killed it.
-Commands are JSON lines. This module is for both ends.
+Commands are JSON lines. This module is for both ends. An engine without such a pipe sends the same commands to the
+coordinator's port (`headrace.agent.ask`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ OPTION = "--lifeline"  # argument of the agent: its standard input is such a pip
 SCRATCH = "HEADRACE_SCRATCH"  # variable: directory for the temporary files of the job's programs
 SPENT = "HEADRACE_SPENT"  # variable of an agent: seconds of max_run that were used up before this attempt
 COST = "HEADRACE_COST"  # variable of an agent: USD of the budget that were used up, a blank, until when (epoch)
+ATTEMPT = "HEADRACE_ATTEMPT"  # variable of an agent: which attempt of the job this is, from 1
 COORDINATOR_LOST = 3  # exit code of an agent that gave up because it heard nothing from the coordinator
 RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
 

@@ -49,6 +49,7 @@ class Client:
         start_timeout: seconds within which the coordinator must have answered for the first time.
         obey: called with all orders that come.
         heartbeat: makes what is sent when there is nothing to report.
+        attempt: which attempt of the job this is, from 1.
         tls: certificates, when connections are under TLS.
     """
 
@@ -62,13 +63,14 @@ class Client:
         start_timeout: float,
         obey: Callable[[Orders], None],
         heartbeat: Callable[[], Heartbeat] = Heartbeat,
+        attempt: int = 1,
         tls: Certificates | None = None,
     ) -> None:
         self._tls = tls
         self._heartbeat = heartbeat
         self._address = address
         self._leader = leader
-        self._link = Link(secret, Direction.TO_COORDINATOR, host, os.urandom(16))
+        self._link = Link(secret, Direction.TO_COORDINATOR, host, os.urandom(16), attempt)
         self._start_timeout = start_timeout
         self._obey = obey
         self._queue: deque[Report] = deque()

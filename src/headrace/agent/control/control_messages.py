@@ -5,8 +5,12 @@ it wants from that host, and the number of the last report that it has taken in.
 with a known number is ignored, orders are a state and not a step. So a broken connection loses nothing.
 
 Each message travels in a `Frame` with an HMAC-SHA256 under the job's secret. The seal covers the direction, the host,
-the agent's incarnation (16 random bytes, fresh in every agent process), a sequence number and the body. A sequence
-number that is not above the last one is refused, so nothing can be replayed, reflected or sent to another host.
+the agent's incarnation (16 random bytes, fresh in every agent process), the attempt, a sequence number and the body. A
+sequence number that is not above the last one is refused, so nothing can be replayed, reflected or sent to another
+host; and a frame of another attempt, whose agents may still run on a host that was cut off.
+
+An engine that is no parent of the leader's agent sends its commands (`headrace.instance.lifeline`) the same way, as the
+host `ENGINE`; each with an incarnation of its own.
 
 Pure: bytes in, values out.
 """
@@ -19,6 +23,7 @@ from enum import Enum
 import msgspec
 
 from headrace.instance.launch_plan import FeedHost
+from headrace.instance.lifeline import Command, CommandReader
 from headrace.runs.cause import Cause
 from headrace.runs.events import Status
 
@@ -161,6 +166,12 @@ class ProgramsEnded(_Message, frozen=True, tag="programs_ended"):
     """The ranks or the script of the host were told to stop, and none is left."""
 
 
+class HostLeaving(_Message, frozen=True, tag="host_leaving"):
+    """The platform ends this host: its agent got a signal, by this name, that no engine of the job sent."""
+
+    signal: str
+
+
 class HostEnded(_Message, frozen=True, tag="host_ended"):
     """Everything on the host has ended and is cleaned up."""
 
@@ -178,6 +189,7 @@ Message = (
     | DaemonWanted
     | DaemonEnded
     | ProgramsEnded
+    | HostLeaving
     | HostEnded
 )
 
@@ -251,6 +263,23 @@ class Direction(str, Enum):
 
     TO_COORDINATOR = "to-coordinator"
     TO_AGENT = "to-agent"
+    FROM_ENGINE = "from-engine"
+    TO_ENGINE = "to-engine"
+
+    @property
+    def back(self) -> Direction:
+        """The direction of answers."""
+        return _BACK[self]
+
+
+_BACK = {
+    Direction.TO_COORDINATOR: Direction.TO_AGENT,
+    Direction.TO_AGENT: Direction.TO_COORDINATOR,
+    Direction.FROM_ENGINE: Direction.TO_ENGINE,
+    Direction.TO_ENGINE: Direction.FROM_ENGINE,
+}
+ENGINE = "engine"
+"""What stands for the host in the frames of an engine."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -258,13 +287,14 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     host: str
     incarnation: bytes
+    attempt: int
     sequence: int
     body: bytes
     seal: bytes
 
 
 class Refused(Exception):
-    """A frame that is not from a peer that knows the secret, or that is not new."""
+    """A frame that is not from a peer that knows the secret, not new, or of another attempt."""
 
 
 _decode_frame = msgspec.msgpack.Decoder(Frame).decode
@@ -294,15 +324,26 @@ def decode_orders(body: bytes) -> Orders:
         raise Refused(f"not orders: {error}") from None
 
 
-def open_frame(data: bytes, secret: bytes, direction: Direction) -> Frame:
-    """Reads a frame and checks its seal, not yet its sequence number. Raises Refused."""
+def decode_command(body: bytes) -> Command:
+    """Reads the body of an engine's frame. Raises Refused."""
+    try:
+        (command,) = CommandReader().feed(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise Refused(f"not one command: {error}") from None
+    return command
+
+
+def open_frame(data: bytes, secret: bytes, direction: Direction, attempt: int) -> Frame:
+    """Reads a frame and checks its seal and attempt, not yet its sequence number. Raises Refused."""
     try:
         frame = _decode_frame(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise Refused("not a frame") from None
-    expected = _seal(secret, direction, frame.host, frame.incarnation, frame.sequence, frame.body)
+    expected = _seal(secret, direction, frame.host, frame.incarnation, frame.attempt, frame.sequence, frame.body)
     if not hmac.compare_digest(expected, frame.seal):
         raise Refused("wrong seal")
+    if frame.attempt != attempt:
+        raise Refused(f"{frame.host} is of attempt {frame.attempt}, and this is attempt {attempt}")
     return frame
 
 
@@ -314,11 +355,13 @@ class Link:
         outward: the direction in which this end sends.
         host: the agent's host.
         incarnation: the agent's.
+        attempt: which attempt of the job this is, from 1.
     """
 
-    def __init__(self, secret: bytes, outward: Direction, host: str, incarnation: bytes) -> None:
+    def __init__(self, secret: bytes, outward: Direction, host: str, incarnation: bytes, attempt: int = 1) -> None:
         self.host = host
         self.incarnation = incarnation
+        self._attempt = attempt
         self._secret = secret
         self._outward = outward
         self._sent = 0
@@ -327,13 +370,12 @@ class Link:
     def seal(self, body: bytes) -> bytes:
         """Returns the next frame."""
         self._sent += 1
-        seal = _seal(self._secret, self._outward, self.host, self.incarnation, self._sent, body)
-        return _encode(Frame(self.host, self.incarnation, self._sent, body, seal))
+        seal = _seal(self._secret, self._outward, self.host, self.incarnation, self._attempt, self._sent, body)
+        return _encode(Frame(self.host, self.incarnation, self._attempt, self._sent, body, seal))
 
     def open(self, data: bytes) -> bytes:
         """Returns the body of a frame from the other end. Raises Refused."""
-        inward = Direction.TO_AGENT if self._outward is Direction.TO_COORDINATOR else Direction.TO_COORDINATOR
-        return self.accept(open_frame(data, self._secret, inward))
+        return self.accept(open_frame(data, self._secret, self._outward.back, self._attempt))
 
     def accept(self, frame: Frame) -> bytes:
         """Returns the body of a frame whose seal was checked, if it is for this link and new. Raises Refused."""
@@ -347,7 +389,7 @@ class Link:
 
 def _seal(secret: bytes, direction: Direction, *signed: str | bytes | int) -> bytes:
     # An encoded list, not a concatenation: no two different messages give the same bytes.
-    return hmac.digest(secret, _encode(["headrace control 1", direction.value, *signed]), "sha256")
+    return hmac.digest(secret, _encode(["headrace control 2", direction.value, *signed]), "sha256")
 
 
 def clip_lines(lines: list[bytes]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Carries sealed messages between agents and coordinator, over gRPC with plain bytes.
 
-One bidirectional stream an agent. The coordinator answers every report and sends changed orders at once; nothing polls.
+One bidirectional stream an agent, and a call for each command of an engine. The coordinator answers every report and
+sends changed orders at once; nothing polls.
 The server identifies an agent by the incarnation in its first valid frame and accepts no other, so a recorded stream
 cannot be replayed. A frame with a wrong seal changes nothing: the stream is closed, and that is counted.
 Sizes, streams a connection and the wait for the first frame are bounded.
@@ -22,23 +23,29 @@ import grpc
 import grpc.aio
 
 from headrace.agent.control.control_messages import (
+    ENGINE,
     SIZE_LIMIT,
     Direction,
     Link,
     Orders,
     Refused,
     Report,
+    decode_command,
     decode_orders,
     decode_report,
     encode,
     open_frame,
 )
 from headrace.instance.certificates import Certificates
+from headrace.instance.lifeline import Command
+from headrace.instance.lifeline import encode as encode_command
 
 _log = logging.getLogger(__name__)
 
 METHOD = "/headrace.Control/Talk"
+COMMAND_METHOD = "/headrace.Control/Command"
 FIRST_FRAME_SECONDS = 5.0
+COMMAND_SECONDS = 10.0
 LAST_WRITE_SECONDS = 1.0
 _OPTIONS = [
     ("grpc.max_receive_message_length", SIZE_LIMIT),
@@ -70,6 +77,9 @@ class ControlHandler(Protocol):
     def orders(self, host: str) -> Orders:
         """What that host must do now."""
 
+    def command(self, command: Command) -> None:
+        """The job's engine wants something."""
+
 
 class ControlServer:
     """The coordinator's port.
@@ -79,6 +89,7 @@ class ControlServer:
         hosts: names of the job's hosts.
         handler: takes the reports and gives the orders.
         tls: certificates, when connections are under TLS; then an agent must show one of this job too.
+        attempt: which attempt of the job this is; agents of another one are refused.
 
     Attributes:
         refused: frames that were refused.
@@ -90,8 +101,11 @@ class ControlServer:
         hosts: frozenset[str],
         handler: ControlHandler,
         tls: Certificates | None = None,
+        attempt: int = 1,
     ) -> None:
         self.refused = 0
+        self._attempt = attempt
+        self._commanders: set[bytes] = set()  # incarnations of engines that were heard
         self._tls = tls
         self._secret = secret
         self._hosts = hosts
@@ -104,8 +118,11 @@ class ControlServer:
         """Listens on ``ip:port``. Raises OSError if the port is taken, or the certificates cannot be used."""
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         service, _, method = METHOD[1:].partition("/")
-        handler = grpc.stream_stream_rpc_method_handler(self._talk)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        handlers = {
+            method: grpc.stream_stream_rpc_method_handler(self._talk),
+            COMMAND_METHOD.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._command),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         try:
             if self._tls is None:
                 bound = server.add_insecure_port(address)
@@ -157,13 +174,28 @@ class ControlServer:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
+    async def _command(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        try:
+            frame = open_frame(data, self._secret, Direction.FROM_ENGINE, self._attempt)
+            if frame.incarnation in self._commanders:
+                raise Refused("a command of the engine was seen before")
+            link = Link(self._secret, Direction.TO_ENGINE, ENGINE, frame.incarnation, self._attempt)
+            command = decode_command(link.accept(frame))
+        except Refused as error:
+            self._refuse(context, error)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "refused")
+        self._commanders.add(frame.incarnation)
+        self._handler.command(command)
+        return link.seal(b"")
+
     def _welcome(self, data: object) -> Link:
         if not isinstance(data, bytes):
             raise Refused("closed before the first frame")
-        frame = open_frame(data, self._secret, Direction.TO_COORDINATOR)
+        frame = open_frame(data, self._secret, Direction.TO_COORDINATOR, self._attempt)
         if frame.host not in self._hosts:
             raise Refused(f"{frame.host!r} is no host of this job")
-        link = self._links.get(frame.host) or Link(self._secret, Direction.TO_AGENT, frame.host, frame.incarnation)
+        known = self._links.get(frame.host)
+        link = known or Link(self._secret, Direction.TO_AGENT, frame.host, frame.incarnation, self._attempt)
         body = link.accept(frame)
         self._links[frame.host] = link
         self._handler.receive(frame.host, decode_report(body))
@@ -231,17 +263,45 @@ async def connect(address: str, link: Link, tls: Certificates | None = None) -> 
         link: this agent's end of the connection.
         tls: certificates, when connections are under TLS.
     """
-    if tls is None:
-        opened = grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
-    else:
-        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
-        opened = grpc.aio.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
-    async with opened as channel:
+    async with _channel(address, tls) as channel:
         call = channel.stream_stream(METHOD)(wait_for_ready=True)
         try:
             yield Connection(call, link)
         finally:
             call.cancel()
+
+
+async def send_command(
+    address: str, secret: bytes, command: Command, attempt: int, tls: Certificates | None = None
+) -> None:
+    """Has the coordinator at ``ip:port`` take a command of the engine.
+
+    Args:
+        address: of the coordinator.
+        secret: the job's secret.
+        command: what is wanted.
+        attempt: of which attempt of the job.
+        tls: certificates, when connections are under TLS.
+
+    Raises:
+        ConnectionError: it was not reached in time, or has refused the command.
+        Refused: the answer is not the coordinator's.
+    """
+    link = Link(secret, Direction.FROM_ENGINE, ENGINE, os.urandom(16), attempt)
+    async with _channel(address, tls) as channel:
+        try:
+            call = channel.unary_unary(COMMAND_METHOD)
+            answer = await call(link.seal(encode_command(command)), timeout=COMMAND_SECONDS, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            raise ConnectionError(_reason(error)) from None
+    link.open(answer)
+
+
+def _channel(address: str, tls: Certificates | None) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+    return grpc.aio.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
 
 
 def _reason(error: Exception) -> str:

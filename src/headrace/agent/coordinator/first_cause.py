@@ -3,6 +3,7 @@
 When one rank fails, the others fail within moments, because they lose their peer. The user is told which one failed
 first. The coordinator collects failures for `WINDOW` seconds from the first one, then chooses:
 
+0. A host that its platform ends comes before everything: its programs and their peers end because of that.
 1. What ends without an error of its own comes first: a host that was lost, a feed without servers, a program that was
    killed by a signal from outside (SIGKILL, SIGSEGV, SIGBUS, ...). The death of a peer never causes a SIGKILL.
 2. Then exit codes, and SIGABRT, which a program sends to itself (a watchdog that lost its peer, a C++ exception).
@@ -27,6 +28,7 @@ import msgspec
 from headrace.agent.control.control_messages import Exited
 from headrace.agent.program_specs import is_launcher
 from headrace.runs.cause import Cause, CauseKind
+from headrace.runs.run_paths import AGENT
 
 WINDOW = 0.5
 _OWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGPIPE})
@@ -50,6 +52,7 @@ _LOST_PEER = (
 class SuspectKind(IntEnum):
     """How likely a failure is the first one; the smallest number is the likeliest."""
 
+    PLATFORM = 0
     SILENT = 1
     OWN_WORD = 2
     LOST_PEER = 3
@@ -123,6 +126,18 @@ def suspect_of(group: str, host: str, end: Exited) -> Suspect:
         launcher=is_launcher(end.stream),
         cause=end.cause,
     )
+
+
+def leaving_suspect(group: str, host: str, signal_name: str, at: float) -> Suspect:
+    """Returns the suspect for a host that its platform ends.
+
+    Args:
+        group, host: which.
+        signal_name: of the signal that its agent got.
+        at: when that was known.
+    """
+    how = f"its agent was told to end by {signal_name}, by the platform"
+    return Suspect(SuspectKind.PLATFORM, at, Cause(CauseKind.HOST_LOST, how, group, host, AGENT, infrastructure=True))
 
 
 def launcher_error(last_lines: Iterable[str]) -> str:

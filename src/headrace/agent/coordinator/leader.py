@@ -30,7 +30,7 @@ class Leader:
         events: the event file of the leader's host.
         used: see `Coordinator`.
         interface: network interface to the other hosts.
-        tls: see `ControlServer`.
+        tls, attempt: see `ControlServer`.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Leader:
         interface: str,
         used: Used = NOTHING,
         tls: Certificates | None = None,
+        attempt: int = 1,
     ) -> None:
         self._plan = plan
         self._events = events
@@ -48,7 +49,7 @@ class Leader:
         self._offset = time.time() - time.monotonic()
         self._connected: set[str] = set()
         self._coordinator = Coordinator(plan, self._now(), used)
-        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, tls)
+        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, tls, attempt)
 
     @property
     def verdict(self) -> JobFinished | None:
@@ -73,7 +74,7 @@ class Leader:
         await self._server.stop()
 
     def command(self, command: Command) -> None:
-        """Carries out a command of the engine."""
+        """Carries out a command of the engine; see `ControlHandler`."""
         match command:
             case StopJob(kind, reason, failed, grace):
                 status = Status.FAILED if failed else Status.STOPPED

@@ -31,6 +31,7 @@ from headrace.agent.control.control_messages import (
     Heartbeat,
     Hello,
     HostEnded,
+    HostLeaving,
     Message,
     Orders,
     ProgramsEnded,
@@ -43,7 +44,7 @@ from headrace.agent.control.control_messages import (
 from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used
 from headrace.agent.coordinator.data_services import DataServices
 from headrace.agent.coordinator.effects import Effects
-from headrace.agent.coordinator.first_cause import WINDOW, Suspect, SuspectKind, first_of, suspect_of
+from headrace.agent.coordinator.first_cause import WINDOW, Suspect, SuspectKind, first_of, leaving_suspect, suspect_of
 from headrace.agent.coordinator.host_state import (
     LOST,
     READY,
@@ -108,6 +109,7 @@ class Coordinator:
         self.verdict: JobFinished | None = None
         self._plan = plan
         self._began = now
+        self._failure_grace = min(FAILURE_GRACE, plan.stop_grace)
         self._limits = BudgetLimits(plan, used, now)
         self._ticked = now
         self._carrier = True
@@ -185,11 +187,12 @@ class Coordinator:
         Args:
             status: how a job that runs is to end: Stopped or Failed.
             cause: why.
-            grace: seconds between SIGTERM and SIGKILL; None for the plan's. A later request can only shorten it.
+            grace: seconds between SIGTERM and SIGKILL; None for the usual ones. A later request can only shorten it.
             now: the time.
         """
         effects = Effects()
-        wanted = self._plan.stop_grace if grace is None else grace
+        usual = self._failure_grace if status is Status.FAILED else self._plan.stop_grace
+        wanted = usual if grace is None else grace
         if self._stop is None:
             if self._suspects:
                 self._decide(effects, now)
@@ -252,6 +255,10 @@ class Coordinator:
                 host.ready = True
             case ProgramsEnded():
                 host.programs_ended = True
+            case HostLeaving():
+                needed = host.name == self._plan.leader or (host.unfinished and not self._goes_on_without(host))
+                if needed and host.release is None:
+                    self._suspect(leaving_suspect(host.group, host.name, message.signal, now), now)
             case HostEnded():
                 if host.release is not None:
                     effects.records.append(HostReleased(t=now, group=host.group, host=host.name))
@@ -333,7 +340,7 @@ class Coordinator:
             reason = f"did not come within {self._plan.start_timeout:g} s; waited for: {names}"
             first = missing[0]
             cause = Cause(CauseKind.HOST_MISSING, reason, first.group, first.name, AGENT, infrastructure=True)
-            self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
+            self._begin_stop(Status.FAILED, cause, self._failure_grace, effects, now)
 
     def _watch(self, effects: Effects, now: float) -> None:
         plan = self._plan
@@ -349,9 +356,9 @@ class Coordinator:
         if (used_up := self._limits.exceeded(self._started, now)) is not None:
             self._begin_stop(Status.STOPPED, used_up, plan.stop_grace, effects, now)
         elif (unready := never_ready(plan, self._hosts, now)) is not None:
-            self._begin_stop(Status.FAILED, unready, FAILURE_GRACE, effects, now)
+            self._begin_stop(Status.FAILED, unready, self._failure_grace, effects, now)
         elif (stall := stalled(complete, plan.stall_after, now, self._services.missing())) is not None:
-            self._begin_stop(Status.FAILED, stall, FAILURE_GRACE, effects, now)
+            self._begin_stop(Status.FAILED, stall, self._failure_grace, effects, now)
         else:
             self._release_idle(effects)
 
@@ -376,15 +383,14 @@ class Coordinator:
         first = first_of(self._suspects)
         cause = cut_off_cause(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
         blame = self._services.blame(cause.last_lines)
-        if first.kind is not SuspectKind.SILENT and blame is not None:
+        if first.kind > SuspectKind.SILENT and blame is not None:
             cause = msgspec.structs.replace(blame, then=cause)
-        self._begin_stop(Status.FAILED, cause, FAILURE_GRACE, effects, now)
+        grace = self._plan.stop_grace if first.kind is SuspectKind.PLATFORM else self._failure_grace
+        self._begin_stop(Status.FAILED, cause, grace, effects, now)
 
     def _begin_stop(self, status: Status, cause: Cause | None, grace: float, effects: Effects, now: float) -> None:
         self.phase = Phase.STOPPING
         self._outcome = (status, cause)
-        if status is Status.FAILED:
-            grace = min(grace, FAILURE_GRACE, self._plan.stop_grace)
         reason = str(cause) if cause else "the completion groups are done"
         effects.records.append(JobStopping(t=now, reason=reason, status=status))
         self._order_stop(grace, False, effects, now)

@@ -54,7 +54,7 @@ class Instances(Protocol):
         """Starts an attempt.
 
         Args:
-            used: variables that tell the agents what is used up already of time and money.
+            used: variables that tell the agents what is used up already of time and money, and the attempt's number.
 
         Raises:
             OSError, HeadraceError: a host cannot be made.

@@ -45,7 +45,7 @@ from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome, cause
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.used_budget import Spent
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import StopJob
+from headrace.instance.lifeline import ATTEMPT, StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.process_table import descendants, kill_descendants, reap, send
@@ -173,7 +173,7 @@ class Supervisor:
         attempt = 1
         while True:
             self._part(SecondaryStatus.TRAINING, "Training in progress")
-            status, cause = self._attempt()
+            status, cause = self._attempt(attempt)
             if self._wishes or not is_tried_again(self._plan.retry, attempt, status, cause):
                 return status, cause
             if self._spent.cause("the job") is not None:
@@ -189,7 +189,7 @@ class Supervisor:
             if outcome is not None:
                 return outcome
 
-    def _attempt(self) -> Outcome:
+    def _attempt(self, number: int) -> Outcome:
         """Runs the programs once."""
         if self._wishes:
             return self._wished()
@@ -197,7 +197,7 @@ class Supervisor:
         if outcome is None:
             self._trained = True
             self._running = True
-            self._instances.start(self._spent.variables())
+            self._instances.start({**self._spent.variables(), ATTEMPT: str(number)})
             if self._broken is not None:
                 self._break(self._broken)
             while self._instances.pids or self._orphans():

@@ -1,0 +1,62 @@
+"""Sends a command to the job's coordinator, from its own host: `python -m headrace.agent.ask stop [--now]`.
+
+For engines whose agents have no lifeline: a scheduler's script or `exec` into a pod stops the job with this. It reads
+plan, secret and certificates from the tree of the host where it runs ($SAGEMAKER_BASE_DIR, else /opt/ml), and the
+attempt from $HEADRACE_ATTEMPT.
+
+Exit codes: 0 the coordinator has taken the command, 1 it was not reached or has refused it, 2 a wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+
+from headrace.agent.control.control_messages import Refused
+from headrace.agent.control.grpc_transport import send_command
+from headrace.instance.certificates import read_certificates
+from headrace.instance.launch_plan import read_plan, read_secret
+from headrace.instance.lifeline import ATTEMPT, StopJob
+from headrace.instance.paths import base_directory
+from headrace.runs import CauseKind
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point."""
+    command = _command(arguments)
+    base = base_directory()
+    try:
+        plan, secret = read_plan(base), read_secret(base)
+        tls = read_certificates(base) if plan.encrypt else None
+        attempt = int(os.environ.get(ATTEMPT) or 1)
+    except (OSError, ValueError) as error:
+        print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
+        return 2
+    address = f"{plan.host(plan.leader).address}:{plan.ports.control}"
+    try:
+        asyncio.run(send_command(address, secret, command, attempt, tls))
+    except (ConnectionError, Refused) as error:
+        print(f"error: the coordinator at {address} has not taken the command: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _command(arguments: list[str]) -> StopJob:
+    parser = argparse.ArgumentParser("python -m headrace.agent.ask", description="Asks the coordinator of a job.")
+    stop = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("stop", help="stop the job")
+    stop.add_argument("--now", action="store_true", help="kill its programs instead of asking them to end")
+    stop.add_argument(
+        "--grace", type=float, metavar="SECONDS", help="between SIGTERM and SIGKILL; the plan's by default"
+    )
+    stop.add_argument("--failed", action="store_true", help="the job ends as Failed, not as Stopped")
+    kinds = [kind.value for kind in CauseKind]
+    stop.add_argument("--kind", choices=kinds, default=CauseKind.STOPPED.value, help="of the cause")
+    stop.add_argument("--reason", default="stopped by the user", help="in words")
+    given = parser.parse_args(arguments)
+    return StopJob(given.kind, given.reason, given.failed, 0.0 if given.now else given.grace)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
