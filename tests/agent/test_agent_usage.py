@@ -16,7 +16,7 @@ import headrace.processes.process_tree as family_module
 from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
 from headrace.agent.metrics.gpus import Gpus
 from headrace.agent.metrics.usage import UsageSampler
-from headrace.instance.launch_plan import NAMESPACE, Isolation
+from headrace.instance.isolation_level import NAMESPACE, Isolation
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import Process, descendants, look
 from headrace.processes.process_tree import ProcessTree

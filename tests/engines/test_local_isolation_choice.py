@@ -4,9 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from stage import groups
+from machine import Machine
+from stage import groups, text
 
 from headrace import engines
 from headrace.cli.views import isolation_table
@@ -21,8 +23,8 @@ from headrace.engines.local.isolation.network_layout import (
 )
 from headrace.engines.local.isolation.probing import Findings, choose
 from headrace.errors import EngineRefused
-from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, Isolation
-from headrace.runs import runs_dir
+from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
+from headrace.runs import Status, runs_dir
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 DEFAULT = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
@@ -37,14 +39,16 @@ def route(destination: str, mask: str) -> str:
     [
         ("auto", Findings("", "", True, False), NAMESPACE, "namespaces work here"),
         ("auto", Findings("", "no default route", False, True), NAMESPACE, "namespaces work here"),
-        ("auto", Findings("", "pasta is not installed", True, True), NO_ISOLATION, "pasta is not installed"),
-        ("auto", Findings("unshare: no", "", True, True), NO_ISOLATION, "unshare: no"),
+        ("auto", Findings("", "pasta is not installed", True, True), SHARED_NETWORK, "pasta is not installed"),
+        ("auto", Findings("no bridge", "no bridge", True, True), SHARED_NETWORK, "no bridge"),
+        ("auto", Findings("unshare: no", "", True, True, "", "unshare: no"), NO_ISOLATION, "unshare: no"),
         ("none", Findings("", "", True, True), NO_ISOLATION, "says so"),
         ("namespace", Findings("", "", True, True), NAMESPACE, "says so"),
         ("namespace", Findings("", "pasta is not installed", True, True), NAMESPACE, "says so"),
+        ("shared_network", Findings("", "", True, True), SHARED_NETWORK, "says so"),
     ],
 )
-def test_auto_takes_namespaces_only_where_nothing_is_lost(monkeypatch, wanted, findings, level, why):
+def test_auto_takes_the_best_level_that_loses_no_way_out(monkeypatch, wanted, findings, level, why):
     monkeypatch.setattr(probing, "examine", lambda: findings)
     chosen = choose(wanted)
     assert chosen.level == level
@@ -53,16 +57,20 @@ def test_auto_takes_namespaces_only_where_nothing_is_lost(monkeypatch, wanted, f
         assert (chosen.outward, chosen.why_not_outward) == (not findings.outward, findings.outward)
 
 
-def test_namespaces_that_do_not_work_are_refused_and_nothing_is_started(stage, monkeypatch):
-    monkeypatch.setattr(probing, "examine", lambda: Findings("unshare: not permitted", "", True, True))
+NO_NAMESPACES = Findings("unshare: not permitted", "", True, True, "", "unshare: not permitted")
+
+
+@pytest.mark.parametrize("wanted", [NAMESPACE, SHARED_NETWORK])
+def test_namespaces_that_do_not_work_are_refused_and_nothing_is_started(stage, monkeypatch, wanted):
+    monkeypatch.setattr(probing, "examine", lambda: NO_NAMESPACES)
     with pytest.raises(EngineRefused, match="does not work here: unshare: not permitted") as caught:
-        engines.start(stage.job("", local={"isolation": "namespace"}))
+        engines.start(stage.job("", local={"isolation": wanted}))
     assert "engines.local.isolation" in caught.value.hint
     assert not runs_dir().exists()
 
 
 def test_a_bandwidth_is_never_dropped_silently(stage, monkeypatch):
-    monkeypatch.setattr(probing, "examine", lambda: Findings("unshare: not permitted", "", True, True))
+    monkeypatch.setattr(probing, "examine", lambda: NO_NAMESPACES)
     local = {"isolation": "auto", "network": {"dnn": {"bandwidth": "40mbit"}}}
     with pytest.raises(EngineRefused, match=r"with isolation by namespaces only: .* unshare: not permitted"):
         engines.start(stage.job("", instance_groups=groups(dnn=2), local=local))
@@ -86,7 +94,7 @@ class Header(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 assert ctypes.CDLL(None).capset(ctypes.byref(Header(0x20080522, 0)), (ctypes.c_uint32 * 6)()) == 0
 from headrace.engines.local.isolation import probing
-print(probing.examine().namespace)
+print(probing.examine().shared_network)
 '''])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
@@ -229,8 +237,63 @@ def test_lines_that_count_on_hosts_of_their_own_are_named(stage):
         ("tree", "train.py:6"),
         ("file", "train.py:7"),
     ]
+    assert [clash.kind for clash in clashes(job, SHARED_NETWORK)] == ["port", "port"]
+    assert clashes(job, NAMESPACE) == ()
     alone = stage.job(script, instance_groups=groups(dnn=1))
     assert [clash.kind for clash in clashes(alone)] == ["name", "tree"]
+
+
+def test_a_failure_names_the_level_that_may_explain_it_and_another_failure_does_not(stage):
+    handle = stage.start('open("/opt/ml/input/config/resourceconfig.json")', name="counts")
+    assert handle.wait(60) is Status.FAILED
+    assert "train.py:1: there is no /opt/ml" in str(handle.cause)
+    assert str(handle.cause).endswith("isolation: none (engines.local.isolation says so)")
+    other = stage.start("raise SystemExit(3)", name="other")
+    other.wait(60)
+    assert str(other.cause) == "homogeneousCluster/algo-1[0]: exited with code 3"
+
+
+@pytest.mark.namespaces
+def test_without_a_way_out_hosts_share_the_machines_network_only(stage, monkeypatch):
+    """As on a machine without pasta: what AWS's own examples count on is there, and the reason says what to install."""
+    script = """
+    import json, os, socket, time
+    me = json.load(open("/opt/ml/input/config/resourceconfig.json"))["current_host"]
+    assert me == socket.gethostname() == os.environ["SM_CURRENT_HOST"]
+    open("/tmp/who", "x").write(me)
+    open("/opt/ml/model/" + me, "x").close()
+    if me == "algo-1":
+        with socket.create_server(("algo-1", 6000)) as server:
+            server.settimeout(60)
+            print("heard", server.accept()[0].recv(100).decode(), flush=True)
+    else:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                peer = socket.create_connection(("algo-1", 6000))
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+        peer.sendall(me.encode())
+        peer.close()
+    assert open("/tmp/who").read() == me
+    assert len([name for name in os.listdir("/proc") if name.isdigit()]) < 4, "the machine's processes"
+    socket.gethostbyname("localhost")
+    """
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    monkeypatch.setattr(network_layout, "has_default_route", lambda _: True)
+    probing.examine.cache_clear()
+    machine = Machine()
+    try:
+        handle = stage.start(script, instance_groups=groups(dnn=2), local={"isolation": "auto"})
+    finally:
+        probing.examine.cache_clear()
+    assert "isolation: shared_network (" in handle.isolation
+    assert "pasta is not installed (Debian and Ubuntu: apt install passt)" in handle.isolation
+    assert handle.wait(60) is Status.COMPLETED, text(handle)
+    assert "heard algo-2" in text(handle, "dnn/algo-1[0]")
+    stage.assert_nothing_left(handle)
+    machine.assert_unchanged()
 
 
 def test_doctor_says_what_becomes_of_writes_to_channels(monkeypatch, capsys):

@@ -9,7 +9,8 @@ from headrace.engines.local.plan_hosts import feed_executors, make_plan
 from headrace.engines.local.prepare_run import moved_paths
 from headrace.errors import JobInvalid
 from headrace.hosting.inputs.source_code import snapshot
-from headrace.instance.launch_plan import NAMESPACE, Isolation, Readiness, Retry
+from headrace.instance.isolation_level import NAMESPACE, Isolation
+from headrace.instance.launch_plan import Readiness, Retry
 from headrace.job import Job
 from headrace.runs import RunPaths
 from headrace.runs.describe import job_arn

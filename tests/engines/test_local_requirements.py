@@ -214,19 +214,10 @@ def test_two_jobs_at_once_install_once(tmp_path: Path, home: Path) -> None:
 def test_an_installation_that_is_killed_is_never_seen_and_the_next_one_makes_it(
     tmp_path: Path, home: Path, number: int
 ) -> None:
-    """pip hangs in a build of which the test is the judge: a FIFO that nobody writes to."""
     case = Case(tmp_path / "run", requirements_txt="./slow\n")
-    slow = case.paths.code / "slow"
-    slow.mkdir()
-    os.mkfifo(slow / "gate")
-    (slow / "setup.py").write_text(
-        f"open({str(slow / 'begun')!r}, 'w').close()\nopen({str(slow / 'gate')!r}).read()\n"
-        "from setuptools import setup\nsetup(name='slow', version='1', py_modules=[])\n"
-    )
-    backend = "[build-system]\nrequires = []\nbuild-backend = 'setuptools.build_meta:__legacy__'\n"
-    (slow / "pyproject.toml").write_text(backend)
+    begun = slow_package(case.paths.code, tmp_path)
     process = case.start()
-    until((slow / "begun").exists, 60, "the build")
+    until(begun.exists, 60, "the build")
     assert not virtual_environments.is_made(Path(case.environment().path))
     process.send_signal(number)
     said = process.communicate(timeout=20)[1]
@@ -243,6 +234,41 @@ def test_an_installation_that_is_killed_is_never_seen_and_the_next_one_makes_it(
     assert (
         sorted(re.sub("-.*", "", name) for name in environments_of(home)) == [Path(other.environment().path).name] * 2
     )
+
+
+def slow_package(code: Path, folder: Path) -> Path:
+    """Makes a package whose build hangs: in a FIFO that nobody writes to. Returns the file that it makes before."""
+    slow, gate, begun = code / "slow", folder / "gate", folder / "begun"
+    slow.mkdir()
+    os.mkfifo(gate)
+    (slow / "setup.py").write_text(
+        f"open({str(begun)!r}, 'w').close()\nopen({str(gate)!r}).read()\n"
+        "from setuptools import setup\nsetup(name='slow', version='1', py_modules=[])\n"
+    )
+    backend = "[build-system]\nrequires = []\nbuild-backend = 'setuptools.build_meta:__legacy__'\n"
+    (slow / "pyproject.toml").write_text(backend)
+    return begun
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_while_requirements_are_installed_leaves_no_file_of_pip(
+    stage, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, now: bool
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    code = Path(stage.folder) / "code"
+    code.mkdir(exist_ok=True)
+    begun = slow_package(code, tmp_path)
+    (code / "requirements.txt").write_text("./slow\n")
+    handle = stage.start("")
+    until(begun.exists, 60, "the build")
+    assert list(home.glob("environments/.made/*/.tmp/pip-*"))
+    handle.stop(now)
+    assert handle.wait(30) is Status.STOPPED
+    assert environments_of(home) == []
+    assert list(temporary.iterdir()) == []
+    stage.assert_nothing_left(handle)
 
 
 DATA = """

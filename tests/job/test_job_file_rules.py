@@ -259,7 +259,7 @@ LIMITS = [
     ),
     (group(f"{GROUP}, count: 1, ready: {{timeout: 0}}"), "instance_groups[0].ready.timeout", 5, ["above 0"]),
     (group(f"{GROUP}, count: 1, ready: {{port: 0}}"), "instance_groups[0].ready.port", 5, ["1 to 65535"]),
-    (local("isolation: docker"), "engines.local.isolation", 8, ["auto, none, namespace"]),
+    (local("isolation: docker"), "engines.local.isolation", 8, ["auto, none, shared_network, namespace"]),
     (local("limits: some"), "engines.local.limits", 8, ["auto, none"]),
     (local("gpus: {dnn: a}"), "engines.local.gpus.dnn", 8, ["GPU ids"]),
     (local("gpus: {x: 0}"), "engines.local.gpus.x", 8, ["name of an instance group"]),
@@ -267,6 +267,12 @@ LIMITS = [
     (local("network: {dnn: {bandwidth: 1kbit}}"), "engines.local.network.dnn.bandwidth", 8, ["at least 8kbit"]),
     (local("network: {x: {bandwidth: 1gbit}}"), "engines.local.network.x", 8, ["name of an instance group"]),
     (local("isolation: none, network: {dnn: {bandwidth: 1gbit}}"), "engines.local.network", 8, ["namespace only"]),
+    (
+        local("isolation: shared_network, network: {dnn: {bandwidth: 1gbit}}"),
+        "engines.local.network",
+        8,
+        ["namespace only"],
+    ),
     (local("ports: {control: 7070}"), "engines.local.ports.control", 8, ["differ from the feed port"]),
     (local("ports: {master: 9000, feed: 9000}"), "engines.local.ports.feed", 8, ["differ from the master port"]),
 ]

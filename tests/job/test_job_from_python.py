@@ -157,6 +157,7 @@ class Handle:
     """A run that has ended, as the engines hand it out."""
 
     id = "demo-1"
+    isolation = "isolation: none (nothing else works here)"
     cause = "dnn/algo-1[0]: exited with code 3"
 
     def __init__(self, status: str) -> None:
@@ -201,7 +202,7 @@ def test_fit_starts_the_job_prints_its_output_and_waits(
     assert job.fit(engine="other") is engines.handle
     assert engines.calls == [(job, False)]
     assert engines.handle.waited == 1
-    assert capsys.readouterr().out == "dnn/algo-1[0] hello\n"
+    assert capsys.readouterr() == ("dnn/algo-1[0] hello\n", f"{Handle.isolation}\n")
 
 
 def test_fit_without_waiting_returns_at_once(
@@ -209,7 +210,7 @@ def test_fit_without_waiting_returns_at_once(
 ) -> None:
     assert make().fit(engine="other", wait=False) is engines.handle
     assert engines.handle.waited == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", f"{Handle.isolation}\n")
 
 
 def test_fit_never_returns_from_a_run_that_did_not_succeed(engines: types.SimpleNamespace) -> None:

@@ -6,7 +6,8 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from headrace.runs import Cause, LogLine, Run, RunPaths, Selector, Status
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.runs import Cause, LogLine, Run, RunPaths, Selector, Status, read_plan
 from headrace.runs.run_paths import AGENT
 
 
@@ -32,6 +33,11 @@ class Handle(ABC):
     def id(self) -> str:
         """The run id."""
         return self.paths.id
+
+    @property
+    def isolation(self) -> str:
+        """How its hosts are kept apart, why so, and what to install for a better level, in one line."""
+        return read_plan(self.paths, LaunchPlan).isolation.words()
 
     @property
     def status(self) -> Status:

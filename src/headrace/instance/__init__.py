@@ -16,6 +16,7 @@ user's programs; the programs read it through `Environment`.
     torchrun, tfconfig, tfdata   what torchrun, MultiWorkerMirroredStrategy and tf.data.service are started with
     failure_file       `write_failure`, `read_failure`: output/failure
     launch_plan        the launch plan, which goes beyond SageMaker's own files
+    isolation_level    a part of it: how hosts are kept apart
     lifeline           the pipe between a supervisor and an agent
     machine            CPUs, GPUs and Neuron cores of this instance
     storage            folders and S3 buckets, with one interface (`files` and `s3` behind it)

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.instance.isolation_level import Isolation
+
 CHANNEL = "headrace"
 PLAN_NAME = "plan.json"
 SECRET_NAME = "secret"
@@ -199,26 +201,6 @@ class TfDataPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 TORCH_DISTRIBUTED = "torch_distributed"
 MPI = "mpi"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored_strategy"
-
-
-NAMESPACE = "namespace"
-NO_ISOLATION = "none"
-
-
-class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the hosts of one machine are kept apart.
-
-    Attributes:
-        level: ``none``: they share the machine's files, processes and network; ``namespace``: they do not.
-        why: why this level, in words.
-        outward: whether they reach other machines than the job's hosts.
-        why_not_outward: why not; empty if they do.
-    """
-
-    level: str = NO_ISOLATION
-    why: str = ""
-    outward: bool = True
-    why_not_outward: str = ""
 
 
 class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 
-from headrace.instance.addresses import is_loopback
-from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, NAMESPACE, DistributionPlan, LaunchPlan
+from headrace.instance.isolation_level import is_loopback
+from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, DistributionPlan, LaunchPlan
 
 WORKER_PORT = 8890
 
@@ -57,4 +57,4 @@ def _world(plan: LaunchPlan, host: str) -> DistributionPlan:
 
 
 def _name(plan: LaunchPlan, host: str) -> str:
-    return host if plan.isolation.level == NAMESPACE else plan.host(host).address
+    return host if plan.isolation.own_files else plan.host(host).address

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.instance.addresses import is_loopback
+from headrace.instance.isolation_level import is_loopback
 from headrace.instance.launch_plan import LaunchPlan
 
 DISPATCHER = "tf-dispatcher"

@@ -7,6 +7,7 @@ does not change, and only `check_files` and `fit` look at the machine.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
@@ -266,7 +267,7 @@ class Job(Structure):
         return yaml_document.write_json(self.to_data())
 
     def fit(self, engine: str = "local", wait: bool = True, logs: bool = True, detach: bool = False) -> RunHandle:
-        """Runs the job.
+        """Runs the job. Standard error says how its hosts are isolated.
 
         Args:
             engine: where instances come from.
@@ -280,6 +281,7 @@ class Job(Structure):
         """
         found = cast(_Engine, find_engine(engine))
         handle = found.start(self, detach)
+        print(handle.isolation, file=sys.stderr, flush=True)
         if wait:
             wait_for_success(handle, logs=logs)
         return handle

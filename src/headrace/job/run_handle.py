@@ -24,6 +24,10 @@ class RunHandle(Protocol):
         """The run id."""
 
     @property
+    def isolation(self) -> str:
+        """How its hosts are kept apart, and why so, in one line."""
+
+    @property
     def status(self) -> RunStatus:
         """Where the run is now."""
 

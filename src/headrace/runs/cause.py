@@ -84,6 +84,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
         last_lines: its last output.
         infrastructure: a machine or an agent failed, not the user's program: another attempt may well succeed.
         then: what came of it.
+        note: what else may explain it, for people.
     """
 
     kind: CauseKind = CauseKind.UNKNOWN
@@ -96,6 +97,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     last_lines: tuple[str, ...] = ()
     infrastructure: bool = False
     then: Cause | None = None
+    note: str = ""
 
     @property
     def place(self) -> str:
@@ -136,9 +138,10 @@ def cause_text(cause: Cause) -> str:
         text = f"{cause.detail} was {exit_text(cause.exit_code, cause.signal)}"
     else:
         text = _BEGINNING.get(cause.kind, "") + cause.detail
-    if cause.then is None:
-        return text
-    return f"{text}; {cause.then.place} then {cause_text(cause.then)}" if cause.then.place else f"{text}; {cause.then}"
+    if cause.then is not None:
+        then = cause.then
+        text = f"{text}; {then.place} then {cause_text(then)}" if then.place else f"{text}; {then}"
+    return f"{text}. Perhaps because {cause.note}" if cause.note else text
 
 
 class CauseInWords(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -155,6 +158,7 @@ class CauseInWords(msgspec.Struct, frozen=True, omit_defaults=True):
     last_lines: tuple[str, ...] = ()
     infrastructure: bool = False
     then: Cause | None = None
+    note: str = ""
 
     def __str__(self) -> str:
         place = _place(self.group, self.host, self.stream)

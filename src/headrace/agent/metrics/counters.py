@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.instance.addresses import is_loopback
-from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
+from headrace.instance.isolation_level import is_loopback
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import Process, read_proc
 
@@ -22,7 +22,7 @@ _LOOPBACK = b"lo"
 def has_network(plan: LaunchPlan, host: str) -> bool:
     """Whether a host has network devices of its own: as a namespace, or as a machine. Hosts that are loopback
     addresses of one machine have none."""
-    return plan.isolation.level == NAMESPACE or not is_loopback(plan.host(host).address)
+    return plan.isolation.own_network or not is_loopback(plan.host(host).address)
 
 
 def network_bytes(table: str = _NETWORK) -> tuple[int, int]:

@@ -46,6 +46,7 @@ def command(job: str, overrides: tuple[str, ...], engine: str, output: str, quie
     loaded = load_job(job, list(overrides))
     if detach:
         handle = engines.start(loaded, engine, detach=True)
+        click.echo(handle.isolation, err=True)
         if output == "json":
             echo_json({"run_id": handle.id, "run_dir": str(handle.paths.root), "status": handle.status})
         else:

@@ -9,10 +9,11 @@ from rich.text import Text
 
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import Columns
+from headrace.instance.isolation_level import NO_ISOLATION
 
 if TYPE_CHECKING:
     from headrace.engines.local.isolation.clashes import Clash
-    from headrace.instance.launch_plan import Isolation
+    from headrace.instance.isolation_level import Isolation
 
 
 class MachineReport(msgspec.Struct, frozen=True):
@@ -24,7 +25,8 @@ class MachineReport(msgspec.Struct, frozen=True):
         channels_read_only: why hosts in namespaces can only read their channels; empty where each can write to a view
             of its own.
         job: name of the job that was looked at; empty without one.
-        clashes: lines of its code that count on isolation.
+        clashes: lines of its code that count on more than the level `clashes_with` gives.
+        clashes_with: the job's level, or ``none`` when it has the best.
     """
 
     isolation: Isolation
@@ -32,6 +34,7 @@ class MachineReport(msgspec.Struct, frozen=True):
     channels_read_only: str = ""
     job: str = ""
     clashes: tuple[Clash, ...] = ()
+    clashes_with: str = NO_ISOLATION
 
 
 def report(path: str, overrides: tuple[str, ...]) -> MachineReport:
@@ -46,7 +49,9 @@ def report(path: str, overrides: tuple[str, ...]) -> MachineReport:
         return MachineReport(choose("auto"), root, read_only)
     job = load_job(path, list(overrides))
     job.check_files()
-    return MachineReport(choose(job.local.isolation), root, read_only, job.job_name, clashes(job))
+    chosen = choose(job.local.isolation)
+    lacking = NO_ISOLATION if chosen.own_network else chosen.level
+    return MachineReport(chosen, root, read_only, job.job_name, clashes(job, lacking), lacking)
 
 
 def show(found: MachineReport) -> None:
@@ -54,8 +59,9 @@ def show(found: MachineReport) -> None:
     out = console()
     isolation = found.isolation
     out.print(Text(f"isolation: {isolation.level} ({isolation.why})", style="bold"))
-    if isolation.level == "namespace":
-        out.print(Text("  every host has its own /opt/ml, /tmp, name, address, ports and processes"))
+    if isolation.own_files:
+        own = "name, address, ports and processes" if isolation.own_network else "name and processes"
+        out.print(Text(f"  every host has its own /opt/ml, /tmp, {own}"))
         out.print(Text(f"  made {'as root' if found.as_root else 'without root, in a user namespace'}"))
         writes = "what a host writes to its input channels stays with it, and goes with the run"
         if found.channels_read_only:
@@ -63,6 +69,8 @@ def show(found: MachineReport) -> None:
         out.print(Text(f"  {writes}"))
         way = "hosts reach other machines" if isolation.outward else "hosts reach only each other"
         out.print(Text(f"  {way}{f': {isolation.why_not_outward}' if isolation.why_not_outward else ''}"))
+        if not isolation.own_network:
+            out.print(Text("  they are addresses of this machine: a port on 0.0.0.0 can be had by one host"))
     else:
         out.print(Text("  hosts are addresses of this machine: they share its name, files, processes and ports"))
         out.print(Text("  what a host writes to an input channel changes your own folder, and what other hosts see"))
@@ -71,10 +79,10 @@ def show(found: MachineReport) -> None:
         return
     out.print()
     if not found.clashes:
-        out.print(Text(f"{found.job}: no line of its code is known to clash with isolation none"))
+        out.print(Text(f"{found.job}: no line of its code is known to clash with isolation {found.clashes_with}"))
         return
-    apart = isolation.level == "namespace"
-    out.print(Text(f"{found.job}: {'would clash' if apart else 'will clash'} with isolation none", style="bold"))
+    will = "would clash" if isolation.own_network else "will clash"
+    out.print(Text(f"{found.job}: {will} with isolation {found.clashes_with}", style="bold"))
     table = Columns(())
     for clash in found.clashes:
         table.add(clash.place, clash.text, clash.why)

@@ -22,13 +22,12 @@ from headrace.insight.cost.billing import amount
 from headrace.insight.cost.projection import Projection, project
 from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.instance import Environment
+from headrace.instance.isolation_level import Isolation
 from headrace.instance.launch_plan import (
     MPI,
-    NAMESPACE,
     DistributionPlan,
     GroupPlan,
     HostPlan,
-    Isolation,
     LaunchPlan,
     Ports,
     Retry,
@@ -224,7 +223,7 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
     world = plan.distribution_of(host.group)
     if spec.is_mpirun and world is not None:
         try:
-            return plain_command(slots_of(plan, world, named=plan.isolation.level == NAMESPACE), program, world.options)
+            return plain_command(slots_of(plan, world, named=plan.isolation.own_files), program, world.options)
         except ValueError as error:
             raise UsageError(f"custom_mpi_options: {error}", "give the value, or leave the option out") from None
     return program
@@ -259,18 +258,7 @@ def brief(plan: LaunchPlan) -> list[str]:
             f"{group.name}: {len(hosts)} x {group.instance_type} ({names}), CPUs {' '.join(cpus)}: "
             f"{work(group, plan.tf_data)}"
         )
-    return [*lines, isolated(plan.isolation)]
-
-
-def isolated(isolation: Isolation) -> str:
-    """Returns in words how hosts are isolated, why, and what they cannot reach.
-
-    >>> isolated(Isolation("none", "engines.local.isolation says so"))
-    'isolation: none (engines.local.isolation says so)'
-    """
-    why = f" ({isolation.why})" if isolation.why else ""
-    alone = "" if isolation.outward else f"; hosts reach only each other: {isolation.why_not_outward}"
-    return f"isolation: {isolation.level}{why}{alone}"
+    return [*lines, plan.isolation.words()]
 
 
 def worlds(plan: PlanView) -> list[str]:

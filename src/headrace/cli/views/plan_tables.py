@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.views.plan_document import PlanView, cpu_set, isolated, promises, used_ports, work, worlds
+from headrace.cli.views.plan_document import PlanView, cpu_set, promises, used_ports, work, worlds
 from headrace.cli.views.table import columns as _table
 
 NO_LIMIT = 1_000_000
@@ -53,7 +53,7 @@ def show_plan(plan: PlanView) -> None:
     out.print()
     for line in (*worlds(plan), *_stored(plan), *plan.limits, used_ports(plan)):
         out.print(Text(line))
-    out.print(Text(isolated(plan.isolation)))
+    out.print(Text(plan.isolation.words()))
     if plan.without_effect:
         table = _table(("without effect here", "why"))
         for unused in plan.without_effect:

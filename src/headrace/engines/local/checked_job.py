@@ -9,7 +9,7 @@ from headrace.engines.local.limits.cgroups import Places
 from headrace.engines.local.limits.explain import explain_limits
 from headrace.engines.local.plan_hosts import in_run
 from headrace.instance.channels.stage_orders import ChannelOrder
-from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.job.rules.unsupported import Unused
 from headrace.runs import RunPaths
@@ -45,8 +45,8 @@ class CheckedJob:
 
     @property
     def isolated(self) -> bool:
-        """Whether every host has a file system and a network of its own."""
-        return self.plan.isolation.level == NAMESPACE
+        """Whether every host has a file system of its own."""
+        return self.plan.isolation.own_files
 
     def in_run(self, paths: RunPaths) -> CheckedJob:
         """Returns the same for a run that exists now."""

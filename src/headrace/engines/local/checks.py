@@ -13,7 +13,7 @@ import msgspec
 from headrace.engines.asking import AskEngine
 from headrace.engines.planning.plan_requirements import requirements_file
 from headrace.errors import EngineRefused
-from headrace.instance.launch_plan import NAMESPACE, TORCH_DISTRIBUTED, LaunchPlan
+from headrace.instance.launch_plan import TORCH_DISTRIBUTED, LaunchPlan
 from headrace.instance.tfconfig import worker_ports
 from headrace.instance.tfdata import tf_data_servers
 from headrace.job import Job
@@ -28,7 +28,7 @@ def check_ports(plan: LaunchPlan) -> None:
     Raises:
         EngineRefused: with every port that is not.
     """
-    if plan.isolation.level == NAMESPACE:  # every host has all ports for itself
+    if plan.isolation.own_network:  # every host has all ports for itself
         return
     wrong = [
         (address, f"{name} port {address}:{port}: {why}")

@@ -44,11 +44,11 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
         )
         for host in plan.hosts
     )
-    outward = plan.isolation.outward
-    gateway = network_layout.gateway_of(".".join(plan.hosts[0].address.split(".")[:2]))
+    own_network = plan.isolation.own_network
+    outward = own_network and plan.isolation.outward
+    gateway = network_layout.gateway_of(".".join(plan.hosts[0].address.split(".")[:2])) if own_network else ""
     visible = network_layout.shown_below_tmp(list(_named(job, plan, paths)))
-    machine = Path(network_layout.RESOLVER)
-    resolver = machine.read_text(encoding="utf-8", errors="replace") if machine.exists() else ""
+    resolver = _machines(network_layout.RESOLVER)
     made = network_layout.Layout(
         user_namespace=not syscalls.may_separate(),
         outward=outward,
@@ -59,10 +59,21 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
         files=str(folder),
         instances=instances,
         overlays=not examine().overlay,
+        own_network=own_network,
     )
     made.write(folder / network_layout.FILE)
-    (folder / "hosts").write_text(network_layout.hosts_text(instances, outward), encoding="utf-8")
-    (folder / "resolv.conf").write_text(network_layout.resolver_text(resolver, outward), encoding="utf-8")
+    if own_network:
+        hosts = network_layout.hosts_text(instances, outward)
+        (folder / "resolv.conf").write_text(network_layout.resolver_text(resolver, outward), encoding="utf-8")
+    else:
+        hosts = network_layout.shared_hosts_text(instances, _machines(network_layout.HOSTS))
+    (folder / "hosts").write_text(hosts, encoding="utf-8")
+
+
+def _machines(file: str) -> str:
+    """Returns what a file of this machine says; empty if it does not exist."""
+    path = Path(file)
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def views_of(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, host: str) -> tuple[View, ...]:

@@ -11,14 +11,13 @@ from headrace.catalog.prices import price_of
 from headrace.engines.local.isolation.network_layout import address_of
 from headrace.engines.local.limits.assign import HostLimits, Machine, assign_limits
 from headrace.errors import JobInvalid
+from headrace.instance.isolation_level import Isolation
 from headrace.instance.launch_plan import (
-    NAMESPACE,
     Budget,
     DistributionPlan,
     Elastic,
     GroupPlan,
     HostPlan,
-    Isolation,
     LaunchPlan,
     MetricDefinition,
     Ports,
@@ -53,20 +52,19 @@ def make_plan(
         machine: what it has for the job.
         python: interpreter for the user's programs.
         isolation: of its hosts; by default none.
-        network: the first two numbers of their addresses when they are isolated.
+        network: the first two numbers of their addresses when they have a network of their own.
 
     Raises:
         JobInvalid: a CPU or GPU that this machine does not have, or a port beyond the last one.
     """
     limits = assign_limits(job, machine)
     isolation = isolation or Isolation()
-    apart = isolation.level == NAMESPACE
     prefix = job.local.address_prefix
     hosts = tuple(
         HostPlan(
             name=host,
             group=group,
-            address=address_of(network, number_of(host)) if apart else f"{prefix}.{number_of(host)}",
+            address=address_of(network, number_of(host)) if isolation.own_network else f"{prefix}.{number_of(host)}",
             base_dir=DEFAULT_BASE,
             record_dir="",
             cpus=limits[host].cpus,
@@ -108,11 +106,10 @@ def make_plan(
 
 def in_run(plan: LaunchPlan, paths: RunPaths) -> LaunchPlan:
     """Returns the plan with the id and the folders of a run in place of those that it has."""
-    apart = plan.isolation.level == NAMESPACE
     hosts = tuple(
         msgspec.structs.replace(
             host,
-            base_dir=DEFAULT_BASE if apart else str(paths.host(host.name)),
+            base_dir=DEFAULT_BASE if plan.isolation.own_files else str(paths.host(host.name)),
             record_dir=str(paths.root),
         )
         for host in plan.hosts

@@ -69,7 +69,7 @@ def prepare(checked: CheckedJob, paths: RunPaths) -> None:
             verbatim=verbatim is not None,
             channels=tree_channels(job, checked.orders, host.name, isolated),
             distributions=plan.distributions,
-            network_interface_name=INTERFACE if isolated else "lo",
+            network_interface_name=INTERFACE if plan.isolation.own_network else "lo",
         )
         write_plan(plan, tree, secret)
         if plan.encrypt:

@@ -10,7 +10,7 @@ import msgspec
 from headrace.errors import EngineRefused, StorageError, UsageError
 from headrace.hosting.helpers.artefacts import COLLECT, RESTORE, SYNC, ArtefactPlan, HostArtefacts
 from headrace.instance import storage
-from headrace.instance.launch_plan import NAMESPACE, LaunchPlan, write_atomically
+from headrace.instance.launch_plan import LaunchPlan, write_atomically
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -111,7 +111,7 @@ def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     folder.mkdir(exist_ok=True)
     for name in wanted:
         (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(artefacts)) + b"\n")
-    isolated = plan.isolation.level == NAMESPACE
+    isolated = plan.isolation.own_files
     for host in artefacts.hosts:
         Path(host.checkpoints).mkdir(parents=True, exist_ok=True)
         if artefacts.checkpoints:

@@ -15,7 +15,7 @@ from headrace.instance import Channel
 from headrace.instance.channels import mounts, object_listing
 from headrace.instance.channels.download import named
 from headrace.instance.channels.stage_orders import NONE, S3_PREFIX, ChannelOrder, StageOrder, write_orders
-from headrace.instance.launch_plan import NAMESPACE, LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -75,7 +75,7 @@ def stage_order(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPath
     root = paths.root.resolve()
     bases = {host.name: str(root / paths.host(host.name).relative_to(paths.root)) for host in plan.hosts}
     staged = tuple(order for order in orders if not order.is_link)
-    return StageOrder(paths.id, str(root / FOLDER), bases, staged, plan.isolation.level == NAMESPACE)
+    return StageOrder(paths.id, str(root / FOLDER), bases, staged, plan.isolation.own_files)
 
 
 def prepare_channels(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> None:

@@ -2,9 +2,9 @@
 
 An environment is a virtual environment on top of the Python that runs headrace: it sees that one's packages (torch,
 say), and what it installs goes before them. It is made in a folder of its own, `.made/<digest>-<letters>`, and then
-gets its name, a link, in one step: an environment is never seen half made. The process that makes one
-holds the lock `.<digest>.lock`; a second job that needs it waits, and then finds it made. What a killed process has
-left is removed by the next one (`sweep`).
+gets its name, a link, in one step: an environment is never seen half made. pip's temporary files lie in the same folder
+while it works. The process that makes an environment holds the lock `.<digest>.lock`; a second job that needs it waits,
+and then finds it made. What a killed process has left is removed at the end of its run, or by the next one (`sweep`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ MADE = ".made"
 INSTALL_SECONDS = 3600.0
 LAST_LINES = 12
 PARENT = "_headrace_parent.pth"
+TEMPORARY = ".tmp"  # in an environment that is being made
 
 
 class InstallRequirementsError(HeadraceError):
@@ -76,6 +77,7 @@ def make(environment: Path, requirements: Path, code: Path, log: IO[bytes]) -> b
             try:
                 _create(place)
                 _install(place, requirements, code, log)
+                shutil.rmtree(place / TEMPORARY)
                 link = place / ".link"
                 link.symlink_to(os.path.relpath(place, environment.parent))
                 link.replace(environment)
@@ -160,6 +162,9 @@ def _install(place: Path, requirements: Path, code: Path, log: IO[bytes]) -> Non
     python = str(place / "bin" / "python")
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PIP_USER"}}
     environment |= {"PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "VIRTUAL_ENV": str(place)}
+    temporary = place / TEMPORARY
+    temporary.mkdir()
+    environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))
     asked = subprocess.run([python, "-c", "import pip"], check=False, env=environment, cwd=code, capture_output=True)
     if asked.returncode:
         _run([python, "-m", "ensurepip"], environment, code, log)

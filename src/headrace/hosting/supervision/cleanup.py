@@ -6,19 +6,23 @@ Control groups have a sweep of their own (`limits.cgroups`): they may lie where 
 
 from __future__ import annotations
 
+from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.channel_area import channel_area, remove_channels
+from headrace.hosting.inputs.requirements import environments_dir
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir
 from headrace.runs import RunPaths, list_runs
 
 
 def remove_leftovers(paths: RunPaths) -> None:
-    """Removes the temporary files and channels of a run that has ended."""
+    """Removes the temporary files and channels of a run that has ended, and environments that nobody makes any more."""
     remove_scratch(paths.id)
     remove_channels(paths)
+    virtual_environments.sweep(environments_dir())
 
 
 def sweep_leftovers() -> None:
     """Removes what runs have left whose every process was killed."""
+    virtual_environments.sweep(environments_dir())
     for run in list_runs():
         left = channel_area(run.paths).is_dir() or scratch_dir(run.id).is_dir()
         if left and not run.supervised:

@@ -17,7 +17,7 @@ Hosts = Sequence[Sequence[HostSecond]]
 _NO_METRICS = "no metrics of its hosts"
 _NO_WINDOW = "no training window"
 _TOO_FEW = "fewer than two metric seconds of a host in the training window"
-_NO_NETWORK = "a host has no network of its own: it is an address of this machine (isolation none)"
+_NO_NETWORK = "a host has no network of its own: it is an address of this machine (isolation none or shared_network)"
 _NO_DISK = "the disk bytes of a host's processes were not counted"
 _NO_GPU = "no GPU was measured; a host that has one says why in its agent's log"
 

@@ -50,8 +50,8 @@ class LocalOptions(Part):
         stop_grace: seconds between SIGTERM and SIGKILL.
         address_prefix: host algo-n has the address ``<address_prefix>.n``.
         ports: TCP ports.
-        isolation: ``namespace``: every host has its own file system, processes and network; ``none``: all hosts share
-            those of this machine; ``auto``: ``namespace`` where it works.
+        isolation: ``namespace``: every host has its own file system, processes and network; ``shared_network``: all
+            hosts share the network of this machine; ``none``: they share all three; ``auto``: the best that works.
         network: of a group: the bandwidth of its hosts.
         limits: ``auto``: CPUs and memory in proportion to the instance types, where this machine can; ``none``.
         gpus: ids of the GPUs of a group, e.g. ``0,1``; divided evenly among its hosts.

@@ -274,7 +274,7 @@ def cpus(data: Data) -> Iterator[Finding]:
 def network(data: Data) -> Iterator[Finding]:
     """A bandwidth needs hosts that have a network of their own."""
     local = mapping(data, "engines", "local")
-    if local.get("network") and local.get("isolation") == "none":
+    if local.get("network") and local.get("isolation") in {"none", "shared_network"}:
         hint = "write isolation: namespace, or leave network out"
         yield Finding(("engines", "local", "network"), "is possible with isolation namespace only", hint=hint)
 

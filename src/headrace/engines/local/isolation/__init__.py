@@ -1,7 +1,10 @@
 """Isolation of the local engine's instances: each a machine of its own, in Linux namespaces.
 
-    level       none       hosts are addresses of 127.0.0.0/8; they share the machine's names, files and processes
-                namespace  mount, UTS, IPC, PID and network namespaces a host; a user namespace a job unless run as root
+    level       none            hosts are addresses of 127.0.0.0/8; they share the machine's names, files and processes
+                shared_network  the same addresses; mount, UTS, IPC and PID namespaces a host, and a user namespace
+                                unless run as root
+                namespace       a network namespace a host besides, with addresses of a network of the job's own; a user
+                                namespace a job unless run as root
 
     syscalls          the system calls that Python lacks, and becoming root of a user namespace
     netlink           links, addresses, routes and rates, by rtnetlink: no `ip`, no `tc`
@@ -14,7 +17,7 @@
     enter_namespaces  program: becomes the first process of an instance
     start_agents      the supervisor's side: the network, then the agents
     probing, probe    which level works here, and why not
-    clashes           what hosts without isolation share that jobs may trip over
+    clashes           what hosts share below level `namespace`, and jobs may trip over
     cut_links         cuts and heals the cable of an instance of a running job
 
 Every namespace lives as long as a process in it or a descriptor of it, and none has a name in the file system. So

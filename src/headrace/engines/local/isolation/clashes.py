@@ -1,19 +1,28 @@
-"""Lines of a job's code that will clash, or not work, when all hosts are one machine (isolation ``none``).
+"""Lines of a job's code that will clash, or not work, when hosts share the files or the network of one machine.
 
 It searches the text for what hosts then share. Code outside source_dir is not searched, and ports and names that are
-computed are not found.
+computed are not found. When such a job fails, these lines may be why, and `explain` says so.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.job import Job
+from headrace.instance.isolation_level import NO_ISOLATION, Isolation
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.runs import Cause, CauseKind
+
+if TYPE_CHECKING:  # the supervisor does without it
+    from headrace.job import Job
+
+_log = logging.getLogger(__name__)
 
 SUFFIXES = (".py", ".sh")
 SKIPPED = ("__pycache__", ".git", ".headrace")
@@ -48,11 +57,52 @@ class Clash(msgspec.Struct, frozen=True):
     why: str
 
 
-def clashes(job: Job) -> tuple[Clash, ...]:
-    """Returns the lines of a job's code that count on hosts being machines of their own. Raises OSError."""
-    source = job.base_path / job.source_dir
+SHARED_FILES = frozenset({"name", "tree", "file", "host"})  # kinds that hosts with files of their own do not know
+NAMED = 3  # clashes that a cause names
+_OWN_FAILURES = frozenset({CauseKind.PROGRAM_EXITED, CauseKind.STALLED, CauseKind.GROUP_NOT_READY})
+
+
+def clashes(job: Job, level: str = NO_ISOLATION) -> tuple[Clash, ...]:
+    """Returns the lines of a job's code that count on more than a level of isolation gives. Raises OSError.
+
+    Args:
+        job: the job.
+        level: the level.
+    """
     hosts = sum(len(names) for group, names in job.hosts.items() if group in job.entry_point_groups)
-    return tuple(clash for path in _files(source) for clash in _of_file(path, source, several=hosts > 1))
+    return _clashes(job.base_path / job.source_dir, Isolation(level), several=hosts > 1)
+
+
+def explain(cause: Cause, plan: LaunchPlan, code: Path) -> Cause:
+    """Returns the cause of a failure with what the level of isolation has to do with it, if anything is known.
+
+    Args:
+        cause: why the job failed.
+        plan: its launch plan.
+        code: its code.
+    """
+    if cause.kind not in _OWN_FAILURES or cause.signal is not None:
+        return cause
+    hosts = sum(len(group.hosts) for group in plan.groups if group.entry_point)
+    try:
+        found = _clashes(code, plan.isolation, several=hosts > 1)
+    except OSError as error:
+        _log.warning("the code is not searched for what isolation %s does not give: %s", plan.isolation.level, error)
+        return cause
+    if not found:
+        return cause
+    named = "; ".join(f"{clash.place}: {clash.why}" for clash in found[:NAMED])
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    note = f"the code counts on more than isolation {plan.isolation.level} gives ({named}{more})"
+    return msgspec.structs.replace(cause, note=f"{note}; {plan.isolation.words()}")
+
+
+def _clashes(source: Path, isolation: Isolation, several: bool) -> tuple[Clash, ...]:
+    if isolation.own_network:
+        return ()
+    known = SHARED_FILES if isolation.own_files else frozenset()
+    found = (clash for path in _files(source) for clash in _of_file(path, source, several))
+    return tuple(clash for clash in found if clash.kind not in known)
 
 
 def _files(source: Path) -> Iterator[Path]:

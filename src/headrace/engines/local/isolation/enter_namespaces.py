@@ -6,7 +6,8 @@ a report (`child_report`) to the descriptor REPORT, with the pid that process 1 
 exits, so that process 1 becomes a child of the caller, which is a child subreaper.
 
 NET and USER are descriptors of the job's namespaces; USER is -1 when run as root. Process 1 keeps NET open: the
-network lasts as long as there are instances, also when the engine's supervisor was killed.
+network lasts as long as there are instances, also when the engine's supervisor was killed. Both are -1 when instances
+have the machine's network: then each makes a user namespace of its own, unless run as root.
 
 Standard library only.
 """
@@ -26,9 +27,7 @@ from headrace.engines.local.isolation.network_layout import BITS, INTERFACE, Lay
 from headrace.processes.child_report import ChildReport
 
 LINK_SECONDS = 10.0
-SEPARATE = (
-    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
-)
+SEPARATE = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWPID
 
 
 def lay_cable(layout: Layout, host: str, job: int, bridge: int) -> None:
@@ -81,8 +80,12 @@ def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:
     """Makes this process, and its children even more so, one of the instance. Raises OSError."""
     if user >= 0:
         syscalls.setns(user, syscalls.CLONE_NEWUSER)
+    elif layout.user_namespace:
+        syscalls.become_root()
     syscalls.unshare(SEPARATE)
-    lay_cable(layout, host, net, bridge)
+    if layout.own_network:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        lay_cable(layout, host, net, bridge)
     socket.sethostname(host)
     filesystem.arrange(layout, host)
 

@@ -7,7 +7,7 @@
     /dev/shm          empty, in memory; gone with the instance
     /etc/hosts        every host of the job
     /etc/hostname     the host's name
-    /etc/resolv.conf  name servers that can be reached
+    /etc/resolv.conf  name servers that can be reached, in a network of the job's own
     /proc             the instance's own processes
 
 /sys stays the machine's, for its cgroups; /sys/class/net therefore lists the machine's interfaces.
@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 
 from headrace.engines.local.isolation import channel_views
-from headrace.engines.local.isolation.network_layout import RESOLVER, Layout
+from headrace.engines.local.isolation.network_layout import HOSTS, RESOLVER, Layout
 from headrace.engines.local.isolation.syscalls import (
     MS_MOVE,
     MS_NODEV,
@@ -53,11 +53,12 @@ def arrange(layout: Layout, host: str) -> None:
     name = scratch / f"{host}.name"
     name.write_text(f"{host}\n")
     for source, target in (
-        (f"{layout.files}/hosts", "/etc/hosts"),
+        (f"{layout.files}/hosts", HOSTS),
         (f"{layout.files}/resolv.conf", RESOLVER),
         (str(name), "/etc/hostname"),
     ):
-        if os.path.exists(target):  # noqa: PTH110  (a link that leads nowhere does not count)
+        # A link that leads nowhere does not count. Without a network of the job's own there is no resolv.conf.
+        if os.path.exists(source) and os.path.exists(target):  # noqa: PTH110
             bind(source, target)
     _private_tmp(scratch / host, layout.visible)
     if instance.checkpoints:

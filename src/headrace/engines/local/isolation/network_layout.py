@@ -19,6 +19,7 @@ BITS = 16
 CANDIDATES = ("10.77", "10.177", "172.29", "192.168", "198.18")
 ROUTES = "/proc/net/route"
 RESOLVER = "/etc/resolv.conf"
+HOSTS = "/etc/hosts"
 CLOSED = "closed"  # in the last message of the network's keeper: how pasta ended, a wait status
 HOSTS_SECONDS = 30.0  # for the first process of an instance to be there
 MACHINE_ADDRESS = "169.254.77.1"  # where instances with a way out find what listens on the machine's 127.0.0.1
@@ -77,6 +78,7 @@ class Layout(NamedTuple):
         files: directory with hosts and resolv.conf.
         instances: the hosts.
         overlays: whether this machine allows overlays.
+        own_network: whether instances have a network of the job's own; else they have the machine's.
     """
 
     user_namespace: bool
@@ -88,6 +90,7 @@ class Layout(NamedTuple):
     files: str
     instances: tuple[Instance, ...]
     overlays: bool = False
+    own_network: bool = True
 
     def instance(self, name: str) -> Instance:
         """Returns the host of that name. Raises KeyError."""
@@ -163,6 +166,24 @@ def hosts_text(instances: Iterable[Instance], outward: bool) -> str:
     if outward:
         lines.append(f"{MACHINE_ADDRESS} {MACHINE_NAME}")
     return "\n".join(lines) + "\n"
+
+
+def shared_hosts_text(instances: Sequence[Instance], machine: str) -> str:
+    """Returns /etc/hosts of every instance that has the machine's network: the machine's own, after the instances.
+
+    The instances come first, because the first name of an address counts: Debian gives 127.0.1.1 the machine's name.
+
+    Args:
+        instances: the hosts.
+        machine: the machine's own /etc/hosts.
+
+    >>> print(shared_hosts_text([Instance("algo-1", "127.0.1.1", "")], "127.0.0.1 localhost\\n10.0.0.5 algo-1"), end="")
+    127.0.1.1 algo-1
+    127.0.0.1 localhost
+    """
+    names = {instance.name for instance in instances}
+    kept = (line for line in machine.splitlines() if not names.intersection(line.split("#")[0].split()))
+    return "\n".join([*(f"{instance.address} {instance.name}" for instance in instances), *kept]) + "\n"
 
 
 def name_servers(resolver: str) -> list[str]:

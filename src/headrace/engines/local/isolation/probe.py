@@ -1,9 +1,9 @@
 """Tries isolation with one small instance: `python -S -m headrace.engines.local.isolation.probe FOLDER OVERLAY`.
 
-FOLDER holds a `Layout` with one instance. The job's network is made with its way out, and one instance on it, by the
-code that a run uses. Exit code 0 if that works; else the last line of standard output says why not. Then an overlay is
-tried in OVERLAY, an empty directory, or "" for none: ``overlay: ...`` on standard output says why it does not work.
-Nothing but files in these directories is left when this process has ended. Standard library only.
+FOLDER holds a `Layout` with one instance. The job's network is made with its way out, if the layout has one, and one
+instance, by the code that a run uses. Exit code 0 if that works; else the last line of standard output says why not.
+Then an overlay is tried in OVERLAY, an empty directory, or "" for none: ``overlay: ...`` on standard output says why it
+does not work. Nothing but files in these directories is left when this process has ended. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,25 @@ SECONDS = 20.0
 def main(arguments: list[str]) -> int:
     """Entry point."""
     folder = Path(arguments[0])
+    layout = Layout.read(folder / FILE)
+    try:
+        net, user, bridge = _network(folder) if layout.own_network else (-1, -1, -1)
+        enter_namespaces.enter(layout, layout.instances[0].name, net, user if layout.user_namespace else -1, bridge)
+        pid = os.fork()
+        if pid == 0:
+            _first_process(Path(arguments[1]) if arguments[1] else None, layout.user_namespace)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except OSError as error:
+        print(error)
+        return 1
+
+
+def _network(folder: Path) -> tuple[int, int, int]:
+    """Makes the job's network. Returns descriptors of its namespace and of its user namespace, and the bridge's index.
+
+    Raises:
+        OSError: it could not be made.
+    """
     caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     caller.settimeout(SECONDS)
     if os.fork() == 0:
@@ -32,25 +51,14 @@ def main(arguments: list[str]) -> int:
         end.close()
         os._exit(network.main([str(folder / FILE)]))
     end.close()
-    try:
+    told, descriptors = _answer(caller)
+    if "keeper" in told:
         told, descriptors = _answer(caller)
-        if "keeper" in told:
-            told, descriptors = _answer(caller)
-        if "error" in told:
-            print(told["error"])
-            return 1
-        layout = Layout.read(folder / FILE)
-        net, user = descriptors
-        enter_namespaces.enter(
-            layout, layout.instances[0].name, net, user if layout.user_namespace else -1, int(told["bridge"])
-        )
-        pid = os.fork()
-        if pid == 0:
-            _first_process(Path(arguments[1]) if arguments[1] else None, layout.user_namespace)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except OSError as error:
-        print(error)
-        return 1
+    if "error" in told:
+        raise OSError(told["error"])
+    caller.detach()  # stays open: the way out lasts as long as this end
+    net, user = descriptors
+    return net, user, int(told["bridge"])
 
 
 def _answer(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -14,12 +14,13 @@ import msgspec
 
 from headrace.engines.local.isolation import filesystem, network_layout, syscalls, uplink
 from headrace.errors import EngineRefused
-from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, Isolation
+from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
 from headrace.runs import runs_dir
 
 OVERLAY = "overlay: "  # what the probe says before why there can be none
 PROBE = "headrace.engines.local.isolation.probe"
 SECONDS = 60.0
+SAYS_SO = "engines.local.isolation says so"
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -27,6 +28,7 @@ class Findings(msgspec.Struct, frozen=True):
 
     Attributes:
         namespace: why level ``namespace`` does not work; empty when it does.
+        shared_network: why level ``shared_network`` does not work; empty when it does.
         outward: why instances in namespaces would have no way out of the job's network; empty when they have one.
         connected: whether the machine itself has a default route.
         user_namespace: whether instances are in a user namespace, because this process is not root.
@@ -38,6 +40,7 @@ class Findings(msgspec.Struct, frozen=True):
     connected: bool
     user_namespace: bool
     overlay: str = ""
+    shared_network: str = ""
 
 
 @functools.cache
@@ -47,19 +50,22 @@ def examine() -> Findings:
     connected = network_layout.has_default_route(_routes())
     lacking = "; ".join(uplink.missing()) if connected else "this machine has no default route"
     outward, overlay = (lacking, "") if lacking else _try(user_namespace, outward=True)
-    namespace = ""
+    namespace = shared_network = ""
     if outward:
-        namespace, overlay = _try(user_namespace, outward=False)
-    if namespace:
-        namespace = f"{namespace} ({_reason(user_namespace)})"
-    return Findings(namespace, outward, connected, user_namespace, overlay)
+        namespace, overlay = _try(user_namespace)
+    if namespace:  # else an instance on the machine's network works too: it needs less
+        shared_network, overlay = _try(user_namespace, own_network=False)
+    if shared_network:
+        reason = _reason(user_namespace)
+        namespace, shared_network = (f"{words} ({reason})" for words in (namespace, shared_network))
+    return Findings(namespace, outward, connected, user_namespace, overlay, shared_network)
 
 
 def choose(wanted: str, *, bandwidth: bool = False) -> Isolation:
     """Returns the isolation that a job gets.
 
     Args:
-        wanted: ``auto``, ``none`` or ``namespace``.
+        wanted: ``auto``, or a level.
         bandwidth: whether it limits the bandwidth of hosts.
 
     Raises:
@@ -76,19 +82,25 @@ def choose(wanted: str, *, bandwidth: bool = False) -> Isolation:
 
 def _choose(wanted: str) -> Isolation:
     if wanted == NO_ISOLATION:
-        return Isolation(NO_ISOLATION, "engines.local.isolation says so")
+        return Isolation(NO_ISOLATION, SAYS_SO)
     found = examine()
-    if found.namespace:
-        if wanted == NAMESPACE:
-            raise EngineRefused(
-                f"isolation by namespaces does not work here: {found.namespace}",
-                hint="set engines.local.isolation to none or auto; `headrace doctor` says what that means",
-            )
-        return Isolation(NO_ISOLATION, f"namespaces do not work here: {found.namespace}")
+    why_not = {NAMESPACE: found.namespace, SHARED_NETWORK: found.shared_network}.get(wanted, "")
+    if why_not:
+        raise EngineRefused(
+            f"isolation by namespaces does not work here: {why_not}",
+            hint="set engines.local.isolation to none or auto; `headrace doctor` says what that means",
+        )
     if wanted == NAMESPACE:
-        return Isolation(NAMESPACE, "engines.local.isolation says so", not found.outward, found.outward)
+        return Isolation(NAMESPACE, SAYS_SO, not found.outward, found.outward)
+    if wanted == SHARED_NETWORK:
+        return Isolation(SHARED_NETWORK, SAYS_SO)
+    if found.shared_network:
+        return Isolation(NO_ISOLATION, f"namespaces do not work here: {found.shared_network}")
+    if found.namespace:
+        return Isolation(SHARED_NETWORK, f"hosts cannot have a network of their own here: {found.namespace}")
     if found.outward and found.connected:
-        return Isolation(NO_ISOLATION, f"in namespaces, instances would not reach other machines: {found.outward}")
+        why = f"in a network of their own, hosts would not reach other machines: {found.outward}"
+        return Isolation(SHARED_NETWORK, why)
     return Isolation(NAMESPACE, "namespaces work here", not found.outward, found.outward)
 
 
@@ -104,7 +116,7 @@ def _routes() -> str:
         return ""
 
 
-def _try(user_namespace: bool, outward: bool) -> tuple[str, str]:
+def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = True) -> tuple[str, str]:
     """Makes one instance. Returns why it did not work, and why an overlay in it did not; empty when they did."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-probe-")))
@@ -120,11 +132,17 @@ def _try(user_namespace: bool, outward: bool) -> tuple[str, str]:
         for file in ("hosts", "resolv.conf"):
             (folder / "files" / file).touch()
         prefix = network_here()
-        instance = network_layout.Instance("algo-1", network_layout.address_of(prefix, 1), str(folder / "tree"))
-        gateway, scratch = network_layout.gateway_of(prefix), str(folder / "scratch")
-        files, shown = str(folder / "files"), network_layout.shown_below_tmp([overlay])
-        plan = network_layout.Layout(user_namespace, outward, False, gateway, scratch, shown, files, (instance,))
-        plan.write(folder / network_layout.FILE)
+        network_layout.Layout(
+            user_namespace=user_namespace,
+            outward=outward,
+            own_resolver=False,
+            gateway=network_layout.gateway_of(prefix),
+            scratch=str(folder / "scratch"),
+            visible=network_layout.shown_below_tmp([overlay]),
+            files=str(folder / "files"),
+            instances=(network_layout.Instance("algo-1", network_layout.address_of(prefix, 1), str(folder / "tree")),),
+            own_network=own_network,
+        ).write(folder / network_layout.FILE)
         package = str(Path(__file__).resolve().parents[4])
         try:
             done = subprocess.run(

@@ -118,51 +118,18 @@ class Starter:
 
 
 class NamespaceStarter(Starter):
-    """Starts agents in namespaces, on a network of the job's own.
+    """Starts agents in namespaces, on the machine's network.
 
     Args:
         paths: the run.
         layout: its isolation.
-
-    Raises:
-        HeadraceError: the network could not be made.
     """
 
     def __init__(self, paths: RunPaths, layout: Layout) -> None:
         self._layout = layout
         self._file = paths.engine / FILE
-        self._caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._net = self._user = self._keeper = -1
+        self._net = self._user = self._bridge = -1
         self._writing: dict[str, int] = {}  # ends of the reports, until their writers have been started
-        try:
-            with end, (paths.engine / LOG).open("ab") as log:
-                self._process = spawn(
-                    [sys.executable, "-S", "-m", NETWORK, str(self._file)],
-                    env=os.environ, cwd=paths.root, tied=False, stdin=end.fileno(), stderr=log,
-                )  # fmt: skip
-            self._keeper = int(str(self._answer()["keeper"]))
-            self._process.wait(NETWORK_SECONDS)
-            self._bridge = int(str(self._answer()["bridge"]))
-            self._way = WayOut(self._keeper, self._caller) if layout.outward else None
-            places = {"supervisor": os.getpid(), "net": self._net, "user": self._user}
-            (paths.engine / LINKS).write_text(json.dumps(places))
-        except BaseException:
-            self.close()
-            raise
-
-    def _answer(self) -> dict[str, object]:
-        """Returns the next message of the process that makes the network, and keeps what came with it."""
-        self._caller.settimeout(NETWORK_SECONDS)
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self._caller, 1 << 16, 2)
-        except TimeoutError:
-            raise HeadraceError(f"the job's network was not there within {NETWORK_SECONDS:g} s") from None
-        answer: dict[str, object] = json.loads(data or b'{"error": "it ended without a message"}')
-        if "error" in answer:
-            raise HeadraceError(f"the job's network could not be made: {answer['error']}")
-        if descriptors:
-            self._net, self._user = descriptors
-        return answer
 
     def prepare(self, host: str, argv: Sequence[str]) -> Start:
         """See `Starter.prepare`."""
@@ -192,6 +159,52 @@ class NamespaceStarter(Starter):
             raise HeadraceError(f"{start.host} could not be isolated: {why}", hint="see engines.local.isolation")
         process.wait(HOSTS_SECONDS)
         return Started(report.pid)
+
+
+class NetworkStarter(NamespaceStarter):
+    """Starts agents in namespaces, on a network of the job's own.
+
+    Args:
+        paths: the run.
+        layout: its isolation.
+
+    Raises:
+        HeadraceError: the network could not be made.
+    """
+
+    def __init__(self, paths: RunPaths, layout: Layout) -> None:
+        super().__init__(paths, layout)
+        self._caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._keeper = -1
+        try:
+            with end, (paths.engine / LOG).open("ab") as log:
+                self._process = spawn(
+                    [sys.executable, "-S", "-m", NETWORK, str(self._file)],
+                    env=os.environ, cwd=paths.root, tied=False, stdin=end.fileno(), stderr=log,
+                )  # fmt: skip
+            self._keeper = int(str(self._answer()["keeper"]))
+            self._process.wait(NETWORK_SECONDS)
+            self._bridge = int(str(self._answer()["bridge"]))
+            self._way = WayOut(self._keeper, self._caller) if layout.outward else None
+            places = {"supervisor": os.getpid(), "net": self._net, "user": self._user}
+            (paths.engine / LINKS).write_text(json.dumps(places))
+        except BaseException:
+            self.close()
+            raise
+
+    def _answer(self) -> dict[str, object]:
+        """Returns the next message of the process that makes the network, and keeps what came with it."""
+        self._caller.settimeout(NETWORK_SECONDS)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._caller, 1 << 16, 2)
+        except TimeoutError:
+            raise HeadraceError(f"the job's network was not there within {NETWORK_SECONDS:g} s") from None
+        answer: dict[str, object] = json.loads(data or b'{"error": "it ended without a message"}')
+        if "error" in answer:
+            raise HeadraceError(f"the job's network could not be made: {answer['error']}")
+        if descriptors:
+            self._net, self._user = descriptors
+        return answer
 
     def own(self) -> list[int]:
         """See `Starter.own`."""
@@ -249,4 +262,7 @@ def open_starter(paths: RunPaths) -> Starter:
         OSError, ValueError: the run cannot be read.
     """
     path = paths.engine / FILE
-    return NamespaceStarter(paths, Layout.read(path)) if path.exists() else Starter()
+    if not path.exists():
+        return Starter()
+    layout = Layout.read(path)
+    return NetworkStarter(paths, layout) if layout.own_network else NamespaceStarter(paths, layout)
