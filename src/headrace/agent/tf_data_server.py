@@ -63,6 +63,8 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
     Raises:
         CannotRun: no TensorFlow, or no port.
     """
+    # A server runs no Keras: without it TensorFlow is imported in two thirds of the time (it takes a missing tf_keras).
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
     try:
         import tensorflow as tf
     except ImportError as error:
