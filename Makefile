@@ -29,7 +29,8 @@ TESTS ?= tests
 WORKERS ?= auto
 PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
-SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py tests/examples/test_torchrun_example.py \
+SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py \
+  $(addprefix tests/examples/test_,cifar_example.py digits_example.py torchrun_example.py) \
   $(addprefix tests/engines/test_local_,fault_table.py faults.py feed.py run.py scale.py training.py worlds.py)
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from effort import SOAK
 from rich.console import Console
 
 from headrace import insight
@@ -92,6 +93,7 @@ def test_homogeneous_and_heterogeneous_jobs_have_the_same_losses_bit_by_bit(
     assert len(alone["losses"]) == 23  # type: ignore[arg-type]
     assert alone["losses"] == mixed["losses"]
     assert alone["accuracy"] == mixed["accuracy"]
+    assert mixed["accuracy"] > 0.9  # type: ignore[operator]  # after the first of its three epochs
     feeds = {program.stream.host for program in both.programs if program.stream.name == "feed"}
     assert feeds == {"algo-1", "algo-2"}
     assert not both.degraded
@@ -125,10 +127,12 @@ def assert_demo_fits_on_a_screen_and_a_half(demo: ModuleType, outcomes: list[obj
         assert text not in printed.getvalue()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_training_reaches_95_percent_on_held_out_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    load("prepare").main(EXAMPLE / "data")
-    _, result = run("heterogeneous.yaml", [])
-    assert result["accuracy"] > 0.95  # type: ignore[operator]
+if SOAK:  # the first epoch, and what it learns, is in every run
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
+    def test_training_reaches_95_percent_on_held_out_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+        load("prepare").main(EXAMPLE / "data")
+        _, result = run("heterogeneous.yaml", [])
+        assert result["accuracy"] > 0.95  # type: ignore[operator]

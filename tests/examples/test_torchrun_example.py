@@ -21,7 +21,7 @@ from observer import Observer
 from patience import allowed
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-ONE_RANK = "distribution.torch_distributed.processes_per_host=1"  # that a host has several is tested with a fixed world
+ONE_RANK = "distribution.torch_distributed.processes_per_host=1"  # tests/engines/test_local_run.py has several
 PREFIX = f"127.{80 + os.getpid() % 40}.2"
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -46,6 +46,7 @@ def start(file: str, *overrides: str):
         "ports.master": 41_000 + os.getpid() % 5_000,  # torch takes it on all addresses
     }
     options = [f"engines.local.{name}={value}" for name, value in local.items()]
+    options += ["environment.OMP_NUM_THREADS=1"]  # the hosts share the cores of this machine
     return engines.start(load_job(EXAMPLES / "torchrun" / file, [*options, *overrides]))
 
 
@@ -81,29 +82,28 @@ def rank_of(handle, host: str) -> psutil.Process:
 
 
 def test_a_fixed_world_trains() -> None:
-    handle = start("torchrun.yaml")
+    handle = start("torchrun.yaml", ONE_RANK)
     run = finish(handle)
     assert result(handle)["accuracy"] > 0.9
-    assert result(handle)["world"] == 4
+    assert result(handle)["world"] == 2
     assert {str(program.stream) for program in run.programs} == {
-        f"homogeneousCluster/algo-{host}[{rank}]" for host, rank in ((1, 0), (1, 1), (2, 2), (2, 3))
+        f"homogeneousCluster/algo-{host}[{rank}]" for host, rank in ((1, 0), (2, 1))
     }
 
 
-def test_an_elastic_world_starts_again_from_its_checkpoint_when_a_rank_is_killed() -> None:
-    handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
-    until_said(handle, "epoch 2/6")
-    rank_of(handle, "algo-2").send_signal(signal.SIGKILL)
-    finish(handle)
-    assert result(handle)["world"] == 2
-    assert result(handle)["accuracy"] > 0.9
-    said = [line.text for line in handle.logs()]
-    begins = {line.split("with ")[1] for line in said if " begins with epoch " in line}
-    assert "epoch 1" in begins
-    assert begins & {"epoch 3", "epoch 4"}, begins
+if SOAK:  # tests/engines/test_local_elastic.py holds what headrace does in every run
 
-
-if SOAK:  # tests/engines/test_local_elastic.py holds it in every run
+    def test_an_elastic_world_starts_again_from_its_checkpoint_when_a_rank_is_killed() -> None:
+        handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
+        until_said(handle, "epoch 2/6")
+        rank_of(handle, "algo-2").send_signal(signal.SIGKILL)
+        finish(handle)
+        assert result(handle)["world"] == 2
+        assert result(handle)["accuracy"] > 0.9
+        said = [line.text for line in handle.logs()]
+        begins = {line.split("with ")[1] for line in said if " begins with epoch " in line}
+        assert "epoch 1" in begins
+        assert begins & {"epoch 3", "epoch 4"}, begins
 
     def test_an_elastic_world_goes_on_with_fewer_hosts() -> None:
         handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
