@@ -43,9 +43,9 @@ def test_mpirun_works_in_the_hosts_scratch_and_finds_the_programs_beside_the_int
     variables = launcher_variables(HOST, scratch="/scratch", programs="/venv/bin")
     assert variables["TMPDIR"] == "/scratch"
     assert variables["PATH"] == "/venv/bin:/bin"
-    assert launcher_variables(HOST, scratch="", programs="") == HOST | {"HWLOC_COMPONENTS": "-gl"}
-    mine = HOST | {"HWLOC_COMPONENTS": "-pci"}
-    assert launcher_variables(mine, scratch="", programs="") == mine
+    assert launcher_variables(HOST, scratch="", programs="").items() >= (HOST | {"HWLOC_COMPONENTS": "-gl"}).items()
+    mine = HOST | {"HWLOC_COMPONENTS": "-pci", "OMPI_MCA_ras": "simulator"}
+    assert launcher_variables(mine, scratch="", programs="").items() >= mine.items()
 
 
 def test_hosts_of_one_machine_have_shared_memory_of_their_own():

@@ -126,6 +126,15 @@ def test_hyperparameters_arrive_as_they_are(stage):
     assert text(handle, "dnn/algo-2[3]") == str(expected)
 
 
+def test_inside_a_job_of_slurm_the_ranks_are_on_the_hosts_of_this_job(stage, monkeypatch):
+    slurm = {"JOB_ID": "7", "JOBID": "7", "NODELIST": "node9", "JOB_NODELIST": "node9", "TASKS_PER_NODE": "1"}
+    for name, value in (slurm | {"NNODES": "1", "JOB_NUM_NODES": "1", "NTASKS": "1", "CPUS_ON_NODE": "1"}).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    handle = start(stage, START + "print(os.environ['SLURM_JOB_ID'], flush=True)")
+    assert handle.wait(30) is Status.COMPLETED, text(handle)
+    assert sum(line == "7" for line in text(handle).splitlines()) == 4, "scripts see Slurm's variables"
+
+
 @pytest.mark.parametrize("how", ["raise", "exit", "abort", "leave"])
 def test_of_four_ranks_the_one_that_fails_is_the_cause(stage, how):
     failing = {

@@ -37,7 +37,10 @@ def run(tmp_path, monkeypatch, script, isolation):
 
 @pytest.mark.namespaces
 @pytest.mark.skipif(bool(examine().namespace), reason=f"no namespaces here: {examine().namespace}")
-def test_four_ranks_on_two_hosts_and_one_that_fails(tmp_path, monkeypatch):
+def test_four_ranks_on_two_hosts_and_one_that_fails_also_inside_a_job_of_slurm(tmp_path, monkeypatch):
+    slurm = {"JOB_ID": "7", "JOBID": "7", "NODELIST": "node9", "JOB_NODELIST": "node9", "TASKS_PER_NODE": "1"}
+    for name, value in (slurm | {"NNODES": "1", "JOB_NUM_NODES": "1", "NTASKS": "1"}).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
     script = (
         "import os, sys\nfrom mpi4py import MPI\nworld = MPI.COMM_WORLD\n"
         "where = os.environ['SM_CURRENT_HOST'], os.uname().nodename\n"

@@ -18,6 +18,15 @@ _OF_THE_PROCESS = ("CURRENT_HOST", "PWD", "OLDPWD", "SHLVL", "_")
 # on ports 6000 to 6009 of the host for an X server and waits for its answer for ever. Data services use these ports.
 _NO_DISPLAYS = {"HWLOC_COMPONENTS": "-gl"}
 
+# Inside a job of Slurm, mpirun would start its daemons with srun and take the allocation for its hosts. Agents start
+# the daemons, and the job names the hosts. The second pair is for PRRTE, Open MPI 5's launcher.
+_NO_SLURM = {
+    "OMPI_MCA_plm": "rsh",
+    "OMPI_MCA_ras": "^slurm",
+    "PRTE_MCA_plm": "ssh",
+    "PRTE_MCA_ras": "^slurm",
+}
+
 
 def launcher_variables(host: Mapping[str, str], *, scratch: str, programs: str) -> dict[str, str]:
     """Returns the variables of mpirun and of its daemons.
@@ -27,7 +36,7 @@ def launcher_variables(host: Mapping[str, str], *, scratch: str, programs: str) 
         scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
         programs: directory that is searched first for mpirun and its daemons; empty for PATH alone.
     """
-    variables = _NO_DISPLAYS | dict(host)
+    variables = _NO_DISPLAYS | _NO_SLURM | dict(host)
     if scratch:
         variables["TMPDIR"] = scratch
     if programs:
