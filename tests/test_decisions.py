@@ -69,6 +69,7 @@ FORMATS = {
     "job/file/": "YAML, --set and docstrings",
     "job/problems/finding.py": "numbers of lines",
     "job/model/": "what a user writes in a field of a job",
+    "job/rules/local_files.py": "the last line of a Python traceback",
     "job/rules/engine_rules.py": "what a user writes in a field of a job",
     "job/sagemaker/": "patterns of SageMaker's service model",
     "instance/channels/mountinfo.py": "/proc/self/mountinfo",

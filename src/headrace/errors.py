@@ -5,7 +5,7 @@
     │   ├── JobInvalid            a job file or Job that breaks a rule; holds all problems at once
     │   ├── RunNotFound           no run of that name or id
     │   └── EngineRefused         this engine cannot start this job here and now (port in use, name taken, ...)
-    ├── RunFailed                 a run ended in another way than success; holds the first cause
+    ├── RunFailed                 a run ended in another way than success; holds the first cause and its last lines
     ├── StorageError              data that cannot be read or written: no credentials, denied, no answer, disk full
     │   ├── ObjectMissing         no such bucket, object, file or folder
     │   └── ObjectChanged         it changed while it was read
@@ -15,6 +15,8 @@
         ├── WorkerError           the user's dataset or collate_fn raised in a worker; holds the remote traceback
         ├── WorkersLost           no worker is left that can serve, within the time allowed
         └── ProtocolError         a peer that broke the protocol or could not authenticate
+
+`RunInterrupted` is none of them: it ends the program, as the KeyboardInterrupt does that it is.
 
 Every message says what was wrong, the value seen, what is allowed and where. `hint` says what to do next.
 """
@@ -97,7 +99,28 @@ class EngineRefused(UsageError):
 
 
 class RunFailed(HeadraceError):
-    """A run ended in another way than success."""
+    """A run ended in another way than success.
+
+    Args:
+        message: how it ended, with the first cause.
+        hint: what to do next.
+        last_lines: the last output of the program that failed; empty when there is none.
+    """
+
+    def __init__(self, message: str, hint: str = "", last_lines: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.last_lines = last_lines
+
+    def __str__(self) -> str:
+        shown = "".join(f"\n  | {line}" for line in self.last_lines)
+        return f"{self.message}{shown}\nhint: {self.hint}" if self.hint else f"{self.message}{shown}"
+
+
+class RunInterrupted(SystemExit, KeyboardInterrupt):
+    """The user pressed Ctrl-C in a program that waited for its run, which has been stopped. `code` is 130.
+
+    Nobody needs to catch it: the program ends with that code, and Python shows no traceback.
+    """
 
 
 class StorageError(HeadraceError):

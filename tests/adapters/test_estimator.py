@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -174,9 +175,64 @@ def test_a_job_that_is_not_waited_for_lives_without_its_script(script: str, tmp_
 
 
 def test_a_failed_job_raises_with_the_first_cause(script: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("raise SystemExit(3)")
-    with pytest.raises(RunFailed, match="exited with code 3"):
+    (tmp_path / "train.py").write_text("print('no loss', flush=True); raise SystemExit(3)")
+    with pytest.raises(RunFailed, match="exited with code 3") as failed:
         PyTorch(script, instance_type="local", instance_count=1).fit(logs=False)
+    assert failed.value.last_lines == ("no loss",)
+    assert "\n  | no loss\nhint: headrace logs " in str(failed.value)
+
+
+def test_without_source_dir_the_script_alone_is_shipped_and_a_module_that_it_misses_is_named(
+    script: str, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    (code / "data").mkdir(parents=True)
+    (code / ".env").write_text("PASSWORD=secret")
+    (code / "utils.py").touch()
+    (code / "train.py").write_text("import os; print(sorted(os.listdir())); import utils")
+    (tmp_path / "requirements.txt").write_text("no-such-package")
+    estimator = PyTorch("code/train.py", instance_type="local", instance_count=1)
+    with pytest.raises(RunFailed) as failed:
+        estimator.fit(logs=False)
+    assert failed.value.last_lines[0] == "['train.py']"
+    assert failed.value.last_lines[-1] == "ModuleNotFoundError: No module named 'utils'"
+    assert failed.value.hint == (
+        "utils.py lies beside train.py, but without source_dir the script alone is copied: "
+        "give source_dir 'code' and entry_point 'train.py'"
+    )
+
+
+WAITING = """
+from headrace.estimator import PyTorch
+PyTorch("train.py", instance_type="local", instance_count=1).fit(job_name="waited")
+print("not reached")
+"""
+
+
+def test_ctrl_c_in_a_script_that_waits_stops_the_run_and_ends_the_script_without_a_traceback(
+    script: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import time; print('training', flush=True); time.sleep(600)")
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert child.stdout is not None
+    shown = []
+    for line in child.stdout:
+        shown.append(line)
+        if line.endswith("training\n"):
+            break
+    child.send_signal(signal.SIGINT)
+    rest, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert shown[0] == "headrace: Preparing the instances for training\n"
+    assert "not reached" not in rest
+    said = errors.splitlines()
+    assert said[0] == "headrace: stopping (Ctrl-C again to kill)"
+    assert "waited" in said[-1]
+    assert ": Stopped: " in said[-1]
+    assert "Traceback" not in errors
+    assert Run.open("waited").status is Status.STOPPED
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,11 @@ def told(job: Job, folder: Path) -> object:
         plan = make_plan(job, RunPaths(Path("/runs/run")), Machine((0, 1, 2, 3)), "python")
     except JobInvalid as error:
         return {"refused": str(error).splitlines()}
-    seen = json.loads(msgspec.json.encode(view(job, plan)).replace(str(folder).encode(), b"/work"))
+    seen = json.loads(
+        msgspec.json.encode(view(job, plan, without_effect=job.without_effect())).replace(
+            str(folder).encode(), b"/work"
+        )
+    )
     del seen["cost"]  # what it costs changes with the price list
     return seen | {"job_name": seen["job_name"].rstrip("0123456789TZ-")}
 

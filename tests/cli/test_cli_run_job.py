@@ -145,6 +145,21 @@ def test_a_failed_job_exits_with_1_and_shows_the_first_cause_with_its_last_lines
     assert "3" in tail
 
 
+def test_a_script_without_source_dir_that_misses_its_neighbour_is_told_to_name_the_folder(
+    cli: Cli, job_file: JobFile, tmp_path: Path
+) -> None:
+    path = Path(job_file("import helper"))
+    (tmp_path / "small-code" / "helper").mkdir()
+    alone = path.read_text().replace("source_dir: small-code\nentry_point: ", "entry_point: small-code/")
+    path.write_text(alone)
+    result = cli("run", str(path))
+    assert result.returncode == 1
+    assert (
+        "hint: helper lies beside train.py, but without source_dir the script alone is copied: "
+        "give source_dir 'small-code' and entry_point 'train.py'\n"
+    ) in result.stdout
+
+
 def test_ctrl_c_once_stops_the_job_in_order(
     cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
 ) -> None:

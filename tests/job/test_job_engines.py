@@ -89,7 +89,11 @@ def test_trainium_runs_torch_distributed_only_on_sagemaker() -> None:
     ("fields", "field", "words"),
     [
         ({"source_dir": None, "entry_point": None, "image_uri": "x"}, "image_uri", "runs no images"),
-        ({"source_dir": None, "image_uri": "x"}, "source_dir", "cannot take the code from an image"),
+        (
+            {"source_dir": None, "entry_point": "-m train", "image_uri": "x"},
+            "source_dir",
+            "cannot take the code from an image",
+        ),
         ({"inputs": {"a": "https://s3.eu-west-1.amazonaws.com/bucket/x"}}, "inputs.a.s3_data", "s3:// URIs"),
         ({"output_path": "https://bucket.s3.amazonaws.com/x"}, "output_path", "s3:// URIs"),
         (

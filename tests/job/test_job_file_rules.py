@@ -61,7 +61,8 @@ KEYS = [
     (ONE + "inputs:\n  a: {path: data, s3_data: data}", "inputs.a.path", 7, ["another name of 's3_data'"]),
     # required
     ("source_dir: code\nentry_point: train.py\ninstance_type: ml.c5.xlarge", "instance_count", 1, ["must be set"]),
-    (ONE.replace("source_dir: code\n", ""), "source_dir", 1, ["is required"]),
+    (ONE.replace("source_dir: code\nentry_point: train.py", "entry_point: -m train"), "source_dir", 1, ["is required"]),
+    (ONE.replace("source_dir: code\nentry_point: train.py", "entry_point: trainer"), "source_dir", 1, ["is required"]),
     (ONE.replace("entry_point: train.py", "entry_point:"), "entry_point", 3, ["is required"]),
     (group("name: a, type: ml.c5.xlarge"), "instance_groups[0].instance_count", 5, ["is required"]),
     (ONE + "inputs:\n  a: {content_type: text/csv}", "inputs.a.s3_data", 7, ["is required"]),
@@ -430,6 +431,7 @@ FILES = [
     (ONE.replace("source_dir: code", "source_dir: cod"), "source_dir", 2, ["must be a folder", "does not exist"]),
     (ONE.replace("source_dir: code", "source_dir: code/train.py"), "source_dir", 2, ["is a file"]),
     (ONE.replace("train.py", "test.py"), "entry_point", 3, ["must be a file in source_dir"]),
+    (ONE.replace("source_dir: code\n", ""), "entry_point", 2, ["must be a file", "train.py is not"]),
     (ONE + "inputs:\n  a: dat", "inputs.a", 7, ["must be a folder", "does not exist"]),
     (ONE + "inputs:\n  a: {s3_data: code/train.py}", "inputs.a.s3_data", 7, ["is a file"]),
     (ONE + "inputs:\n  a:\n    path: file:///no/such", "inputs.a.path", 8, ["/no/such does not exist"]),

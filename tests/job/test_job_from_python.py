@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from headrace.errors import EngineRefused, JobInvalid, RunFailed
 from headrace.job import InstanceGroup, Job, TrainingInput, load_job
 from headrace.job.find_engine import engine_names
+from headrace.runs import Cause, CauseKind
 
 BASE: dict[str, object] = {"job_name": "demo", "source_dir": "code", "entry_point": "train.py"}
 ONE: dict[str, object] = {**BASE, "instance_type": "ml.c5.xlarge", "instance_count": 1}
@@ -65,7 +66,6 @@ def test_all_problems_come_at_once() -> None:
         "inputs.headrace",
         "inputs.headrace",
         "entry_point",
-        "source_dir",
     ]
 
 
@@ -158,7 +158,7 @@ class Handle:
 
     id = "demo-1"
     isolation = "isolation: none (nothing else works here)"
-    cause = "dnn/algo-1[0]: exited with code 3"
+    cause = Cause(CauseKind.PROGRAM_EXITED, group="dnn", host="algo-1", stream="0", exit_code=3)
 
     def __init__(self, status: str) -> None:
         self.status = types.SimpleNamespace(value=status)
@@ -168,8 +168,7 @@ class Handle:
         self.waited += 1
         return self.status
 
-    def logs(self, *, follow: bool = False) -> Iterator[str]:
-        assert follow
+    def output(self) -> Iterator[str]:
         yield "dnn/algo-1[0] hello"
 
 

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.runs import Cause, LogLine, Run, RunPaths, Selector, Status, read_plan
+from headrace.runs import (
+    Cause,
+    EndOfRun,
+    EventFollower,
+    LogFollower,
+    LogLine,
+    Run,
+    RunPaths,
+    Selector,
+    Status,
+    read_plan,
+)
+from headrace.runs.event_text import sentence, told
+from headrace.runs.events import ChannelProgress, StatusChanged
+from headrace.runs.reader import POLL_SECONDS
 from headrace.runs.run_paths import AGENT
+
+STILL_SECONDS = 10.0  # after which a part of the work is told again
 
 
 class Handle(ABC):
@@ -95,6 +112,36 @@ class Handle(ABC):
         """
         lines = self.run.logs(selector, follow=follow)
         return lines if selector is not None else (line for line in lines if line.stream.name != AGENT)
+
+    def output(self) -> Iterator[str]:
+        """Yields what one who waits wants to see, to the end of the run: the lines of all programs, and what the run
+        does before and after them, such as installing requirements; of a part that takes long, how long it has taken.
+        """
+        events = EventFollower(self.paths, self.run.on_damage)
+        lines = LogFollower(self.paths, Selector(), self.run.on_damage)
+        end = EndOfRun(self.run, events)
+        part, since, shown = "", 0.0, 0.0
+        while True:
+            for event in events.poll():
+                if isinstance(event, StatusChanged):
+                    part, since = told(event), event.t
+                elif isinstance(event, ChannelProgress):
+                    part = sentence(event)
+                if text := told(event):
+                    shown = time.time()
+                    yield f"headrace: {text}"
+            final = end.reached()
+            for line in lines.poll(final):
+                end.noticed()
+                if line.stream.name != AGENT:
+                    yield str(line)
+            if final:
+                return
+            if part and time.time() - shown > STILL_SECONDS:
+                shown = time.time()
+                yield f"headrace: {part} ({shown - since:.0f} s so far)"
+            self.look_after()
+            time.sleep(POLL_SECONDS)
 
     def report(self) -> object:
         """Returns the report of the run; see `headrace.insight.report`."""

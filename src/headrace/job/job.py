@@ -25,7 +25,7 @@ from headrace.job.problems.pydantic_errors import examine
 from headrace.job.rules import job_rules, local_files
 from headrace.job.rules.engine_rules import rules_of_engine
 from headrace.job.rules.unsupported import Unused, without_effect
-from headrace.job.run_handle import RunHandle, wait_for_success
+from headrace.job.run_handle import CtrlC, RunHandle, wait_for_success
 from headrace.job.sagemaker.check import check_request
 from headrace.job.sagemaker.field_map import HYPERPARAMETERS
 from headrace.job.sagemaker.from_request import read_request, with_local_places
@@ -42,7 +42,8 @@ class Job(Structure):
     Args:
         job_name: 1 to 63 letters, digits and hyphens.
         source_dir: folder with the code, relative to `base_path`, or an archive.
-        entry_point: script inside `source_dir`, ``-m module``, or the package's name.
+        entry_point: script inside `source_dir`, ``-m module``, or the package's name; without `source_dir` a script
+            of this machine, which alone is copied.
         hyperparameters: become the program's arguments.
         environment: variables of every program.
         instance_groups: 1 to 5 groups of machines; or else:
@@ -250,9 +251,25 @@ class Job(Structure):
         Raises:
             JobInvalid: with everything that is not.
         """
-        wrong = list(local_files.missing(self.to_data(), self.base_path, frozenset()))
+        wrong = list(local_files.missing(self.to_data(), self.base_path, frozenset(), images=False))
         if wrong:
             raise JobInvalid(self._source.problems(wrong))
+
+    def hint_after(self, lines: Sequence[str]) -> str:
+        """Returns what to do about a failure that the way the job was written explains; empty when it does not.
+
+        Args:
+            lines: the last output of the program that failed.
+        """
+        found = local_files.left_beside(self.scripts, self.base_path, self.dependencies, lines)
+        if found is None:
+            return ""
+        module, script = found
+        folder, name = os.path.split(script)
+        return (
+            f"{module} lies beside {name}, but without source_dir the script alone is copied: "
+            f"give source_dir {folder or '.'!r} and entry_point {name!r}"
+        )
 
     def to_data(self) -> dict[str, object]:
         """Returns the job as plain data, with its defaults."""
@@ -278,12 +295,23 @@ class Job(Structure):
         Raises:
             UsageError: the job cannot start; nothing was started.
             RunFailed: the run that was waited for did not succeed.
+            RunInterrupted: Ctrl-C; the run was stopped, and the program ends.
         """
         found = cast(_Engine, find_engine(engine))
-        handle = found.start(self, detach)
+        if detach or not wait:
+            handle = self._started(found, detach)
+            if wait:
+                wait_for_success(handle, logs=logs, hint_after=self.hint_after)
+            return handle
+        with CtrlC() as ctrl_c:
+            handle = self._started(found, detach)
+            ctrl_c.stops(handle)
+            wait_for_success(handle, logs=logs, hint_after=self.hint_after)
+        return handle
+
+    def _started(self, engine: _Engine, detach: bool) -> RunHandle:
+        handle = engine.start(self, detach)
         print(handle.isolation, file=sys.stderr, flush=True)
-        if wait:
-            wait_for_success(handle, logs=logs)
         return handle
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType, TracebackType
 from typing import Protocol
 
-from headrace.errors import RunFailed
+from headrace.errors import RunFailed, RunInterrupted
+
+_LAST_LINES = 20
 
 
 class RunStatus(Protocol):
@@ -14,6 +20,14 @@ class RunStatus(Protocol):
     @property
     def value(self) -> str:
         """Its text, e.g. ``Completed``."""
+
+
+class FirstCause(Protocol):
+    """Why a run did not succeed; its text says it in one sentence."""
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The last output of the program that failed."""
 
 
 class RunHandle(Protocol):
@@ -32,7 +46,7 @@ class RunHandle(Protocol):
         """Where the run is now."""
 
     @property
-    def cause(self) -> object | None:
+    def cause(self) -> FirstCause | None:
         """Why it did not succeed; None when it did, or goes on."""
 
     def wait(self, timeout: float | None = None) -> RunStatus:
@@ -41,29 +55,82 @@ class RunHandle(Protocol):
     def logs(self, *, follow: bool = False) -> Iterable[object]:
         """Returns the lines of all programs; `follow` goes on to the end of the run."""
 
+    def output(self) -> Iterable[object]:
+        """Returns the lines of all programs, and what the run does before and after them, to the end of the run."""
+
     def stop(self, now: bool = False) -> None:
         """Stops the run."""
 
 
-def follow(handle: RunHandle, *, to_the_end: bool) -> None:
-    """Prints the output of all programs so far, or up to the end of the run."""
-    for line in handle.logs(follow=to_the_end):
+def show(lines: Iterable[object]) -> None:
+    """Prints lines as they come."""
+    for line in lines:
         print(line, flush=True)
 
 
-def wait_for_success(handle: RunHandle, *, logs: bool) -> None:
+def wait_for_success(
+    handle: RunHandle, *, logs: bool, hint_after: Callable[[Sequence[str]], str] = lambda lines: ""
+) -> None:
     """Waits for the end of a run.
 
     Args:
         handle: the run.
-        logs: print the output of all programs meanwhile.
+        logs: print the output of all programs meanwhile, and what the run does before and after them.
+        hint_after: see `Job.hint_after`.
 
     Raises:
         RunFailed: it did not succeed.
     """
     if logs:
-        follow(handle, to_the_end=True)
+        show(handle.output())
     status = handle.wait()
     if status.value != "Completed":
-        reason = str(handle.cause or "no cause is known")
-        raise RunFailed(f"{handle.id}: {status.value}: {reason}", hint=f"headrace logs {handle.id}")
+        cause = handle.cause
+        lines = cause.last_lines[-_LAST_LINES:] if cause else ()
+        message = f"{handle.id}: {status.value}: {cause or 'no cause is known'}"
+        raise RunFailed(message, hint_after(lines) or f"headrace logs {handle.id}", lines)
+
+
+class CtrlC:
+    """Ctrl-C while a run is started and waited for stops the run, and then ends the program as a stop does.
+
+    The first one stops the run with time to save, a second one at once. When the run has ended, the program does, with
+    exit code 130 and without a traceback (`RunInterrupted`); where Python is used interactively it goes on, with
+    KeyboardInterrupt. A handler of the user's own is left in its place, and then does what it does.
+    """
+
+    def __init__(self) -> None:
+        self._handle: RunHandle | None = None
+        self._count = 0
+        self._installed = False
+
+    def stops(self, handle: RunHandle) -> None:
+        """Names the run."""
+        self._handle = handle
+
+    def __enter__(self) -> CtrlC:
+        if threading.current_thread() is threading.main_thread():
+            self._installed = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._installed:
+            signal.signal(signal.SIGINT, self._heard)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not self._count:
+            return
+        if isinstance(error, RunFailed):
+            print(error.message, file=sys.stderr, flush=True)
+        if hasattr(sys, "ps1"):
+            raise KeyboardInterrupt from None
+        raise RunInterrupted(130) from None
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._handle is None:
+            raise KeyboardInterrupt  # `start` leaves nothing
+        print("headrace: " + ("killing" if self._count > 1 else "stopping (Ctrl-C again to kill)"), file=sys.stderr)
+        self._handle.stop(now=self._count > 1)

@@ -48,7 +48,8 @@ def with_data_hosts(
     data = job.to_data()
     for name in ("instance_type", "instance_count"):
         data.pop(name, None)
-    kept = [dump(group, type(group)) for group in trainers]
+    kept = [_moved(job, dump(group, type(group))) for group in trainers]
+    data = _moved(job, data)
     beside: list[dict[str, object]] = [
         {"instance_group_name": new, "instance_type": instance_type, "instance_count": hosts}
     ]
@@ -78,6 +79,12 @@ def with_data_hosts(
         local["cpu_sets"], local["cpu_shares"] = dict(cpu_sets), {}
     data["engines"] = {"local": local}
     return Job(base_path=job.base_path, **{**data, "job_name": job_name, "source_dir": str(source_dir)})  # type: ignore[arg-type]  # checked by Job
+
+
+def _moved(job: Job, owner: dict[str, object]) -> dict[str, object]:
+    """Returns a job or group whose entry point is that of the run's code."""
+    entry_point = owner.get("entry_point")
+    return owner | {"entry_point": job.in_code(entry_point)} if isinstance(entry_point, str) else owner
 
 
 def data_group_name(job: Job) -> str:

@@ -28,10 +28,12 @@ from headrace.runs.events import (
     ProgramStarted,
     RequirementsInstalled,
     RunFinished,
+    SecondaryStatus,
     ServerReady,
     StatusChanged,
 )
 
+_SEEN = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # without being told
 _DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.tfdata` names it, which this room may not import
 
 
@@ -89,6 +91,25 @@ def sentence(event: Event) -> str:
     if isinstance(event, MetricsLeftOut):
         return left_out(event)
     return _short(event)
+
+
+def told(event: Event) -> str:
+    """Returns what happened to the run, with the place, if it is worth knowing for one who waits; else nothing.
+
+    What the programs do is seen in their output.
+    """
+    if isinstance(event, StatusChanged):
+        return "" if event.status in _SEEN else event.message
+    if isinstance(event, HostReleased | HostLost | DataWorkerLost):
+        degraded = " (run degraded)" if isinstance(event, DataWorkerLost) and not event.fatal else ""
+        return f"{event.group}/{event.host}: {sentence(event)}{degraded}"
+    if isinstance(event, ChannelProgress) and event.files == event.files_total:
+        return f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB"
+    if isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
+        how = short_exit_text(event.exit_code, event.signal)
+        why = f": {event.reason}" if event.reason else ""
+        return f"{event.group}/{event.host}[{event.stream}]: ended with {how}{why}"
+    return ""
 
 
 def left_out(event: MetricsLeftOut) -> str:

@@ -6,16 +6,17 @@ is called; all mistakes of a job come out at once, as `headrace.Job` reports the
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 from headrace.adapters.estimator import arguments, inputs
 from headrace.adapters.estimator.training import Session, TrainingJob
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
+from headrace.job.run_handle import CtrlC
 
 _NAME_LENGTH = 63
 _STAMP = "%Y-%m-%d-%H-%M-%S"
@@ -30,8 +31,8 @@ class Estimator:
         role: accepted, of no effect.
         instance_count, instance_type: machines of one type; or else
         instance_groups: up to five groups of machines.
-        entry_point: the program, inside `source_dir`.
-        source_dir: folder with the code; by default the folder of `entry_point`.
+        entry_point: the program, inside `source_dir`; without one, the path of a script, which alone is copied.
+        source_dir: folder with the code.
         hyperparameters: become the program's arguments.
         environment: variables of every program.
         distribution: how ranks are started and in which groups.
@@ -95,7 +96,6 @@ class Estimator:
         self._engine = engine
         self.sagemaker_session = Session()
         self.latest_training_job: TrainingJob | None = None
-        self._place_code()
 
     def set_hyperparameters(self, **kwargs: object) -> None:
         """Adds hyperparameters, or changes them."""
@@ -145,12 +145,17 @@ class Estimator:
         Raises:
             JobInvalid, EngineRefused: the job cannot start; nothing was started.
             RunFailed: the run that was waited for did not succeed.
+            RunInterrupted: Ctrl-C; the run was stopped, and the program ends with exit code 130.
         """
         del experiment_config
-        handle = self.job(inputs, job_name).fit(engine=self._engine, wait=False, detach=not wait)
-        self.latest_training_job = self.sagemaker_session.add(TrainingJob(handle))
-        if wait:
-            self.latest_training_job.wait(logs=_printed(logs))
+        job = self.job(inputs, job_name)
+        with CtrlC() if wait else contextlib.nullcontext() as ctrl_c:
+            handle = job.fit(engine=self._engine, wait=False, detach=not wait)
+            if ctrl_c:
+                ctrl_c.stops(handle)
+            self.latest_training_job = self.sagemaker_session.add(TrainingJob(handle, job))
+            if wait:
+                self.latest_training_job.wait(logs=_printed(logs))
 
     def logs(self) -> None:
         """Prints the output of the last job so far."""
@@ -173,13 +178,6 @@ class Estimator:
         if others.get("model_dir") is not None:
             raise UsageError("model_dir is an argument of the TensorFlow estimator", "use hyperparameters")
         return {}
-
-    def _place_code(self) -> None:
-        """Without source_dir the code is the folder of the entry point, as in the SDK."""
-        entry_point = self._keys.get("entry_point")
-        if "source_dir" not in self._keys and isinstance(entry_point, str):
-            path = Path(entry_point)
-            self._keys |= {"source_dir": str(path.parent), "entry_point": path.name}
 
     def _generated_name(self) -> str:
         base = self._base_job_name or self._FAMILY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import UsageError
-from headrace.job import RunHandle, run_handle
+from headrace.job import Job, RunHandle, run_handle
 from headrace.runs import Run
 from headrace.runs.describe import describe
 
@@ -13,10 +13,12 @@ class TrainingJob:
 
     Args:
         run: the run.
+        job: what it runs.
     """
 
-    def __init__(self, run: RunHandle) -> None:
+    def __init__(self, run: RunHandle, job: Job) -> None:
         self._handle = run
+        self._job = job
 
     def __repr__(self) -> str:
         return f"TrainingJob({self.name!r})"
@@ -40,18 +42,18 @@ class TrainingJob:
 
     def logs(self, follow: bool = False) -> None:
         """Prints the output of all programs; `follow` goes on to the end of the run."""
-        run_handle.follow(self._handle, to_the_end=follow)
+        run_handle.show(self._handle.logs(follow=follow))
 
     def wait(self, logs: bool = True) -> None:
         """Waits for the end.
 
         Args:
-            logs: print the output of all programs meanwhile.
+            logs: print the output of all programs meanwhile, and what the run does before and after them.
 
         Raises:
             RunFailed: it did not succeed.
         """
-        run_handle.wait_for_success(self._handle, logs=logs)
+        run_handle.wait_for_success(self._handle, logs=logs, hint_after=self._job.hint_after)
 
     def stop(self) -> None:
         """Stops the job."""

@@ -56,7 +56,7 @@ def command(job: str, overrides: tuple[str, ...], engine: str, output: str, quie
     screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet, verbose=verbose)
     handle = follow(lambda: engines.start(loaded, engine), screen)
     code = handle.exit_code
-    screen.end(handle.run)
+    screen.end(handle.run, loaded.hint_after)
     if output == "json":
         echo_json(outcome(handle.run, 1 if code is None else code))
     return 1 if code is None else code

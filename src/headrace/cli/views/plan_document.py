@@ -216,6 +216,8 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
         # The last two arguments are a descriptor that exists only once the agent runs, and so does the folder.
         return [python, *service_argv(plan, host.name, spec.stream, "$TMPDIR", 0)[:-2]]
     folder = job.base_path / job.source_dir
+    if job.scripts:
+        folder = (job.base_path / job.entry_point_of(host.group)).parent
     arguments = hyperparameter_arguments(job.hyperparameters_of(host.group))
     program = program_argv(plan, host.group, arguments, python, folder if folder.is_dir() else None)
     if spec.is_torchrun:
@@ -230,11 +232,10 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list
 
 
 def _requirements(job: Job) -> dict[str, str]:
-    """The file of requirements of each group that has one; an archive of code is not opened to look for one."""
+    """The file of requirements of each group that has one."""
     from headrace.engines.planning.plan_requirements import requirements_file
 
-    code = job.base_path / job.source_dir
-    return {name: file for name in job.hosts if (file := requirements_file(job, name, code))}
+    return {name: file for name in job.hosts if (file := requirements_file(job, name))}
 
 
 def _channel(job: Job, name: str) -> str:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from headrace.cli.views.plan_document import brief
 from headrace.cli.views.progress import Progress, duration
 from headrace.cli.views.terminal import Terminal
-from headrace.exit_status import short_exit_text
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream, read_plan
 from headrace.runs.cause import in_words
-from headrace.runs.event_text import counted, losses, sentence
+from headrace.runs.event_text import counted, losses, told
 from headrace.runs.events import (
     ChannelProgress,
-    DataWorkerLost,
-    HostLost,
-    HostReleased,
-    ProgramExited,
-    SecondaryStatus,
     StatusChanged,
 )
 from headrace.runs.run_paths import AGENT
 
-_QUIET_PARTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # they are seen without being told
 LAST_LINES = 10
 CLASHES = 10  # that are named
 
@@ -58,21 +51,14 @@ class RunScreen:
         """Shows an event if it is worth knowing."""
         if self._quiet:
             return
+        first = isinstance(event, StatusChanged) and not self._progress.part  # it is over at once
         if isinstance(event, StatusChanged):
-            begun, self._progress.part = bool(self._progress.part), event.message
-            if begun and event.status not in _QUIET_PARTS:  # the first one is over at once
-                self._say(event.message)
-        elif isinstance(event, HostReleased | HostLost | DataWorkerLost):
-            degraded = " (run degraded)" if isinstance(event, DataWorkerLost) and not event.fatal else ""
-            self._say(f"{event.group}/{event.host}: {sentence(event)}{degraded}")
+            self._progress.part = event.message
         elif isinstance(event, ChannelProgress):
             self._progress.staged(event)
-            if event.files == event.files_total:
-                self._say(f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB")
-        elif isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
-            how = short_exit_text(event.exit_code, event.signal)
-            why = f": {event.reason}" if event.reason else ""
-            self._say(f"{event.group}/{event.host}[{event.stream}]: ended with {how}{why}")
+        text = told(event)
+        if text and not first:
+            self._say(text)
 
     def metric(self, stream: Stream, metric: Metric) -> None:
         """Takes a metric into the progress line."""
@@ -93,8 +79,13 @@ class RunScreen:
             self._terminal.below(self._progress.text(now - self._created, now))
         self._terminal.flush()
 
-    def end(self, run: Run) -> None:
-        """Shows how the run ended, why, and what to ask next."""
+    def end(self, run: Run, hint_after: Callable[[Sequence[str]], str] = lambda lines: "") -> None:
+        """Shows how the run ended, why, and what to ask next.
+
+        Args:
+            run: the run.
+            hint_after: see `headrace.job.Job.hint_after`.
+        """
         state = run.state()
         self._terminal.below("")
         if not self._quiet:
@@ -110,6 +101,8 @@ class RunScreen:
         degraded = f" (degraded: {losses(state.lost)})" if state.degraded else ""
         why = f": {state.cause}" if state.cause is not None else ""
         self._terminal.write(f"{run.id}: {state.status.value}{took}{degraded}{why}")
+        if state.cause is not None and (hint := hint_after(state.cause.last_lines)):
+            self._terminal.write(f"hint: {hint}")
         for line in artefact_lines(state.artefacts):
             self._terminal.write(f"  {line}")
         self._terminal.write(f"  headrace report {run.id}")

@@ -84,11 +84,10 @@ def check_tensorflow(job: Job) -> None:
     Raises:
         EngineRefused: it has not.
     """
-    code = job.base_path / job.source_dir
     groups = [
         name
         for name in job.tf_data_groups
-        if not (requirements_file(job, name, code) or "PYTHONPATH" in job.environment_of(name))
+        if not (requirements_file(job, name) or "PYTHONPATH" in job.environment_of(name))
     ]
     if groups and importlib.util.find_spec("tensorflow") is None:
         raise EngineRefused(

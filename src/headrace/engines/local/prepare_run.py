@@ -42,7 +42,8 @@ def prepare(checked: CheckedJob, paths: RunPaths) -> None:
     paths.job.write_text(job.to_json(), encoding="utf-8")
     paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
     archive, runs = is_archive(job.source_dir), paths.root.parent
-    bring_code(job.source_dir, job.base_path, job.dependencies, paths.code, leave_out=runs, archive=archive)
+    beside = (*job.scripts, *job.dependencies)
+    bring_code(job.source_dir, job.base_path, beside, paths.code, leave_out=runs, archive=archive)
     environments = plan_environments(job, paths)
     plan = with_pythons(checked.plan, {group: environment.python for group, environment in environments.items()})
     prepare_install(environments, paths)

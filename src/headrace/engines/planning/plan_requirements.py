@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from headrace.hosting.inputs.requirements import DEFAULT, VirtualEnvironment, environment_of
 from headrace.job import Job
@@ -25,6 +25,17 @@ def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment
     return {name: environment for environment in made for name in environment.groups}
 
 
-def requirements_file(job: Job, group: str, code: Path) -> str:
-    """Returns a group's file of requirements, inside the code: its own, else `DEFAULT` if that is there; else empty."""
-    return job.requirements_of(group) or (DEFAULT if (code / DEFAULT).is_file() else "")
+def requirements_file(job: Job, group: str, code: Path | None = None) -> str:
+    """Returns a group's file of requirements, inside the code: its own, else `DEFAULT` if that is there; else empty.
+
+    Args:
+        job: the job.
+        group: name of the group.
+        code: folder of the run's code; None before there is a run. An archive is not opened to look for the file.
+    """
+    if code is None:
+        there = any(PurePath(name).name == DEFAULT for name in job.dependencies)
+        there = there or bool(job.source_dir and (job.base_path / job.source_dir / DEFAULT).is_file())
+    else:
+        there = (code / DEFAULT).is_file()
+    return job.requirements_of(group) or (DEFAULT if there else "")

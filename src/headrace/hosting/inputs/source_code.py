@@ -25,7 +25,7 @@ def bring_code(
     Args:
         source: a folder, a ``.tar.gz`` file or an ``s3://`` object of that kind; empty for no code.
         base: what relative paths are relative to.
-        dependencies: files and folders that come to lie beside the code, under their own names.
+        dependencies: files and folders that come to lie in the folder too, under their own names.
         target: the new folder; its parent exists.
         leave_out: a folder that is not copied, wherever it is met.
         archive: whether the source is an archive; one of ``s3://`` always is.
@@ -54,7 +54,7 @@ def bring_code(
 
 
 def _add(dependency: Path, target: Path, leave_out: Path) -> None:
-    name = dependency.resolve().name
+    name = Path(os.path.normpath(dependency)).name  # as the user calls it, also where it is a symlink
     if os.path.lexists(target / name):
         raise UsageError(
             f"dependencies: {dependency} cannot be put beside the code, which has {name!r} already",

@@ -5,12 +5,15 @@ A job file gives defaults and exceptions; here every question about one group ha
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from pydantic import JsonValue
 
 from headrace.catalog import instance_types
 from headrace.job.model import field_types
 from headrace.job.model.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TfData, TrainingInput
 from headrace.job.model.hyperparameters import KNOWN, encoded, is_reserved
+from headrace.job.model.path_types import is_file
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
 RANKS_A_GPU = ("torch_distributed", "mpi")  # the others start one process a host
@@ -34,6 +37,16 @@ class Structure(JobFields):
     def entry_point_of(self, group_name: str) -> str:
         """Returns the entry point of a group: its own, else the job's; empty when the job has a command instead."""
         return self.group(group_name).entry_point or self.entry_point
+
+    @property
+    def scripts(self) -> tuple[str, ...]:
+        """Files of this machine that are all the code of a job without `source_dir`, each once."""
+        named = (self.entry_point, *(group.entry_point or "" for group in self.instance_groups))
+        return () if self.source_dir else tuple(dict.fromkeys(name for name in named if name and is_file(name)))
+
+    def in_code(self, entry_point: str) -> str:
+        """Returns an entry point as it is inside the code: by its name alone if it is one of `scripts`."""
+        return PurePosixPath(entry_point).name if entry_point in self.scripts else entry_point
 
     def environment_of(self, group_name: str) -> dict[str, str]:
         """Returns the variables of a group's programs: the job's, and over them its own."""

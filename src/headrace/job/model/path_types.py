@@ -16,6 +16,7 @@ from pydantic import BeforeValidator
 from headrace.job.model.field_types import AsList, text_of
 from headrace.job.problems.finding import broken
 
+OUTSIDE, INSIDE = "must lie inside source_dir", "give its path relative to source_dir"
 CHECKPOINT_FOLDER = "/opt/ml/checkpoints"
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*)://")
@@ -50,6 +51,11 @@ def module_of(entry_point: str) -> str:
 def is_script(entry_point: str) -> bool:
     """Tells whether an entry point is a file: ``*.py`` or ``*.sh``."""
     return PurePosixPath(entry_point).suffix in (".py", ".sh") and not module_of(entry_point)
+
+
+def is_file(entry_point: str) -> bool:
+    """Tells whether an entry point names a file, a script or a program: all that can be run without a `source_dir`."""
+    return not (module_of(entry_point) or is_package(entry_point))
 
 
 def is_package(entry_point: str) -> bool:
@@ -116,18 +122,20 @@ def _entry_point(value: object) -> str:
             "'-m' and a module, or the name of a package"
         )
         raise broken(rule)
-    return _inside(text)
+    return str(PurePosixPath(text))
 
 
-def _inside(text: str) -> str:
+def leads_out(text: str) -> bool:
+    """Tells whether a path does not stay inside the folder that it is relative to."""
     path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts:
-        raise broken("must lie inside source_dir", hint="give its path relative to source_dir")
-    return str(path)
+    return path.is_absolute() or ".." in path.parts
 
 
 def _requirements(value: object) -> str:
-    return _inside(_plain(value, "a file of requirements, such as requirements.txt"))
+    text = _plain(value, "a file of requirements, such as requirements.txt")
+    if leads_out(text):
+        raise broken(OUTSIDE, hint=INSIDE)
+    return str(PurePosixPath(text))
 
 
 def _dependency(value: object) -> str:

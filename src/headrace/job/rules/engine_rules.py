@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 
 from headrace.catalog import instance_types
 from headrace.errors import EngineRefused
+from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.raw_access import (
     Data,
     as_names,
     each_group_alone,
     enabled,
+    entry_points,
     group_names,
     mapping,
     pick,
@@ -80,7 +82,8 @@ def _program(data: Data) -> Iterator[Finding]:
     groups = data.get("instance_groups")
     own = [bool(pick(group, "entry_point")[1]) for group in groups] if isinstance(groups, (list, tuple)) else []
     if data.get("entry_point") or data.get("command") or (own and all(own)):
-        if not data.get("command") and not data.get("source_dir"):
+        files = all(path_types.is_file(text) for _, text in entry_points(data))
+        if not (data.get("command") or data.get("source_dir") or files):
             message = "is required by the local engine: it cannot take the code from an image"
             yield Finding(("source_dir",), message, hint="name the folder that holds the code")
         return

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from pathlib import PurePosixPath
 
+from headrace.job.model import path_types
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
 from headrace.job.model.local_options import CONTROL_PORT, FEED_PORT, MASTER_PORT, TF_DATA_PORT
 from headrace.job.problems.finding import Finding, Path, nearest, show
@@ -17,7 +19,9 @@ from headrace.job.rules.channel_rules import channels, modes
 from headrace.job.rules.distribution_rules import distribution, one_world_a_group
 from headrace.job.rules.raw_access import (
     Data,
+    as_list,
     as_names,
+    entry_points,
     group_entries,
     group_names,
     groups_of_channel,
@@ -73,9 +77,29 @@ def program(data: Data) -> Iterator[Finding]:
         yield Finding(("command",), "cannot be used together with entry_point", hint="keep one of the two")
     elif not (command or entry_point or image) and (not own or len(own) < len(_groups(data))):
         yield Finding(("entry_point",), "is required", hint="name a script in source_dir, or give a command")
-    needs_code = (entry_point or own or not command) and not image  # an image may hold the code
-    if needs_code and data.get("source_dir") is None:
-        yield Finding(("source_dir",), "is required")
+    if data.get("source_dir") is None and not image:  # an image may hold the code
+        for _, text in entry_points(data):
+            if not path_types.is_file(text):
+                yield Finding(("source_dir",), f"is required: {text!r} is a module or a package in it")
+                return
+
+
+def scripts(data: Data) -> Iterator[Finding]:
+    """Entry points lie inside `source_dir`; without it they lie side by side, under names of their own."""
+    named: dict[str, PurePosixPath] = {}
+    for path, text in entry_points(data):
+        script = PurePosixPath(text)
+        if not path_types.is_file(text):
+            continue
+        if data.get("source_dir") is not None:
+            if path_types.leads_out(text):
+                yield Finding(path, path_types.OUTSIDE, repr(text), path_types.INSIDE)
+        elif (first := named.setdefault(script.name, script)) != script:
+            message = f"must have another name than {str(first)!r}: without source_dir the two would lie side by side"
+            yield Finding(path, message, repr(text), "name the folder that holds both: source_dir")
+    for index, other in enumerate(as_list(data.get("dependencies"))):
+        if isinstance(other, str) and PurePosixPath(other).name in named:
+            yield Finding(("dependencies", index), "must have another name than the entry point", repr(other))
 
 
 def instances(data: Data) -> Iterator[Finding]:
@@ -295,6 +319,7 @@ def ports(data: Data) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     program,
+    scripts,
     instances,
     group_sizes,
     metric_names,

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path
+from headrace.job.rules.raw_access import as_names
 
+_MISSED = re.compile(r"\bModuleNotFoundError: No module named '(\w+)")  # as Python's tracebacks end
 PREPARE = "prepare.py"
 """A script of this name beside data that are missing is taken for the one that makes them: the hint names it."""
 
 
-def missing(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
+def missing(
+    data: Mapping[str, object], base: FilePath, broken: frozenset[Path], images: bool = True
+) -> Iterator[Finding]:
     """Yields what a job names and is not there.
 
     Args:
         data: the job as the user wrote it.
         base: what relative paths are relative to.
         broken: paths of the values that are wrong anyway; they are not looked for.
+        images: whether an image may hold the entry point of a job without `source_dir`.
     """
-    yield from _code(data, base, broken)
+    yield from _code(data, base, broken, images)
     inputs = data.get("inputs")
     for name, channel in inputs.items() if isinstance(inputs, Mapping) else ():
         key = next((key for key in ("s3_data", "path") if isinstance(channel, Mapping) and channel.get(key)), None)
@@ -35,13 +41,15 @@ def missing(data: Mapping[str, object], base: FilePath, broken: frozenset[Path])
             yield from _is("file" if manifest else "folder", path, text, base / path_types.local_form(text))
 
 
-def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
+def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path], images: bool) -> Iterator[Finding]:
     source_dir = data.get("source_dir")
     dependencies = data.get("dependencies")
     for index, text in enumerate(dependencies if isinstance(dependencies, (list, tuple)) else ()):
         path: Path = ("dependencies", index)
         if isinstance(text, str) and path not in broken and not (base / text).exists():
             yield Finding(path, f"must be a file or folder; {base / text} does not exist", repr(text))
+    if source_dir is None and not (images and data.get("image_uri")):
+        yield from _scripts(data, base, broken)
     if not isinstance(source_dir, str) or ("source_dir",) in broken or path_types.is_remote(source_dir):
         return
     code = base / path_types.local_form(source_dir)
@@ -53,6 +61,46 @@ def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -
     for path, text in () if problems else _programs(data):
         if path not in broken:
             yield from _program(path, text, code)
+
+
+def _scripts(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
+    """Without `source_dir` the scripts themselves are all the code, with the dependencies beside them."""
+    beside = {FilePath(text).name: base / text for text in as_names(data.get("dependencies"))}
+    for path, text in _programs(data):
+        if path in broken:
+            continue
+        if path[-1] == "requirements":
+            first, *inside = FilePath(text).parts
+            if first not in beside or not beside[first].joinpath(*inside).is_file():
+                hint = "name the folder that holds it, and the entry point in it: source_dir"
+                yield Finding(path, "must be a file in source_dir, or in dependencies", repr(text), hint)
+        elif path_types.is_file(text) and not (base / text).is_file():
+            hint = "or name the folder that it is in: source_dir"
+            yield Finding(path, f"must be a file; {base / text} is not", repr(text), hint)
+
+
+def left_beside(
+    scripts: Iterable[str], base: FilePath, dependencies: Iterable[str], lines: Sequence[str]
+) -> tuple[str, str] | None:
+    """Finds the module that a program missed, beside the script that was copied without it.
+
+    Args:
+        scripts: entry points of a job without `source_dir`.
+        base: what they are relative to.
+        dependencies: of the job; they were copied too.
+        lines: the last output of the program.
+
+    Returns:
+        The module's file and the script; None when no such module was missed.
+    """
+    copied = {FilePath(name).name for name in dependencies}
+    missed = [found[1] for line in lines if (found := _MISSED.search(line))]
+    for script in scripts:
+        for module in missed:
+            for name in (f"{module}.py", module):
+                if name not in copied and (base / script).with_name(name).exists():
+                    return name, script
+    return None
 
 
 def _programs(data: Mapping[str, object]) -> Iterator[tuple[Path, str]]:

@@ -27,6 +27,22 @@ def group_names(data: Data) -> list[str]:
     return list(dict.fromkeys(name for _, name in group_entries(data)))
 
 
+def entry_points(data: Data) -> Iterator[tuple[Path, str]]:
+    """Yields path and text of every entry point: the job's, then those of groups."""
+    groups = data.get("instance_groups")
+    owners: list[tuple[Path, object]] = [((), data)]
+    owners += [(("instance_groups", index), group) for index, group in enumerate(as_list(groups))]
+    for path, owner in owners:
+        text = pick(owner, "entry_point")[1]
+        if isinstance(text, str) and text:
+            yield (*path, "entry_point"), text
+
+
+def as_list(value: object) -> Sequence[object]:
+    """Returns a list; anything else counts as empty."""
+    return value if isinstance(value, (list, tuple)) else ()
+
+
 def groups_of_channel(channel: object) -> tuple[str, object]:
     """Returns the key with which a channel names its groups, and what it names."""
     return pick(channel, "instance_groups", "instance_group_names")

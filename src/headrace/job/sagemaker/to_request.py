@@ -150,8 +150,9 @@ def _preferences(built: dict[str, object], extras: dict[str, object]) -> None:
 def _texts(job: Job, submit_directory: str, raw: Mapping[str, object]) -> dict[str, str]:
     texts = {name: encode(value, raw.get(name)) for name, value in job.hyperparameters.items()}
     reserved: dict[str, object] = {}
-    if job.entry_point and job.environment.get("SAGEMAKER_PROGRAM") != job.entry_point:
-        reserved[PROGRAM] = job.entry_point
+    program = job.in_code(job.entry_point) if submit_directory else job.entry_point
+    if program and job.environment.get("SAGEMAKER_PROGRAM") != program:
+        reserved[PROGRAM] = program
     code = submit_directory or job.source_dir
     if code and job.environment.get("SAGEMAKER_SUBMIT_DIRECTORY") != code:
         reserved[SUBMIT_DIRECTORY] = code

@@ -1,7 +1,7 @@
 """Lines of a job's code that will clash, or not work, when hosts share the files or the network of one machine.
 
-It searches the text for what hosts then share. Code outside source_dir is not searched, and ports and names that are
-computed are not found. When such a job fails, these lines may be why, and `explain` says so.
+It searches the text for what hosts then share. Only the job's code on this machine is searched, and ports and names
+that are computed are not found. When such a job fails, these lines may be why, and `explain` says so.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class Clash(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: ``port``, ``name``, ``tree``, ``file`` or ``host``.
-        place: file below source_dir, and line: ``train.py:12``.
+        place: file inside the code, and line: ``train.py:12``.
         text: the line.
         why: what goes wrong, in words.
     """
@@ -70,7 +70,10 @@ def clashes(job: Job, level: str = NO_ISOLATION) -> tuple[Clash, ...]:
         level: the level.
     """
     hosts = sum(len(names) for group, names in job.hosts.items() if group in job.entry_point_groups)
-    return _clashes(job.base_path / job.source_dir, Isolation(level), several=hosts > 1)
+    files = [(path, path.parent) for script in job.scripts if (path := job.base_path / script).is_file()]
+    if job.source_dir:
+        files = list(_files(job.base_path / job.source_dir))
+    return _clashes(files, Isolation(level), several=hosts > 1)
 
 
 def explain(cause: Cause, plan: LaunchPlan, code: Path) -> Cause:
@@ -85,7 +88,7 @@ def explain(cause: Cause, plan: LaunchPlan, code: Path) -> Cause:
         return cause
     hosts = sum(len(group.hosts) for group in plan.groups if group.entry_point)
     try:
-        found = _clashes(code, plan.isolation, several=hosts > 1)
+        found = _clashes(_files(code), plan.isolation, several=hosts > 1)
     except OSError as error:
         _log.warning("the code is not searched for what isolation %s does not give: %s", plan.isolation.level, error)
         return cause
@@ -97,21 +100,22 @@ def explain(cause: Cause, plan: LaunchPlan, code: Path) -> Cause:
     return msgspec.structs.replace(cause, note=f"{note}; {plan.isolation.words()}")
 
 
-def _clashes(source: Path, isolation: Isolation, several: bool) -> tuple[Clash, ...]:
+def _clashes(files: Iterable[tuple[Path, Path]], isolation: Isolation, several: bool) -> tuple[Clash, ...]:
     if isolation.own_network:
         return ()
     known = SHARED_FILES if isolation.own_files else frozenset()
-    found = (clash for path in _files(source) for clash in _of_file(path, source, several))
+    found = (clash for path, folder in files for clash in _of_file(path, folder, several))
     return tuple(clash for clash in found if clash.kind not in known)
 
 
-def _files(source: Path) -> Iterator[Path]:
+def _files(source: Path) -> Iterator[tuple[Path, Path]]:
+    """Yields each file of code with the folder of the code."""
     for folder, names, files in os.walk(source):
         names[:] = sorted(name for name in names if name not in SKIPPED and not name.startswith(".venv"))
         for name in sorted(files):
             path = Path(folder) / name
             if path.suffix in SUFFIXES and path.is_file() and path.stat().st_size <= LARGEST:
-                yield path
+                yield path, source
 
 
 def _of_file(path: Path, source: Path, several: bool) -> Iterator[Clash]:
