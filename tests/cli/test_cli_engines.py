@@ -55,6 +55,24 @@ def test_what_an_engine_of_somebody_else_would_submit_is_written_as_files(
     assert "there is: local, post" in other.stderr
 
 
+def test_doctor_says_what_works_in_an_engine_and_what_to_install(cli: Cli, post: None) -> None:
+    done = cli("doctor", "--engine", "local", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["engine"] == "local"
+    found = {one["name"]: one for one in told["capabilities"]}
+    assert {"isolation: namespace", "limits: memory", "mpi, horovod", "channels: FastFile", "GPUs"} <= set(found)
+    assert all(one["detail"] for one in told["capabilities"])
+    (mine,) = (one for one in told["capabilities"] if one["name"] == "isolation: none")
+    assert mine["works"]
+    other = cli("doctor", "--engine", "post")
+    assert (other.returncode, other.stderr.splitlines()[0]) == (
+        2,
+        "error: the engine 'post' does not say what works in it",
+    )
+    assert cli("doctor", "--engine", "local", "--", "python", "x.py").returncode == 2
+
+
 def test_rendering_writes_the_launch_plan_of_a_local_job_and_overwrites_nothing_else(
     cli: Cli, job_file: Callable[..., str], tmp_path: Path
 ) -> None:

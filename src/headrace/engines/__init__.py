@@ -7,6 +7,7 @@
     stop(run, now)      stops a run, whichever process started it
     refresh(run)        writes into the record of a run what its platform knows and the record does not
     alive(run)          whether the platform still has a run
+    capabilities()      what works here, and what does not and why
 
 Two kinds of engines share this face:
 
@@ -25,7 +26,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
+from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
+from headrace.errors import EngineRefused
 
 if TYPE_CHECKING:
     from headrace.engines.handle import Handle
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.job.rules.unsupported import Unused
     from headrace.runs import Run
 
-__all__ = ["Document", "alive", "check", "plan", "refresh", "render", "start", "stop"]
+__all__ = ["Capability", "Document", "alive", "capabilities", "check", "plan", "refresh", "render", "start", "stop"]
 
 
 class Planned(Protocol):
@@ -76,6 +79,9 @@ class Engine(Protocol):
 
     def alive(self, run: Run) -> bool:
         """See `headrace.engines.alive`."""
+
+    def capabilities(self) -> tuple[Capability, ...]:
+        """See `headrace.engines.capabilities`."""
 
 
 def plan(job: Job, engine: str = "local") -> Planned:
@@ -163,6 +169,18 @@ def alive(run: Run) -> bool:
         HeadraceError, OSError: as `refresh` does.
     """
     return find(run.header.engine).alive(run)
+
+
+def capabilities(engine: str = "local") -> tuple[Capability, ...]:
+    """Returns what works in an engine from here, and what does not, why, and what to install. Starts no job.
+
+    Raises:
+        EngineRefused: no engine of that name, or one that cannot tell.
+    """
+    found = find(engine)
+    if not hasattr(found, "capabilities"):
+        raise EngineRefused(f"the engine {engine!r} does not say what works in it", hint="ask whoever made it")
+    return found.capabilities()
 
 
 def find(name: str) -> Engine:

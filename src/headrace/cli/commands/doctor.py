@@ -36,6 +36,9 @@ TRANSFER_SECONDS = 120.0
 @click.option("--full", is_flag=True, help="Let the script run to its end; by default it is stopped.")
 @click.option("--no-transfer", is_flag=True, help="Do not measure what a batch costs over TCP.")
 @click.option("--job", default="", metavar="FILE", help="Without COMMAND: also look at the code of this job.")
+@click.option(
+    "--engine", default="", metavar="ENGINE", help="Without COMMAND: say what works in this engine, and why not."
+)
 @set_option
 @output_option
 @click.argument("script", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -46,6 +49,7 @@ def command(
     full: bool,
     no_transfer: bool,
     job: str,
+    engine: str,
     overrides: tuple[str, ...],
     output: str,
     script: tuple[str, ...],
@@ -61,7 +65,9 @@ def command(
     output directory.
 
     Without COMMAND: say how this machine separates the hosts of a job (engines.local.isolation), why, and with
-    --job which lines of the job's code would clash if all hosts were one machine.
+    --job which lines of the job's code would clash if all hosts were one machine. With --engine: say what works in
+    that engine from here (of the local one: isolation, limits, GPUs, mpirun, FastFile ...), and what to install for the
+    rest.
 
     Exit codes: 0 there is a verdict; the command's own code when it failed first; 1 there was nothing to measure;
     2 usage; 130 Ctrl-C.
@@ -73,6 +79,7 @@ def command(
       headrace doctor --output json -- bash train.sh > verdict.json
       headrace doctor
       headrace doctor --job job.yaml
+      headrace doctor --engine local
     """
     import os
     import sys
@@ -86,6 +93,10 @@ def command(
     from headrace.insight.doctor.doctor_report import report
     from headrace.insight.doctor.probe_records import read_trial
 
+    if engine and (script or job or overrides):
+        raise UsageError("--engine is for doctor alone", hint="leave out --job, --set and the command, or --engine")
+    if engine:
+        return _engine(engine, output)
     if not script:
         return _machine(job, overrides, output)
     if job or overrides:
@@ -120,6 +131,20 @@ def command(
         from headrace.cli.views.doctor_tables import show_trial
 
         show_trial(found)
+    return 0
+
+
+def _engine(name: str, output: str) -> int:
+    """Says what works in an engine."""
+    from headrace import engines
+    from headrace.cli.options import echo_json
+    from headrace.cli.views import capability_table
+
+    found = engines.capabilities(name)
+    if output == "json":
+        echo_json(capability_table.document(name, found))
+    else:
+        capability_table.show(name, found)
     return 0
 
 

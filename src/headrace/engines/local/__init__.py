@@ -3,6 +3,7 @@
 caller (or keeper) -> supervisor -> one agent a host -> programs
 
     engine           what `headrace.engines` calls: plan, check, start, stop
+    local_capabilities  what works on this machine, and what to install
     plan_hosts       job to launch plan (pure)
     checked_job      what `check` returns and `start` uses
     checks           whether this machine can start the job

@@ -9,8 +9,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
 from headrace.engines.handle import Handle
+from headrace.engines.local import local_capabilities
 from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
 from headrace.engines.local.isolation.probing import choose, network_here
@@ -107,6 +109,11 @@ def refresh(run: Run) -> None:
 def alive(run: Run) -> bool:
     """Returns whether the supervisor of a run lives."""
     return supervisor_alive(run.header)
+
+
+def capabilities() -> tuple[Capability, ...]:
+    """Returns what works on this machine."""
+    return local_capabilities.capabilities()
 
 
 def _work_out(job: Job) -> CheckedJob:
