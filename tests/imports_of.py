@@ -34,16 +34,9 @@ def modules_of(package: Path) -> dict[str, Path]:
 
 def imports_in(path: Path, modules: dict[str, Path]) -> Iterator[Import]:
     """Everything that a file imports. Of `from package import x`, x itself where it is a module of the package."""
-    tree = ast.parse(path.read_text())
-    type_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        hidden = id(node) in type_only
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text()), False)]
+    while waiting:
+        node, hidden = waiting.pop()
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno, hidden) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -51,8 +44,14 @@ def imports_in(path: Path, modules: dict[str, Path]) -> Iterator[Import]:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 yield Import(full if full in modules else node.module or "", node.lineno, hidden)
-        elif isinstance(node, ast.Constant) and "." in str(node.value) and node.value in modules:
-            yield Import(str(node.value), node.lineno, hidden)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and "." in node.value and node.value in modules:
+                yield Import(node.value, node.lineno, hidden)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting += [(inner, True) for inner in node.body]
+            waiting += [(inner, hidden) for inner in node.orelse]
+        else:
+            waiting += [(inner, hidden) for inner in ast.iter_child_nodes(node)]
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

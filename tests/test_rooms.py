@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imports_of import circles, imports_in, modules_of
+from imports_of import Import, circles, imports_in, modules_of
 
 PACKAGE = Path(__file__).parent.parent / "src" / "headrace"
 
@@ -109,7 +109,13 @@ FACES = {  # a name that stands twice on purpose: what users import or type, bef
 }
 
 ALL = modules_of(PACKAGE)
-IMPORTS = {name: list(imports_in(path, ALL)) for name, path in ALL.items()}
+Imports = dict[str, list[Import]]
+
+
+@pytest.fixture(scope="module")
+def imports() -> Imports:
+    """What each module imports."""
+    return {name: list(imports_in(path, ALL)) for name, path in ALL.items()}
 
 
 def room_of(name: str) -> str:
@@ -121,47 +127,47 @@ MODULES = sorted(name for name in ALL if room_of(name) in MAY_IMPORT)
 
 
 @pytest.mark.parametrize("room", sorted(MAY_IMPORT))
-def test_a_room_imports_only_the_rooms_that_the_map_allows(room: str) -> None:
+def test_a_room_imports_only_the_rooms_that_the_map_allows(room: str, imports: Imports) -> None:
     allowed = MAY_IMPORT[room] | {"", "errors", "exit_status", "log_setup", "_version", room}
     for name in MODULES:
-        for found in IMPORTS[name] if room_of(name) == room else ():
+        for found in imports[name] if room_of(name) == room else ():
             if found.name.split(".")[0] == "headrace" and (name, found.name) not in NO_IMPORT:
                 assert room_of(found.name) in allowed, f"{name} may not import {found.name} (line {found.line})"
 
 
-def executed_imports() -> dict[str, set[str]]:
+def executed_imports(imports: Imports) -> dict[str, set[str]]:
     """The modules that each module imports when it runs, sooner or later. A package's face is a module like others."""
     return {
         name: {
             found.name
-            for found in IMPORTS[name]
+            for found in imports[name]
             if found.name in ALL and not found.type_only and (name, found.name) not in NO_IMPORT and found.name != name
         }
         for name in ALL
     }
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
-    assert circles(executed_imports()) == []
+def test_no_module_imports_itself_in_a_circle(imports: Imports) -> None:
+    assert circles(executed_imports(imports)) == []
 
 
 @pytest.mark.parametrize("room", sorted(ORDER))
-def test_inside_a_room_imports_go_one_way(room: str) -> None:
+def test_inside_a_room_imports_go_one_way(room: str, imports: Imports) -> None:
     order = ORDER[room]
     inside = {name.split(".")[2] for name in ALL if room_of(name) == room and len(name.split(".")) > 2}
     assert set(order) <= inside, "the order names what is there"
     folders = {path.name for path in (PACKAGE / room).iterdir() if (path / "__init__.py").exists()}
     assert folders <= set(order), "every sub-package has its place in the order"
-    one_way(f"headrace.{room}", order)
+    one_way(f"headrace.{room}", order, imports)
 
 
-def test_inside_the_local_engine_imports_go_one_way() -> None:
-    one_way("headrace.engines.local", LOCAL_ENGINE)
+def test_inside_the_local_engine_imports_go_one_way(imports: Imports) -> None:
+    one_way("headrace.engines.local", LOCAL_ENGINE, imports)
 
 
-def one_way(package: str, order: list[str]) -> None:
+def one_way(package: str, order: list[str], imports: Imports) -> None:
     depth = package.count(".") + 1
-    for name, imported in executed_imports().items():
+    for name, imported in executed_imports(imports).items():
         here = name.split(".")[depth : depth + 1]
         if not name.startswith(f"{package}.") or here[0] not in order:
             continue
@@ -192,11 +198,11 @@ def test_every_folder_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("room", INSTANCE_SIDE)
-def test_the_instance_side_uses_numpy_msgspec_psutil_and_grpc_only(room: str) -> None:
+def test_the_instance_side_uses_numpy_msgspec_psutil_and_grpc_only(room: str, imports: Imports) -> None:
     for name in MODULES:
         extra = OPTIONAL_LIBRARIES.get(str(ALL[name].relative_to(PACKAGE)), set())
         allowed = sys.stdlib_module_names | INSTANCE_LIBRARIES | extra | {"headrace", "__future__"}
-        for found in IMPORTS[name] if room_of(name) == room else ():
+        for found in imports[name] if room_of(name) == room else ():
             assert found.name.split(".")[0] in allowed, f"{name} imports {found.name} (line {found.line})"
 
 
