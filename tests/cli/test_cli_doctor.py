@@ -32,13 +32,17 @@ HEAD = """
 
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(), torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 0.0001)
+
+    def descend(loss):  # importing torch.optim.SGD's compiler takes longer than all else here
+        model.zero_grad(); loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters(): parameter -= 0.0001 * parameter.grad
 
     def train(loader, epochs, seconds=0.0):
         for epoch in range(epochs):
             for step, x in enumerate(loader):
                 loss = model(x).pow(2).mean()
-                optimizer.zero_grad(); loss.backward(); optimizer.step()
+                descend(loss)
                 time.sleep(seconds)
                 print(f"{epoch}/{step} {loss.item()!r}", flush=True)
 
@@ -112,11 +116,10 @@ def test_a_stalled_script_is_told_how_many_workers_remove_the_stall(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def test_the_figures_of_a_stalled_script(
-    doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str], workers: int
+    doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:
-    report = judge(doctor, script(f"train(DataLoader(Data(400, 0.03), batch_size=4, num_workers={workers}), 1)"))
+    report = judge(doctor, script("train(DataLoader(Data(400, 0.03), batch_size=4, num_workers=2), 1)"))
     assert report["verdict"]["advice"] in ("local", "hybrid", "remote")  # as the machine has cores
     assert (report["exit_code"], report["stopped"]) == (75, True)
     assert value(report, "steps") == 6
@@ -159,25 +162,6 @@ def test_full_lets_the_script_go_on_to_its_end(
     assert done.returncode == 0
     assert "the end\n" in done.stdout
     assert [line.split()[0] for line in losses(done.stdout)] == [f"{e}/{s}" for e in range(4) for s in range(11)]
-
-
-def test_a_stopped_script_unwinds(doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]) -> None:
-    path = script(
-        """
-        import atexit
-        atexit.register(print, "atexit ran")
-        try:
-            train(DataLoader(Data(400, 0), batch_size=4), 1)
-        except Exception:
-            print("caught")
-        finally:
-            print("finally ran")
-        """
-    )
-    done = doctor(path)
-    assert "finally ran\natexit ran\n" in done.stdout
-    assert "caught" not in done.stdout
-    assert "Traceback" not in done.stderr
 
 
 def test_a_failing_script_passes_its_exit_code_and_output_through(
@@ -279,17 +263,28 @@ def test_an_iterable_dataset_is_measured_and_its_capacity_said_to_be_unknown(
     assert "IterableDataset" in report["ranks"][0]["figures"]["local_capacity"]["note"]
 
 
-def test_with_cuda_the_device_is_waited_for_at_the_borders_of_what_is_timed(
+def test_a_stopped_script_unwinds_and_with_cuda_the_device_is_waited_for_at_the_borders_of_what_is_timed(
     doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:
     path = script(
         """
+        import atexit
+        atexit.register(print, "atexit ran")
         torch.cuda.is_initialized = lambda: True  # stands for a device that this machine may not have
         torch.cuda.synchronize = lambda: print("waited")
-        train(DataLoader(Data(400, 0), batch_size=4), 1)
+        try:
+            train(DataLoader(Data(400, 0), batch_size=4), 1)
+        except Exception:
+            print("caught")
+        finally:
+            print("finally ran")
         """
     )
-    lines = doctor(path).stdout.splitlines()
+    done = doctor(path)
+    assert "finally ran\natexit ran\n" in done.stdout
+    assert "caught" not in done.stdout
+    assert "Traceback" not in done.stderr
+    lines = done.stdout.splitlines()
     at = [number - before for before, number in enumerate(n for n, line in enumerate(lines) if line == "waited")]
     assert at == [1, 1 + 6, TO_REPLAY, TO_REPLAY + 3, TO_END]
 
