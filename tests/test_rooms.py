@@ -243,3 +243,23 @@ def test_a_module_holds_one_idea_and_says_which() -> None:
         text = path.read_text()
         assert len(text.splitlines()) <= 420, f"{name}: a module stays under about 400 lines"
         assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{name} does not begin with what its idea is"
+
+
+THREADED = ("console", "feed", "insight", "runs")  # rooms whose functions run in several threads at once
+GUARDED = {"_plan_decoder", "_decoder"}  # called under a lock, and when its module is imported
+
+
+def makes_a_decoder(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return name == "Decoder" or (name == "decode" and any(each.arg == "type" for each in call.keywords))
+
+
+@pytest.mark.parametrize("room", THREADED)
+def test_decoders_are_made_before_there_are_threads(room: str) -> None:
+    """msgspec resolves a type for its first decoder; the interpreter crashes when two threads do that at once."""
+    texts = {name: ALL[name].read_text() for name in MODULES if room_of(name) == room}
+    for name, text in texts.items():
+        for function in ast.walk(ast.parse(text)) if "Decoder(" in text or "type=" in text else ():
+            if isinstance(function, ast.FunctionDef) and function.name not in GUARDED:
+                found = [n.lineno for n in ast.walk(function) if isinstance(n, ast.Call) and makes_a_decoder(n)]
+                assert found == [], f"{name}, line {found[:1]}: make the decoder when the module is imported"

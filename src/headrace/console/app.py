@@ -49,6 +49,7 @@ _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an upd
 DEFAULT_POINTS = 400
 _PARTLY = "its timeline, metrics and logs may still be readable; see /api/unreadable"
 _DIGITS = 15  # of a number that says how many
+_cursors = msgspec.json.Decoder(Cursor)
 
 
 class _Files(StaticFiles):
@@ -212,7 +213,7 @@ def _number(request: Request, name: str) -> float | None:
 
 def _cursor(text: str) -> Cursor:
     try:
-        return msgspec.json.decode(text, type=Cursor)
+        return _cursors.decode(text)
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{text[:80]!r} is not a place in the logs: {error}", hint="take it from another page"

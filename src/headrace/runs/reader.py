@@ -68,6 +68,10 @@ def _event_decoder() -> Callable[[bytes], Event]:
     return decoded
 
 
+_decode_event = _event_decoder()
+_decode_metric = _decoder(Metric, "metric")
+
+
 class EventFollower:
     """The events of a run as they come.
 
@@ -76,8 +80,9 @@ class EventFollower:
     """
 
     def __init__(self, paths: RunPaths, on_damage: Told) -> None:
-        decode = _event_decoder()
-        self._set: TailSet[Event] = TailSet(Tree(paths.root / "events", 1, ".jsonl"), lambda _: decode, on_damage)
+        self._set: TailSet[Event] = TailSet(
+            Tree(paths.root / "events", 1, ".jsonl"), lambda _: _decode_event, on_damage
+        )
         self.events: list[Event] = []
 
     def poll(self) -> list[Event]:
@@ -99,12 +104,11 @@ class MetricFollower:
     """
 
     def __init__(self, paths: RunPaths, on_damage: Told, selector: Selector | None = None) -> None:
-        decode = _decoder(Metric, "metric")
         chosen = selector or Selector()
 
         def decode_for(path: Path) -> Callable[[bytes], tuple[Stream, Metric]] | None:
             stream = stream_of(path)
-            return (lambda line: (stream, decode(line))) if chosen.matches(stream) else None
+            return (lambda line: (stream, _decode_metric(line))) if chosen.matches(stream) else None
 
         self._set = TailSet(Tree(paths.root / "metrics", 3, ".jsonl"), decode_for, on_damage)
 

@@ -9,11 +9,13 @@ machine, is given to its engine with `give_to_engine`: then whoever wants to kno
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import secrets
 import shutil
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import TypeVar
@@ -194,7 +196,7 @@ def read_header(paths: RunPaths) -> RunHeader:
     Raises:
         OSError, msgspec.DecodeError: if it is missing or damaged.
     """
-    return msgspec.json.decode(paths.header.read_bytes(), type=RunHeader)
+    return _headers.decode(paths.header.read_bytes())
 
 
 def read_plan(paths: RunPaths, part: type[P]) -> P:
@@ -203,7 +205,19 @@ def read_plan(paths: RunPaths, part: type[P]) -> P:
     Raises:
         OSError, msgspec.DecodeError: if it is missing or damaged.
     """
-    return msgspec.json.decode(paths.plan.read_bytes(), type=part)
+    with _decoders_are_made:
+        decoder = _plan_decoder(part)
+    return decoder.decode(paths.plan.read_bytes())
+
+
+# msgspec resolves a type when its first decoder is made; two threads that do it at once crash the interpreter.
+_headers = msgspec.json.Decoder(RunHeader)
+_decoders_are_made = threading.Lock()
+
+
+@functools.cache
+def _plan_decoder(part: type[P]) -> msgspec.json.Decoder[P]:
+    return msgspec.json.Decoder(part)
 
 
 def list_paths(runs: Path | None = None) -> list[RunPaths]:

@@ -54,6 +54,9 @@ class _File(msgspec.Struct):
     version: int = 1
 
 
+_files = msgspec.json.Decoder(_File)
+
+
 class Endpoints:
     """The feed servers of a loader.
 
@@ -104,7 +107,7 @@ class Endpoints:
             status = self._path.stat()
             seen = (status.st_ino, status.st_mtime_ns)
             if seen != self._seen:
-                file = msgspec.json.decode(self._path.read_bytes(), type=_File)
+                file = _files.decode(self._path.read_bytes())
                 self._secret_file = file.secret_file
                 self._endpoints = tuple(Endpoint(host.host, host.address, host.state) for host in file.hosts)
                 self._seen = seen

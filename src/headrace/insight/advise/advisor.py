@@ -181,6 +181,9 @@ class _Job(msgspec.Struct, frozen=True):
         return {name: parse_bandwidth(one.bandwidth) / 8 for name, one in self.engines.local.network.items()}
 
 
+_jobs = msgspec.json.Decoder(_Job)
+
+
 def advised(
     run: Run,
     *,
@@ -291,7 +294,7 @@ def _plan(run: Run) -> tuple[PlannedJob, str]:
 
 def _job(run: Run) -> _Job:
     try:
-        found = msgspec.json.decode(run.paths.job.read_bytes(), type=_Job)
+        found = _jobs.decode(run.paths.job.read_bytes())
         found.limits  # noqa: B018 (a bandwidth that is none)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise not_enough(f"its job cannot be read: {error}") from error
