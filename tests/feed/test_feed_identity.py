@@ -150,7 +150,7 @@ def test_an_executor_that_is_killed_in_mid_epoch_changes_nothing(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("victim", "by"), [("forkserver", "unix"), ("server", "unix"), ("server", "tcp")])
+@pytest.mark.parametrize(("victim", "by"), [("forkserver", "unix"), ("server", "tcp")])
 def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
     victim: str, by: str, pair: Pair, own_server: Callable[..., Server], slow_truth: list[bytes]
 ) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import trouble_data
 from feed_data import flat
-from feed_servers import Server, free_port
+from feed_servers import Pair, Server, free_port
 
 from headrace.feed import DataLoader
 
@@ -29,6 +29,19 @@ def low(own_server: Start) -> Start:
     return start
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """A server as this machine has it and one whose torch uses no vector instructions, for tests that end neither."""
+    directory = tmp_path_factory.mktemp("both")
+    high = Server(directory, "high")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ATEN_CPU_CAPABILITY", "default")
+        slow = Server(directory, "low")
+    yield high.wait_ready(), slow.wait_ready()
+    high.stop()
+    slow.stop()
+
+
 def load(
     dataset: Any, *servers: Server, until_warned: bool = False, **options: Any
 ) -> tuple[list[bytes], list[str], dict[str, Any]]:
@@ -45,14 +58,15 @@ def load(
             return batches, [str(warning.message) for warning in caught], dict(loader.stats())
 
 
-def test_this_machine_tells_the_instruction_sets_apart(own_server: Start, low: Start) -> None:
-    high_batches, _, _ = load(trouble_data.capable(), own_server("high"))
-    low_batches, _, _ = load(trouble_data.capable(), low())
+def test_this_machine_tells_the_instruction_sets_apart(both: tuple[Server, Server]) -> None:
+    high, slow = both
+    high_batches, _, _ = load(trouble_data.capable(), high)
+    low_batches, _, _ = load(trouble_data.capable(), slow)
     assert high_batches != low_batches
 
 
-def test_a_mix_is_warned_of_once_and_used(own_server: Start, low: Start) -> None:
-    batches, texts, stats = load(trouble_data.capable(), own_server("high"), low(), until_warned=True)
+def test_a_mix_is_warned_of_once_and_used(both: tuple[Server, Server]) -> None:
+    batches, texts, stats = load(trouble_data.capable(), *both, until_warned=True)
     assert len(batches) == 16
     [text] = texts
     assert "workers compute with different libraries or CPUs" in text
@@ -61,13 +75,13 @@ def test_a_mix_is_warned_of_once_and_used(own_server: Start, low: Start) -> None
     assert stats["purity_failures"] == 0, "workers of different kinds are not compared with each other"
 
 
-def test_equal_servers_are_not_warned_of(own_server: Start) -> None:
-    _, texts, _ = load(trouble_data.capable(), own_server("one"), own_server("other"))
+def test_equal_servers_are_not_warned_of(pair: Pair) -> None:
+    _, texts, _ = load(trouble_data.capable(), *pair)
     assert texts == []
 
 
-def test_refuse_uses_only_one_kind(own_server: Start, low: Start) -> None:
-    high, slow = own_server("high"), low()
+def test_refuse_uses_only_one_kind(both: tuple[Server, Server]) -> None:
+    high, slow = both
     references = [load(trouble_data.capable(), server)[0] for server in (high, slow)]
     batches, texts, _ = load(trouble_data.capable(), high, slow, numerics="refuse", until_warned=True)
     assert batches in references
@@ -75,8 +89,8 @@ def test_refuse_uses_only_one_kind(own_server: Start, low: Start) -> None:
     assert "is not used, it computes with other libraries or another CPU" in text
 
 
-def test_lowest_gives_the_bits_of_the_lowest_on_all(own_server: Start, low: Start) -> None:
-    high, slow = own_server("high"), low()
+def test_lowest_gives_the_bits_of_the_lowest_on_all(both: tuple[Server, Server]) -> None:
+    high, slow = both
     reference, _, _ = load(trouble_data.capable(), slow)
     batches, texts, stats = load(trouble_data.capable(), high, slow, numerics="lowest")
     assert batches == reference
@@ -104,8 +118,8 @@ def test_a_host_that_comes_late_is_brought_down_too(own_server: Start, low: Star
         assert {"low", "high"} == set(loader._stats.hosts)
 
 
-def test_what_cannot_be_pinned_is_refused(own_server: Start) -> None:
-    one = own_server("one")
+def test_what_cannot_be_pinned_is_refused(own_server: Start, both: tuple[Server, Server]) -> None:
+    one, _ = both
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HEADRACE_TEST_THREADS", "2")
         two = own_server("two")

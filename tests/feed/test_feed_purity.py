@@ -57,8 +57,13 @@ def test_a_pure_dataset_is_compared_without_a_warning(place: str, loader_at: Cal
         assert loader.stats()["purity_failures"] == 0
 
 
-def test_two_hosts_of_one_executor_compare_with_each_other(own_server: Callable[..., Server]) -> None:
+def test_two_hosts_of_one_executor_compare_with_each_other_and_one_has_nobody(
+    own_server: Callable[..., Server],
+) -> None:
     one, other = own_server("one", executors=1), own_server("other", executors=1)
+    with DataLoader(trouble_data.impure(), 8, workers=one.tcp, secret_file=str(one.secret), verify=1.0) as loader:
+        assert purity_warnings(loader) == []
+        assert loader.stats()["slices_verified"] == 0
     with DataLoader(
         trouble_data.impure(), 8, workers=f"{one.tcp},{other.tcp}", secret_file=str(one.secret), verify=1.0
     ) as loader:
@@ -83,12 +88,8 @@ def test_verify_1_compares_all_but_the_last_ones(place: str, loader_at: Callable
         assert stats["purity_failures"] == 0
 
 
-def test_a_single_executor_has_nobody_to_compare_with(own_server: Callable[..., Server]) -> None:
+def test_a_single_local_worker_has_nobody_to_compare_with() -> None:
     with DataLoader(trouble_data.impure(), 8, num_workers=1, verify=1.0) as loader:
-        assert purity_warnings(loader) == []
-        assert loader.stats()["slices_verified"] == 0
-    server = own_server(executors=1)
-    with DataLoader(trouble_data.impure(), 8, workers=server.tcp, secret_file=str(server.secret), verify=1.0) as loader:
         assert purity_warnings(loader) == []
         assert loader.stats()["slices_verified"] == 0
 

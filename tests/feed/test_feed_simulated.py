@@ -25,7 +25,7 @@ from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 
-SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 500))
+SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 150))
 COUNTERS = (
     "retries",
     "hedges",
