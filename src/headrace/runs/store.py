@@ -9,7 +9,6 @@ machine, is given to its engine with `give_to_engine`: then whoever wants to kno
 from __future__ import annotations
 
 import difflib
-import functools
 import os
 import re
 import secrets
@@ -18,7 +17,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -205,19 +204,20 @@ def read_plan(paths: RunPaths, part: type[P]) -> P:
     Raises:
         OSError, msgspec.DecodeError: if it is missing or damaged.
     """
-    with _decoders_are_made:
-        decoder = _plan_decoder(part)
-    return decoder.decode(paths.plan.read_bytes())
+    return _plan_decoder(part).decode(paths.plan.read_bytes())
 
 
 # msgspec resolves a type when its first decoder is made; two threads that do it at once crash the interpreter.
 _headers = msgspec.json.Decoder(RunHeader)
-_decoders_are_made = threading.Lock()
+_plans: dict[object, msgspec.json.Decoder[Any]] = {}
+_plans_lock = threading.Lock()
 
 
-@functools.cache
 def _plan_decoder(part: type[P]) -> msgspec.json.Decoder[P]:
-    return msgspec.json.Decoder(part)
+    with _plans_lock:
+        if part not in _plans:
+            _plans[part] = msgspec.json.Decoder(part)
+        return _plans[part]
 
 
 def list_paths(runs: Path | None = None) -> list[RunPaths]:
