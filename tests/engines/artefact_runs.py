@@ -69,6 +69,12 @@ class HandMade:
             process.kill()
         return process.returncode, said
 
+    def with_host(self, number: int) -> HandMade:
+        """The same run as the machine prepares it that has only this host."""
+        name = f"algo-{number}"
+        here = tuple(host for host in self.plan.hosts if host.name == name)
+        return HandMade(self.paths, replace_plan(self.plan, hosts=here, part=name))
+
     def collect(self, status: str = "Completed") -> tuple[int, str]:
         return self.run("collect", HEADRACE_JOB_STATUS=status)
 

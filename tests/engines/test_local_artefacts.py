@@ -60,6 +60,17 @@ def test_model_and_output_of_all_hosts_become_one_archive_each(tmp_path: Path) -
     assert (model.clashes, model.left_out) == ((), ())
 
 
+def test_machines_that_have_some_hosts_each_store_parts_of_their_own(tmp_path: Path) -> None:
+    both = HandMade.make(tmp_path / "run", hosts=2)
+    for number in (1, 2):
+        both.fill(number, {"model/same name": str(number).encode()})
+    for number in (1, 2):
+        assert both.with_host(number).collect() == (0, "")
+        part = both.paths.output / f"parts/algo-{number}"
+        assert members(part / "model.tar.gz") == {"same name": str(number).encode()}
+        assert both.artefacts()["model"].uri == str(part / "model.tar.gz")
+
+
 def test_a_clash_keeps_the_first_hosts_file_and_is_reported(tmp_path: Path) -> None:
     run = HandMade.make(tmp_path / "run", hosts=3)
     run.fill(1, {"model/a": b"1", "model/folder/x": b"x", "model/file": b"f"})

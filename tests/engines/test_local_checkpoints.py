@@ -205,6 +205,23 @@ def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(
     assert [clash.path for clash in kept.clashes] == ["deep/both"], "an attempt writes over what an earlier one left"
 
 
+def test_with_hosts_on_other_machines_another_attempt_gets_what_those_saved(tmp_path: Path, place: Place) -> None:
+    both = HandMade.make(tmp_path / "run", hosts=2, checkpoints=place.uri)
+    run = both.with_host(2)
+    with syncing(run) as process:
+        both.fill(1, {"checkpoints/of-algo-1": b"not of this machine"})
+        run.fill(2, {"checkpoints/model": b"of algo-2", "checkpoints/own": b"2"})
+        until(place.has(model=b"of algo-2", own=b"2"), SECONDS, "those of algo-2")
+        assert end(process)[0] == 0
+    assert set(place.files()) == {"model", "own"}
+    place.put("model", b"of algo-1, later")
+    run.fill(2, {"checkpoints/own": b"newer, and nobody could store it"})
+    assert run.run("restore") == (0, "")
+    assert (run.base(2) / "checkpoints/model").read_bytes() == b"of algo-1, later"
+    assert (run.base(2) / "checkpoints/own").read_bytes() == b"newer, and nobody could store it"
+    assert sorted(path.name for path in (run.base(1) / "checkpoints").iterdir()) == ["of-algo-1"]
+
+
 def test_no_checkpoints_yet_is_no_error(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     assert run.run("restore") == (0, "")

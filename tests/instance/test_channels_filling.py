@@ -56,6 +56,16 @@ def test_every_host_finds_its_share_under_the_name(tmp_path, store) -> None:
     assert seen == {"algo-1": ["a", "c/d", "f"], "algo-2": ["b", "c/e"]}
 
 
+def test_of_some_hosts_only_their_shares_come(tmp_path, store) -> None:
+    order = channel(distribution="ShardedByS3Key")
+    tally = download.fill(order, tmp_path, store, places=(1,))
+    assert store.downloads == ["s3://b/train/b", "s3://b/train/c/e"]
+    assert files(tmp_path / "data") == {"1/b": b"bbb", "1/c/e": b"c/e" * 3}
+    assert (tally.files, tally.files_total, tally.bytes, tally.bytes_total) == (2, 2, 12, 12)
+    again = download.fill(order, tmp_path, store, places=(1,))
+    assert (again.files, again.files_total, again.bytes) == (2, 2, 12)
+
+
 def test_the_name_is_not_taken_from_somebody_else(tmp_path) -> None:
     (tmp_path / "train").mkdir()
     with pytest.raises(FileExistsError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -23,15 +23,16 @@ TAKEN = (
 )
 
 
-def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> ArtefactPlan:
-    """Returns what is kept where."""
+def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collection[str] | None = None) -> ArtefactPlan:
+    """Returns what is kept where, of the hosts of one machine; see `prepare_artefacts`."""
     output = str(paths.output)
     if job.output_path is not None:
         output = storage.join(_absolute(job.output_path, job.base_path), plan.job_name, "output")
     checkpoints = "" if job.checkpoint_s3_uri is None else _absolute(job.checkpoint_s3_uri, job.base_path)
     config = job.request_extras.get("OutputDataConfig")
     compression = config.get("CompressionType") if isinstance(config, Mapping) else None
-    leader_first = sorted(plan.hosts, key=lambda host: host.name != plan.leader)
+    here = [host for host in plan.hosts if hosts is None or host.name in hosts]
+    leader_first = sorted(here, key=lambda host: host.name != plan.leader)
     return ArtefactPlan(
         output=output,
         hosts=tuple(
@@ -41,6 +42,7 @@ def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> ArtefactPlan:
         checkpoints=checkpoints,
         compress=compression != "NONE",
         remote=job.output_path is not None,
+        part="" if len(here) == len(plan.hosts) else leader_first[0].name,
     )
 
 
@@ -90,18 +92,19 @@ def check_places(job: Job) -> None:
         raise EngineRefused(error.message, error.hint) from error
 
 
-def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
-    """Writes what the processes of the run need, and checkpointconfig.json of every host.
+def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collection[str] | None = None) -> None:
+    """Writes what the processes of the run need on a machine, and checkpointconfig.json of every host of it.
 
     Args:
         job: the job.
-        plan: its launch plan; the trees of its hosts exist.
+        plan: its launch plan; the trees of the hosts exist.
         paths: the run's directory.
+        hosts: names of the hosts of the machine; all by default. Of some, model and output are stored as a part.
 
     Raises:
         OSError: something cannot be written.
     """
-    artefacts = plan_artefacts(job, plan, paths)
+    artefacts = plan_artefacts(job, plan, paths, hosts)
     wanted = [COLLECT]
     if artefacts.checkpoints:
         wanted += [RESTORE, SYNC]

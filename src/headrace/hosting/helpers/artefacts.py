@@ -4,6 +4,7 @@
     <output_path>/<job name>/output/output.tar.gz    what they left in /opt/ml/output/data
     <output_path>/<job name>/output/intermediate/    what they close in /opt/ml/output/intermediate, while the job runs
     <checkpoint_s3_uri>/                             /opt/ml/checkpoints of every host, there and back
+    <output_path>/<job name>/output/parts/<host>/    model and output of a machine, when several have hosts of the job
 
 Without `output_path` the folder is `output` in the run's own. With OutputDataConfig's CompressionType NONE there are
 folders `model` and `data` in place of the archives.
@@ -18,6 +19,7 @@ from headrace.instance.paths import TreePaths
 from headrace.runs import RunPaths
 
 RESTORE, SYNC, COLLECT = "restore", "sync", "collect"
+PARTS = "parts"  # below the output
 
 
 class HostArtefacts(msgspec.Struct, frozen=True):
@@ -39,10 +41,12 @@ class ArtefactPlan(msgspec.Struct, frozen=True):
 
     Attributes:
         output: where model, output and intermediate go; absolute.
-        hosts: by number, the leader first: its file is kept where several hosts have one of the same name.
+        hosts: those of this machine, by number, the leader first: its file is kept where several hosts have one of the
+            same name.
         checkpoints: where checkpoints are kept; absolute, empty when they stay with the hosts.
         compress: whether model and output become archives.
         remote: the user chose `output`: intermediate files go there while the job runs.
+        part: name of what this machine contributes when other machines have hosts of the job, too; else empty.
     """
 
     output: str
@@ -50,6 +54,12 @@ class ArtefactPlan(msgspec.Struct, frozen=True):
     checkpoints: str = ""
     compress: bool = True
     remote: bool = False
+    part: str = ""
+
+    @property
+    def collected(self) -> str:
+        """Where model and output of this machine's hosts go: no two machines store at one place."""
+        return storage.join(self.output, PARTS, self.part) if self.part else self.output
 
     @property
     def intermediate(self) -> str:

@@ -62,10 +62,10 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
             if not merged.entries and not merged.left_out:
                 continue
             if plan.compress and name != "intermediate":
-                uri = storage.join(plan.output, f"{name}.tar.gz")
+                uri = storage.join(plan.collected, f"{name}.tar.gz")
                 size = _store_archive(store, merged, uri, paths.engine)
             else:
-                uri = storage.join(plan.output, folder)
+                uri = storage.join(plan.collected, folder)
                 size = _store_folder(store, merged, uri)
             stored.append(_event(name, uri, merged, size))
             events.write(stored[-1])

@@ -29,7 +29,8 @@ FAILED = "ClientError: Checkpoint download failed"
 def restore(paths: RunPaths, store: Store) -> None:
     """Brings the checkpoints of a run to its hosts, before the first attempt and before every other one.
 
-    A host that has a file already keeps it when no host has written one of that name later.
+    A host that has a file already keeps it when no host has written one of that name later. When other machines have
+    hosts of the job too, nothing is known of theirs: it keeps what nobody could store, and gets the rest.
 
     Raises:
         StorageError, UsageError: they cannot be read, or not written.
@@ -43,7 +44,8 @@ def restore(paths: RunPaths, store: Store) -> None:
     for folder in kept:
         folder.known.update(known.get(str(folder.path), {}))
         places = {name: storage.inside(folder.path, name) for name in found}
-        wanted = [name for name, path in places.items() if not is_current(path, latest[name])]
+        stays = is_unsaved if plan.part else is_current
+        wanted = [name for name in places if not stays(folder, name, latest[name])]
         store.download_all([(source[name], places[name]) for name in wanted])
         for name in wanted:
             source[name] = storage.local_object(str(places[name]))
@@ -60,9 +62,16 @@ def newest(paths: Iterable[Path]) -> Path | None:
     return max(there, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def is_current(path: Path, latest: Path | None) -> bool:
+def is_current(folder: Folder, name: str, latest: Path | None) -> bool:
     """Tells whether a host's file is the one that was written last, or holds the same."""
+    path = storage.inside(folder.path, name)
     return latest is not None and path.is_file() and (path == latest or same_content(path, latest))
+
+
+def is_unsaved(folder: Folder, name: str, latest: Path | None) -> bool:
+    """Tells whether a host's file is the one that was written last, and is not at its place."""
+    path = storage.inside(folder.path, name)
+    return path == latest and storage.local_object(str(path)).etag != folder.known.get(name)
 
 
 def find(store: Store, place: str) -> dict[str, Object]:

@@ -69,7 +69,7 @@ class Server:
 
     def _pipe(self, channel: ChannelOrder) -> None:
         contents = self._contents(channel)
-        for host in channel.hosts:
+        for host in self._order.hosts_of(channel):
             epochs = Epochs(channel, contents, channel.place(host), self._store, self._pool)
             Pipe(TreePaths(self._order.bases[host]).input_data, channel.name, epochs.pieces, self._failed).start()
 
@@ -92,7 +92,7 @@ class Server:
         shares = {}
         for channel in channels:
             items = object_listing.load(self._order.area(channel.name))
-            for place in range(channel.shares):
+            for place in self._order.places_of(channel):
                 shares[channel.name, place] = share(items, place, channel.shares)
         point = self._order.mount
         point.mkdir(parents=True, exist_ok=True)

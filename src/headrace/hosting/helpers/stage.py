@@ -1,8 +1,8 @@
 """Fills a run's channels before its programs start: `python -m headrace.hosting.helpers.stage RUN_DIR`.
 
-Every channel of the order is listed. A `File` channel is downloaded and appears under its name when all of it is
-there; for a channel that is served while the job runs (`serve_channels`) the listing is kept. What was interrupted goes
-on where it was when the process is started again.
+Every channel of the order is listed. Of a `File` channel, what hosts of this machine get is downloaded, and
+appears under its name when all of it is there. For a channel that is served while the job runs (`serve_channels`) the
+listing is kept. What was interrupted goes on where it was when the process is started again.
 
 Exit codes: 0, or 1 with ``error: ...`` as the last line of standard error, also after SIGTERM.
 """
@@ -65,7 +65,8 @@ def stage(order: StageOrder, store: Store, events: EventWriter) -> None:
         area.mkdir(parents=True, exist_ok=True)
         if not channel.is_piped and not channel.is_mounted:
             reporter = _Reporter(events)
-            tally = download.fill(channel, area, store, reporter.changed, order.sources(channel.name))
+            sources, places = order.sources(channel.name), order.places_of(channel)
+            tally = download.fill(channel, area, store, reporter.changed, sources, places)
             reporter.say(tally)
             if not order.isolated:
                 channel_links.place(order, channel, area / download.DATA)

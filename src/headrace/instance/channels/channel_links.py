@@ -11,17 +11,17 @@ from headrace.instance.paths import TreePaths
 
 
 def place(order: StageOrder, channel: ChannelOrder, data: Path) -> None:
-    """Links the shares of a channel into the trees of its hosts.
+    """Links the shares of a channel into the trees of its hosts that are of this machine.
 
     Args:
         order: the run's order.
         channel: the channel.
-        data: folder whose children ``0``, ``1`` ... are the shares.
+        data: folder whose children ``0``, ``1`` ... are the shares of these hosts.
 
     Raises:
         OSError: a link cannot be made; FileExistsError if something else has the channel's name.
     """
-    for host in channel.hosts:
+    for host in order.hosts_of(channel):
         link(TreePaths(order.bases[host]).channel(channel.name), data / str(channel.place(host)))
 
 
@@ -36,8 +36,8 @@ def link(path: Path, target: Path) -> None:
 
 
 def unlink_pipes(order: StageOrder, channel: ChannelOrder) -> None:
-    """Removes the FIFOs of a channel from the trees of its hosts."""
-    for host in channel.hosts:
+    """Removes the FIFOs of a channel from the trees of its hosts that are of this machine."""
+    for host in order.hosts_of(channel):
         folder = TreePaths(order.bases[host]).input_data
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for path in [Path(entry.path) for entry in entries if entry.name.startswith(f"{channel.name}_")]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -70,6 +70,7 @@ def fill(
     store: ObjectDownloader,
     on_change: Callable[[Tally], object] = lambda _: None,
     sources: str = "",
+    places: Collection[int] | None = None,
 ) -> Tally:
     """Makes `<area>/data` complete; what is complete already is left as it is.
 
@@ -80,40 +81,43 @@ def fill(
         on_change: told of every file that has come.
         sources: directory at which hosts see `<area>/root`, the one that holds all data of this machine; empty when
             they see the data where they are.
+        places: the shares that are wanted; all by default.
 
     Returns:
-        What there is.
+        What there is of these shares.
 
     Raises:
         HeadraceError: it could not be done; the message names the channel and the object.
     """
     complete = (area / DATA).is_dir()
     items = object_listing.load(area) if complete else list_items(channel, store)
-    tally = Tally(channel.name, len(items), sum(item.source.size for item in items), on_change=on_change)
+    places = range(channel.shares) if places is None else places
+    wanted = [item for index, item in enumerate(items) if index % channel.shares in places]
+    tally = Tally(channel.name, len(wanted), sum(item.source.size for item in wanted), on_change=on_change)
     if complete:
         tally.files, tally.bytes = tally.files_total, tally.bytes_total
         return tally
     incoming = area / INCOMING
     paths = {item.name: incoming / str(index % channel.shares) / item.name for index, item in enumerate(items)}
     try:
-        kept = _keep(channel, area, paths, items)
-        for place in range(channel.shares):
+        kept = _keep(channel, area, paths, items, places)
+        for place in places:
             (incoming / str(place)).mkdir(parents=True, exist_ok=True)
         object_listing.save(items, area)
-        places = (
-            isolated_links.places(item.source.uri for item in items if not is_s3(item.source.uri)) if sources else None
+        real = (
+            isolated_links.places(item.source.uri for item in wanted if not is_s3(item.source.uri)) if sources else None
         )
-        if places is not None and places.root:
-            (area / isolated_links.ROOT).write_text(places.root)
+        if real is not None and real.root:
+            (area / isolated_links.ROOT).write_text(real.root)
         missing: list[tuple[Object, Path]] = []
-        for item in items:
+        for item in wanted:
             path = paths[item.name]
             if item.name not in kept and is_s3(item.source.uri):
                 missing.append((item.source, path))
                 continue
             if item.name not in kept:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.symlink_to(item.source.uri if places is None else places.below(sources, item.source.uri))
+                path.symlink_to(item.source.uri if real is None else real.below(sources, item.source.uri))
             tally.add(item.source)
         if missing:
             _check_room(area, sum(source.size for source, _ in missing))
@@ -136,7 +140,9 @@ def named(channel: str, error: HeadraceError) -> HeadraceError:
     return error if error.message.startswith(prefix) else type(error)(prefix + error.message, error.hint)
 
 
-def _keep(channel: ChannelOrder, area: Path, paths: Mapping[str, Path], items: Sequence[Item]) -> set[str]:
+def _keep(
+    channel: ChannelOrder, area: Path, paths: Mapping[str, Path], items: Sequence[Item], places: Collection[int]
+) -> set[str]:
     """Removes what an interrupted download left and this one does not want. Returns the names of the rest."""
     try:
         before = {
@@ -147,7 +153,9 @@ def _keep(channel: ChannelOrder, area: Path, paths: Mapping[str, Path], items: S
     same = {
         paths[item.name]: item
         for index, item in enumerate(items)
-        if is_s3(item.source.uri) and before.get(item.name) == (item.source, index % channel.shares)
+        if is_s3(item.source.uri)
+        and index % channel.shares in places
+        and before.get(item.name) == (item.source, index % channel.shares)
     }
     kept = set()
     for path in _files_below(area / INCOMING):

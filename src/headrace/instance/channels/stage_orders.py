@@ -90,13 +90,13 @@ class ChannelOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All channels of a run that need more than a link.
+    """All channels of the hosts of one machine that need more than a link.
 
     Attributes:
         run_id: the run.
         folder: the run's stage area: ``data/<channel>``, and the mount of FastFile channels.
-        bases: host name to its /opt/ml.
-        channels: the channels.
+        bases: host name to its /opt/ml, of the hosts of this machine: all of a run, or some.
+        channels: the channels that any of them has; other hosts may have them too, on other machines.
         isolated: hosts have views of their own of what is in the stage area, so that links are made for none.
         version: of this record.
     """
@@ -111,6 +111,14 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def area(self, channel: str) -> Path:
         """Where the data of a channel are kept."""
         return Path(self.folder) / "data" / channel
+
+    def hosts_of(self, channel: ChannelOrder) -> tuple[str, ...]:
+        """Returns the hosts of this machine that have a channel."""
+        return tuple(host for host in channel.hosts if host in self.bases)
+
+    def places_of(self, channel: ChannelOrder) -> tuple[int, ...]:
+        """Returns which shares of a channel are those of hosts of this machine."""
+        return tuple(sorted({channel.place(host) for host in self.hosts_of(channel)}))
 
     def sources(self, channel: str) -> str:
         """Where hosts see the data of this machine that a shard's links lead to; empty: where they are."""
