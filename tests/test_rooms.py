@@ -98,8 +98,8 @@ ORDER: dict[str, list[str]] = {
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [
-    "isolation", "limits", "local_capabilities", "agents", "local_instances", "local_run", "plan_hosts", "checked_job",
-    "checks", "isolation_plan", "prepare_run", "engine",
+    "isolation", "limits", "local_capabilities", "agents", "local_instances", "local_run", "plan_hosts", "ports",
+    "checks", "checked_job", "isolation_plan", "prepare_run", "engine",
 ]  # fmt: skip
 MODULES_IN_A_FOLDER = 22
 FACES = {  # a name that stands twice on purpose: what users import or type, before what is behind it

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.agent.control.control_messages import Direction, Heartbeat, Hello, Link, Orders, Refused, Report, encode
 from headrace.agent.control.grpc_transport import COMMAND_METHOD, METHOD, ControlServer, connect, send_command
+from headrace.errors import HeadraceError
 from headrace.instance.lifeline import StopJob
 from headrace.instance.lifeline import encode as encode_command
 
@@ -228,7 +229,7 @@ def test_an_agent_of_an_earlier_attempt_is_refused(logged):
 def test_a_port_that_is_taken_is_an_error():
     async def scene(server, desk, at):
         other = ControlServer(SECRET, frozenset(), Desk())
-        with pytest.raises(OSError, match="cannot listen"):
+        with pytest.raises(HeadraceError, match="cannot listen"):
             await other.start(at)
         await other.stop()
 

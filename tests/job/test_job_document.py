@@ -248,7 +248,6 @@ def test_the_json_form_has_the_keys_of_the_job_file_and_every_default(load: Call
             "local": {
                 "stop_grace": 30.0,
                 "address_prefix": "127.0.1",
-                "ports": {"control": 7071, "feed": 7070, "tf_data": 7072, "master": 7777},
                 "isolation": "auto",
                 "limits": "auto",
             }

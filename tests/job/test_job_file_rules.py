@@ -274,7 +274,6 @@ LIMITS = [
         8,
         ["namespace only"],
     ),
-    (local("ports: {control: 7070}"), "engines.local.ports.control", 8, ["differ from the feed port"]),
     (local("ports: {master: 9000, feed: 9000}"), "engines.local.ports.feed", 8, ["differ from the master port"]),
 ]
 
@@ -517,6 +516,7 @@ def test_a_broken_rule_is_one_problem_with_file_line_field_and_what_is_allowed(
         local("cpu_sets: {dnn: '0-3, 5'}"),
         local("cpu_shares: {dnn: 0.5, data: 3}"),
         local("ports: {control: 7070, feed: 7071, master: 65535}"),
+        local("ports: {control: 7070}"),
         ONE.replace("train.py", "'-m trainer.main'"),
         ONE.replace("entry_point: train.py", "command: [python, -c, 'print(1); # $(rm -rf x)']"),
         ONE.replace("source_dir: code\nentry_point: train.py", f"command: [{', '.join(['a'] * 200)}]"),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from headrace.agent.agent_log import AgentLogHandler
+from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import read_plan, read_secret
 from headrace.instance.lifeline import ATTEMPT, OPTION
 from headrace.instance.paths import TreePaths, base_directory
@@ -45,6 +46,9 @@ def main() -> int:
         log_to(AgentLogHandler(log), levels_of_environment(logging.INFO))
         try:
             return asyncio.run(run())
+        except HeadraceError as error:
+            print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+            return 2
         finally:
             kill_descendants(END_SECONDS)
 

@@ -29,6 +29,7 @@ FEED_NAME = "feed.json"
 CONTROL_PORT = 7071
 FEED_PORT = 7070
 TF_DATA_PORT = 7072
+TF_CONFIG_PORT = 8890  # as in SageMaker's containers
 MASTER_PORT = 7777  # what SageMaker's own launchers use for torchrun
 
 
@@ -40,12 +41,14 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         feed: feed server, on every host that runs data workers.
         master: MASTER_PORT of torch.distributed, on the first host of the distribution.
         tf_data: dispatcher of tf.data.service; its workers have the ports after it, see `headrace.instance.tfdata`.
+        tf_config: workers of MultiWorkerMirroredStrategy, see `headrace.instance.tfconfig`.
     """
 
     control: int = CONTROL_PORT
     feed: int = FEED_PORT
     master: int = MASTER_PORT
     tf_data: int = TF_DATA_PORT
+    tf_config: int = TF_CONFIG_PORT
 
 
 class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,7 +2,8 @@
 
 One worker a host, in the order of `LaunchPlan.hosts_of`; the workers are the hosts of the distribution, not those of
 the whole job. Every worker listens on port 8890, as in SageMaker's containers. TensorFlow's server takes its port on
-all addresses of a machine, so hosts that share one machine (loopback addresses) have ports of their own, 8890 and up.
+all addresses of a machine, so hosts that share one machine (loopback addresses) have ports of their own, from that of
+the plan on.
 
 Pure.
 """
@@ -14,8 +15,6 @@ import json
 from headrace.instance.isolation_level import is_loopback
 from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, DistributionPlan, LaunchPlan
 
-WORKER_PORT = 8890
-
 
 def worker_ports(plan: LaunchPlan) -> dict[str, int]:
     """Returns the port of every host that is a worker of some MultiWorkerMirroredStrategy."""
@@ -23,13 +22,13 @@ def worker_ports(plan: LaunchPlan) -> dict[str, int]:
         host for world in plan.distributions if world.kind == MULTI_WORKER_MIRRORED for host in plan.hosts_of(world)
     ]
     ports: dict[str, int] = {}
-    shared = WORKER_PORT
+    shared = plan.ports.tf_config
     for host in hosts:
         if is_loopback(plan.host(host).address):
             ports[host] = shared
             shared += 1
         else:
-            ports[host] = WORKER_PORT
+            ports[host] = plan.ports.tf_config
     return ports
 
 

@@ -36,6 +36,7 @@ from headrace.agent.control.control_messages import (
     encode,
     open_frame,
 )
+from headrace.errors import HeadraceError
 from headrace.instance.certificates import Certificates
 from headrace.instance.lifeline import Command
 from headrace.instance.lifeline import encode as encode_command
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 METHOD = "/headrace.Control/Talk"
 COMMAND_METHOD = "/headrace.Control/Command"
+IN_USE = "a program that listens there already? end it, or name another port: engines.local.ports.control"
 FIRST_FRAME_SECONDS = 5.0
 COMMAND_SECONDS = 10.0
 LAST_WRITE_SECONDS = 1.0
@@ -115,7 +117,7 @@ class ControlServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, address: str) -> None:
-        """Listens on ``ip:port``. Raises OSError if the port is taken, or the certificates cannot be used."""
+        """Listens on ``ip:port``. Raises HeadraceError if the port is taken, or the certificates cannot be used."""
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         service, _, method = METHOD[1:].partition("/")
         handlers = {
@@ -131,9 +133,9 @@ class ControlServer:
                 credentials = grpc.ssl_server_credentials(pair, self._tls.ca, require_client_auth=True)
                 bound = server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from None
+            raise HeadraceError(f"cannot listen on {address}: {error}", hint=IN_USE) from None
         if not bound:
-            raise OSError(f"cannot listen on {address}")
+            raise HeadraceError(f"cannot listen on {address}", hint=IN_USE)
         await server.start()
         self._server = server
 

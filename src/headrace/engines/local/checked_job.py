@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headrace.engines.local.checks import missing_mpirun
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.limits.cgroups import Places
 from headrace.engines.local.limits.explain import explain_limits
@@ -35,8 +36,8 @@ class CheckedJob:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What its instances may use of this machine, and what cannot be limited here, in sentences."""
-        return explain_limits(self.job, self.machine, self.places)
+        """What its instances may use of this machine, what cannot be limited here, and what it lacks, in sentences."""
+        return explain_limits(self.job, self.machine, self.places) + missing_mpirun(self.job, self.plan)
 
     @property
     def without_effect(self) -> tuple[Unused, ...]:

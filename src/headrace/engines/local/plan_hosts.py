@@ -87,7 +87,7 @@ def make_plan(
         distributions=_worlds(job),
         completion_groups=job.completion_groups,
         environment=dict(job.environment),
-        ports=Ports(**job.local.ports.model_dump()),
+        ports=Ports(**job.local.ports.model_dump(exclude_none=True)),
         stop_grace=job.local.stop_grace,
         start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),

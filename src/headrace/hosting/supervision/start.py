@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import EngineRefused
@@ -23,12 +24,13 @@ SUPERVISOR = "headrace.hosting.supervision.supervisor"
 SUPERVISOR_SECONDS = 30.0
 
 
-def start_supervisor(paths: RunPaths, provider: str) -> SupervisorProcess:
+def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> SupervisorProcess:
     """Starts the supervisor of a run that is prepared.
 
     Args:
         paths: the run's directory.
         provider: name of the module that brings the run's instances (see `instances`).
+        held: descriptors that stay open as long as the run.
 
     Raises:
         EngineRefused, OSError: it does not start; then nothing is left.
@@ -46,6 +48,7 @@ def start_supervisor(paths: RunPaths, provider: str) -> SupervisorProcess:
                 env=supervisor_environment(paths.id),
                 cwd=paths.root,  # so that no module of the user's directory is imported in its place
                 start_new_session=True,  # a signal to the caller's terminal is none to the supervisor
+                pass_fds=held,
             )
     except BaseException:
         os.close(writing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, supervisor_environment
@@ -16,7 +17,7 @@ from headrace.runs import Run, RunPaths
 KEEPER = "headrace.hosting.supervision.detached"
 
 
-def start_keeper(paths: RunPaths, provider: str) -> KeeperProcess:
+def start_keeper(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> KeeperProcess:
     """Starts the keeper of a run that is prepared, and with it the run. See `start_supervisor`."""
     logs = paths.engine
     logs.mkdir(exist_ok=True)
@@ -29,6 +30,7 @@ def start_keeper(paths: RunPaths, provider: str) -> KeeperProcess:
             env=supervisor_environment(paths.id),
             cwd=paths.root,
             start_new_session=True,
+            pass_fds=held,
         )
     report = read_report(_first_line(process)) or ChildReport()
     if not report.ready:

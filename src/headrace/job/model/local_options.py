@@ -9,14 +9,9 @@ from pydantic import Field
 from headrace.job.model import field_types
 from headrace.job.model.frozen_model import Part
 
-CONTROL_PORT = 7071  # the defaults of headrace.instance.launch_plan, which this room does not import
-FEED_PORT = 7070
-TF_DATA_PORT = 7072
-MASTER_PORT = 7777
-
 
 class LocalPorts(Part):
-    """TCP ports of the local engine, the same on every host.
+    """TCP ports of the local engine, the same on every host. Those that are not given are free ones.
 
     Attributes:
         control: the coordinator's.
@@ -25,10 +20,10 @@ class LocalPorts(Part):
         master: torch.distributed's.
     """
 
-    control: field_types.Port = CONTROL_PORT
-    feed: field_types.Port = FEED_PORT
-    tf_data: field_types.Port = TF_DATA_PORT
-    master: field_types.Port = MASTER_PORT
+    control: field_types.Port | None = None
+    feed: field_types.Port | None = None
+    tf_data: field_types.Port | None = None
+    master: field_types.Port | None = None
 
 
 class LocalNetwork(Part):

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from headrace.job.model import path_types
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
-from headrace.job.model.local_options import CONTROL_PORT, FEED_PORT, MASTER_PORT, TF_DATA_PORT
+from headrace.job.model.local_options import LocalPorts
 from headrace.job.problems.finding import Finding, Path, nearest, show
 from headrace.job.rules.budget_rules import budget
 from headrace.job.rules.channel_rules import channels, modes
@@ -305,11 +305,9 @@ def network(data: Data) -> Iterator[Finding]:
 
 def ports(data: Data) -> Iterator[Finding]:
     """Every service has a port of its own."""
-    given = mapping(data, "engines", "local", "ports")
-    defaults = {"control": CONTROL_PORT, "feed": FEED_PORT, "tf_data": TF_DATA_PORT, "master": MASTER_PORT}
-    taken = {port: name for name, port in defaults.items() if name not in given}
-    for name, port in given.items():
-        if isinstance(port, int) and name in defaults:
+    taken: dict[int, str] = {}
+    for name, port in mapping(data, "engines", "local", "ports").items():
+        if isinstance(port, int) and name in LocalPorts.model_fields:
             if port in taken:
                 yield Finding(
                     ("engines", "local", "ports", name), f"must differ from the {taken[port]} port", show(port)
