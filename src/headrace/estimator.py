@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from headrace.adapters.estimator import Estimator, InstanceGroup, PyTorch, TensorFlow, TrainingInput, TrainingJob
+from headrace.adapters.estimator import (
+    Estimator,
+    InstanceGroup,
+    PyTorch,
+    Session,
+    TensorFlow,
+    TrainingInput,
+    TrainingJob,
+    get_execution_role,
+)
 
-__all__ = ["Estimator", "InstanceGroup", "PyTorch", "TensorFlow", "TrainingInput", "TrainingJob"]
+__all__ = [
+    "Estimator",
+    "InstanceGroup",
+    "PyTorch",
+    "Session",
+    "TensorFlow",
+    "TrainingInput",
+    "TrainingJob",
+    "get_execution_role",
+]

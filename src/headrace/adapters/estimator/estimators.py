@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from headrace.adapters.estimator import arguments, inputs
-from headrace.adapters.estimator.training import Session, TrainingJob
+from headrace.adapters.estimator.local_bucket import local_places
+from headrace.adapters.estimator.sdk_session import Session
+from headrace.adapters.estimator.training import TrainingJob
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
 from headrace.job.run_handle import CtrlC
@@ -94,7 +96,8 @@ class Estimator:
         self._base_job_name = base_job_name
         self._job_name = job_name
         self._engine = engine
-        self.sagemaker_session = Session()
+        session = others.get("sagemaker_session")
+        self.sagemaker_session = session if isinstance(session, Session) else Session()
         self.latest_training_job: TrainingJob | None = None
 
     def set_hyperparameters(self, **kwargs: object) -> None:
@@ -115,7 +118,7 @@ class Estimator:
         Raises:
             JobInvalid: with every problem of the job.
         """
-        keys = dict(self._keys)
+        keys = local_places(("output_path", "checkpoint_s3_uri"), self._keys)
         if self._hyperparameters:
             keys["hyperparameters"] = dict(self._hyperparameters)
         channels = inputs.channels(inputs_)

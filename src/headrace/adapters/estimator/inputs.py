@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
+from headrace.adapters.estimator.local_bucket import channel_of, place_of
 from headrace.errors import UsageError
 from headrace.job import TrainingInput
 from headrace.job.sagemaker.field_map import CHANNELS
@@ -40,18 +41,27 @@ def channels(inputs: object) -> dict[str, object]:
 
 
 def _channel(name: str, value: object) -> object:
-    if isinstance(value, (str, os.PathLike, TrainingInput)):
-        return value
+    if isinstance(value, (str, os.PathLike)):
+        return channel_of(os.fspath(value))
+    if isinstance(value, TrainingInput):
+        moved = place_of(value.s3_data) != value.s3_data
+        return _of_bucket(value.model_dump(exclude_unset=True)) if moved else value
     if isinstance(value, SdkInput):
-        return _of_request(name, value.config)
+        return _of_bucket(_of_request(name, value.config))
     raise UsageError(
         f"inputs[{name!r}] is of type {type(value).__name__}",
         "give a path, an s3:// or file:// URI, or a TrainingInput",
     )
 
 
-def _of_request(name: str, config: Mapping[str, object]) -> object:
+def _of_bucket(channel: Mapping[str, object]) -> dict[str, object]:
+    """Returns a channel whose data are where its URI leads, see `local_bucket`."""
+    found = channel_of(str(channel.get("s3_data", "")))
+    return {**channel, **({"s3_data": found} if isinstance(found, str) else found)}
+
+
+def _of_request(name: str, config: Mapping[str, object]) -> Mapping[str, object]:
     channel = read_request({CHANNELS: [{"ChannelName": name, **config}]}).data.get("inputs")
     if not isinstance(channel, Mapping):
         raise UsageError(f"inputs[{name!r}] has no S3DataSource", "give a path, or an s3:// or file:// URI")
-    return channel[name]
+    return cast("Mapping[str, object]", channel[name])

@@ -1,8 +1,7 @@
-"""A job that an estimator has started, as the SDK's `latest_training_job`, and the session that knows it by name."""
+"""A job that an estimator has started, as the SDK's `latest_training_job`."""
 
 from __future__ import annotations
 
-from headrace.errors import UsageError
 from headrace.job import Job, RunHandle, run_handle
 from headrace.runs import Run
 from headrace.runs.describe import describe
@@ -58,36 +57,3 @@ class TrainingJob:
     def stop(self) -> None:
         """Stops the job."""
         self._handle.stop()
-
-
-class Session:
-    """Takes the place of the SDK's session: finds the estimator's jobs by name."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[str, TrainingJob] = {}
-
-    def add(self, job: TrainingJob) -> TrainingJob:
-        """Adds a job and returns it."""
-        self._jobs[job.name] = job
-        return job
-
-    def logs_for_job(self, job_name: str, wait: bool = False) -> None:
-        """Prints the output of a job; `wait` goes on to its end.
-
-        Raises:
-            UsageError: no job of that name was started here.
-        """
-        self._job(job_name).logs(follow=wait)
-
-    def describe_training_job(self, job_name: str) -> dict[str, object]:
-        """Returns a job in the shape of DescribeTrainingJob. Raises UsageError."""
-        return self._job(job_name).describe()
-
-    def stop_training_job(self, job_name: str) -> None:
-        """Stops a job. Raises UsageError."""
-        self._job(job_name).stop()
-
-    def _job(self, name: str) -> TrainingJob:
-        if name not in self._jobs:
-            raise UsageError(f"no job named {name!r} was started by this estimator")
-        return self._jobs[name]

@@ -1,0 +1,77 @@
+"""The bucket of this machine: a folder that a notebook reads and writes under `s3://headrace-local/`.
+
+It lies in `$HEADRACE_HOME/buckets` (by default `~/.headrace/buckets`). Only estimators know it: they give the job the
+path that a URI stands for. A key is a file, so it cannot be the beginning of another key's folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.errors import UsageError
+from headrace.instance import storage
+from headrace.instance.storage import Store
+from headrace.runs import runs_dir
+
+NAME = "headrace-local"
+MANIFESTS = f"{NAME}.manifests"
+
+
+def buckets_dir() -> Path:
+    """Returns the folder that holds the bucket."""
+    return runs_dir().parent / "buckets"
+
+
+def place_of(uri: str) -> str:
+    """Returns the path that a URI of the bucket stands for; any other place as it is.
+
+    Raises:
+        StorageError: a key that cannot be a path.
+    """
+    if not storage.is_s3(uri) or uri.split("/")[2] != NAME:
+        return uri
+    folder = buckets_dir() / NAME
+    key = uri.removeprefix(f"s3://{NAME}").strip("/")
+    return str(storage.inside(folder, key) if key else folder)
+
+
+def channel_of(uri: str) -> str | dict[str, str]:
+    """Returns the channel that a URI stands for: as `place_of`; of one file, a manifest that names it."""
+    place = place_of(uri)
+    if place == uri or not Path(place).is_file():
+        return place
+    manifest = buckets_dir() / MANIFESTS / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
+    with Store() as store:
+        store.write(json.dumps([{"prefix": f"{Path(place).parent}/"}, Path(place).name]).encode(), str(manifest))
+    return {"s3_data": str(manifest), "s3_data_type": "ManifestFile"}
+
+
+def upload(path: str, bucket: str, key_prefix: str) -> str:
+    """Copies a file, or all files below a folder, into a bucket: this one, or one of S3.
+
+    Returns:
+        The URI of the prefix; of one file, that of its key.
+
+    Raises:
+        UsageError: there is nothing at the path.
+        StorageError: something cannot be read or written.
+    """
+    source = Path(path)
+    if not source.exists():
+        raise UsageError(f"upload_data: {source.absolute()} does not exist", "give the path of a file or folder")
+    root = source if source.is_dir() else source.parent
+    uri = storage.join(f"s3://{bucket}", *filter(None, [key_prefix.strip("/")]))
+    files = [source] if source.is_file() else sorted(file for file in source.rglob("*") if file.is_file())
+    pairs = [(file, place_of(storage.join(uri, file.relative_to(root).as_posix()))) for file in files]
+    with Store() as store:
+        store.upload_all(pairs)
+    return storage.join(uri, source.name) if source.is_file() else uri
+
+
+def local_places(keys: Iterable[str], data: dict[str, object]) -> dict[str, object]:
+    """Returns a job's data in which the places under some keys are those of this machine."""
+    moved = {key: place_of(value) for key in keys if isinstance(value := data.get(key), str)}
+    return data | moved

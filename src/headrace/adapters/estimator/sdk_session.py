@@ -1,0 +1,97 @@
+"""What a notebook's first cell asks the SDK for: a session with a bucket and a region, and a role.
+
+    sess = Session()
+    role = get_execution_role()
+    loc = sess.upload_data(path="./data", bucket=sess.default_bucket(), key_prefix="demo")
+
+Nothing here asks AWS, unless the user names a bucket of S3. The default bucket is a folder of this machine, see
+`local_bucket`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from headrace.adapters.estimator import local_bucket
+from headrace.adapters.estimator.training import TrainingJob
+from headrace.errors import UsageError
+
+DEFAULT_REGION = "us-east-1"
+ROLE = "arn:aws:iam::000000000000:role/headrace"
+
+
+def get_execution_role(sagemaker_session: object = None, use_default: bool = False) -> str:
+    """Returns the ARN of a role that no AWS account knows. No role is taken here.
+
+    Args:
+        sagemaker_session, use_default: the SDK's; of no effect.
+    """
+    del sagemaker_session, use_default
+    return ROLE
+
+
+class Session:
+    """Takes the place of the SDK's session: a bucket, a region, and the estimators' jobs by name.
+
+    Args:
+        boto_session: of boto3; only its region counts.
+        default_bucket: a bucket of S3, in place of this machine's folder.
+    """
+
+    def __init__(self, boto_session: object = None, *, default_bucket: str | None = None) -> None:
+        self._region = getattr(boto_session, "region_name", None)
+        self._bucket = default_bucket or local_bucket.NAME
+        self._jobs: dict[str, TrainingJob] = {}
+
+    @property
+    def boto_region_name(self) -> str:
+        """The region of `boto_session`, else that of AWS_REGION or AWS_DEFAULT_REGION, else ``us-east-1``."""
+        named = (self._region, os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION"))
+        return next((str(name) for name in named if name), DEFAULT_REGION)
+
+    def default_bucket(self) -> str:
+        """Returns the name of the bucket: ``headrace-local``, a folder of this machine, or the one given."""
+        return self._bucket
+
+    def upload_data(self, path: str | os.PathLike[str], bucket: str | None = None, key_prefix: str = "data") -> str:
+        """Copies a file, or all files below a folder, into a bucket.
+
+        Args:
+            path: the file or folder.
+            bucket: by default `default_bucket`. Any other than ``headrace-local`` is one of S3.
+            key_prefix: what the keys begin with.
+
+        Returns:
+            The URI of the prefix, for `fit`; of one file, that of its key.
+
+        Raises:
+            UsageError: there is nothing at the path.
+            StorageError: something cannot be read or written.
+        """
+        return local_bucket.upload(os.fspath(path), bucket or self._bucket, key_prefix)
+
+    def add(self, job: TrainingJob) -> TrainingJob:
+        """Adds a job and returns it."""
+        self._jobs[job.name] = job
+        return job
+
+    def logs_for_job(self, job_name: str, wait: bool = False) -> None:
+        """Prints the output of a job; `wait` goes on to its end.
+
+        Raises:
+            UsageError: no job of that name was started here.
+        """
+        self._job(job_name).logs(follow=wait)
+
+    def describe_training_job(self, job_name: str) -> dict[str, object]:
+        """Returns a job in the shape of DescribeTrainingJob. Raises UsageError."""
+        return self._job(job_name).describe()
+
+    def stop_training_job(self, job_name: str) -> None:
+        """Stops a job. Raises UsageError."""
+        self._job(job_name).stop()
+
+    def _job(self, name: str) -> TrainingJob:
+        if name not in self._jobs:
+            raise UsageError(f"no job named {name!r} was started with this session")
+        return self._jobs[name]
