@@ -31,7 +31,8 @@ PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py \
   $(addprefix tests/examples/test_,cifar_example.py digits_example.py torchrun_example.py) \
-  $(addprefix tests/engines/test_local_,fault_table.py faults.py feed.py run.py scale.py training.py worlds.py)
+  $(addprefix tests/engines/test_local_,channels.py checkpoints.py elastic.py fault_table.py faults.py feed.py run.py scale.py training.py \
+  worlds.py)
 # Rooms that work without torch are also tested on the oldest and the newest Python.
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/instance tests/runs tests/agent tests/job/test_job_document.py tests/job/test_job_from_python.py tests/job/test_job_groups.py \

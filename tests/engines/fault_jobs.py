@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -122,7 +123,10 @@ EATING = JobShape(
 FEEDING = JobShape(
     WAIT,
     groups={"dnn": 1, "data": 1},
-    fields={"data_service": {"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]}},
+    fields={
+        "data_service": {"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+        "environment": {"PYTHONPATH": str(Path(__file__).with_name("without_torch"))},
+    },
 )
 # A model that takes some seconds to be stored.
 MODEL = JobShape(

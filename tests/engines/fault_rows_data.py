@@ -64,12 +64,14 @@ FEED = [
         FEEDING,
         then(at(feed_ready, KILL, program("algo-2", "feed")), worker_lost, served_again(2), let_end),
         **COMPLETED,
+        soak=True,
     ),
     Row(
         "feed server killed at the end",
         FEEDING,
         at_last(feed_ready, complete, KILL, program("algo-2", "feed")),
         **COMPLETED,
+        soak=True,
     ),
     Row(
         "feed server stopped: does not hold the end",
@@ -91,6 +93,7 @@ CHANNELS = [
         then(at(downloading, KILL, helper("stage"))),
         "filling the channels failed: killed by SIGKILL",
         machine=(serve,),
+        soak=True,
     ),
     Row(
         "download: helper process stopped",
@@ -107,6 +110,7 @@ CHANNELS = [
         then(downloading, change),
         r"filling the channels failed: channel 'train': s3://bucket/train/\d changed while it was read.*",
         machine=(serve,),
+        soak=True,
     ),
     Row(
         "an object vanishes during the download",
@@ -114,6 +118,7 @@ CHANNELS = [
         then(downloading, vanish),
         r"filling the channels failed: channel 'train': s3://bucket/train/\d: there is no such object.*",
         machine=(serve,),
+        soak=True,
     ),
     Row(
         "disk full during the download",
@@ -128,6 +133,7 @@ CHANNELS = [
         at(programs_run(1), KILL, helper("serve_channels")),
         "serving the channels failed: killed by SIGKILL",
         machine=(make_data,),
+        soak=True,
     ),
     Row(
         "channels: helper process stopped",
@@ -154,6 +160,7 @@ CHANNELS = [
         limit=20,
         machine=(make_data,),
         after=(printed("read 3 b'a'"),),
+        soak=True,
     ),
     Row(
         "a reader of a FIFO is killed",

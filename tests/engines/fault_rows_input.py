@@ -34,10 +34,11 @@ INPUT = [
         nothing,
         **REFUSED,
         after=(said("error: "),),
+        soak=True,
     ),
-    Row("a second job of that name", WAITING, second_of_that_name, **COMPLETED, limit=20, after=(one_run,)),
+    Row("a second job of that name", WAITING, second_of_that_name, **COMPLETED, limit=20, after=(one_run,), soak=True),
     Row("two jobs of one name at once", WAITING, both_at_once, **COMPLETED, limit=20, after=(one_run,)),
-    Row("12 hosts are in order of their numbers", MANY_HOSTS, nothing, **COMPLETED, limit=60, after=(in_order,)),
+    Row("10 hosts are in order of their numbers", MANY_HOSTS, nothing, **COMPLETED, limit=60, after=(in_order,)),
     Row(
         "strangers at a job with data workers",
         FEEDING,

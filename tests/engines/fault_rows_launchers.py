@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RANKS = programs_run(4)
 PARTS = (("mpirun", "algo-1", "mpirun"), ("orted", "algo-2", "orted"), ("MPI rank", "algo-2", "3"))
 MOMENTS = (("at its start", start), ("in the middle", RANKS), ("at the end", finishing(4)))
-SHORT = {("mpirun", "at its start"), ("orted", "in the middle"), ("MPI rank", "at the end")}
+SHORT = {("mpirun", "at its start"), ("orted", "in the middle")}
 STALL = {"completion": {"stall_after": 3}}
 
 
@@ -115,7 +115,7 @@ MPI = [
 ]
 
 TORCH = [
-    Row("torch rank 3 of 4 fails", TORCH_JOB, failing(RANKS), r"dnn/algo-2\[3\]: exited with code 3"),
+    Row("torch rank 3 of 4 fails", TORCH_JOB, failing(RANKS), r"dnn/algo-2\[3\]: exited with code 3", soak=True),
     *(
         Row(
             f"torch rank killed {when}",
@@ -140,6 +140,7 @@ TORCH = [
         at(start, STOP, program("algo-2", "torchrun")),
         r"dnn/algo-2\[torchrun\]: .*torchrun on algo-2 did not come to the rendezvous within 15 s: it is stopped.*",
         limit=30,
+        soak=True,
     ),
     Row(
         "torchrun killed",

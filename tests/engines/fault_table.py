@@ -62,7 +62,11 @@ LATE = WAITING.with_settings(start_timeout=4.0)
 
 PROGRAMS = [
     Row(
-        "script killed at its start", WAITING, at(start, KILL, program("algo-2")), r"dnn/algo-2\[0\]: killed by SIGKILL"
+        "script killed at its start",
+        WAITING,
+        at(start, KILL, program("algo-2")),
+        r"dnn/algo-2\[0\]: killed by SIGKILL",
+        soak=True,
     ),
     Row("script killed", WAITING, at(BOTH, KILL, program("algo-2")), r"dnn/algo-2\[0\]: killed by SIGKILL"),
     Row(
@@ -70,6 +74,7 @@ PROGRAMS = [
         WAITING,
         at(last_of("algo-1"), KILL, program("algo-2")),
         r"dnn/algo-2\[0\]: killed by SIGKILL",
+        soak=True,
     ),
     Row("script killed while it saves", WAITING, at(stopping(2), KILL, program("algo-2")), **STOPPED),
     Row(
@@ -77,6 +82,7 @@ PROGRAMS = [
         STALLING,
         then(programs_run(1), at(start, STOP, program("algo-2"))),
         r"dnn/algo-[12]\[0\]: stalled: no output or metrics for 2 s.*",
+        soak=True,
     ),
     Row(
         "script stopped (stall_after: 2)",
@@ -106,6 +112,7 @@ AGENTS = [
         WAITING,
         at(start, KILL, agent("algo-2")),
         r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
+        soak=True,
     ),
     Row("agent killed", WAITING, at(BOTH, KILL, agent("algo-2")), r"dnn/algo-2\[agent\]: agent killed by SIGKILL"),
     Row("agent killed while the job is stopped", WAITING, at(stopping(2), KILL, agent("algo-2")), **STOPPED),
@@ -192,6 +199,7 @@ AGENTS = [
         then(BOTH, cut("algo-1")),
         r"dnn/algo-1\[agent\]: cut off: algo-2 is silent for 5 s, and its own cable is pulled",
         limit=20,
+        soak=True,
     ),
 ]
 
@@ -245,7 +253,7 @@ NETWORK = [
         f"the way out of the job's network failed: {who} {words}",
         limit=limit,
         machine=(reach_out,),
-        soak=number is STOP and victim is network,
+        soak=victim is network,
     )
     for what, victim, who in (("pasta", pasta, "pasta"), ("keeper of the network", network, "its keeper"))
     for how, number, words, limit in (
@@ -263,7 +271,13 @@ ENGINE = [
     ),
     Row("supervisor killed at its start", WAITING, at(start, KILL, supervisor), SUPERVISOR_KILLED),
     Row("supervisor killed", WAITING, at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),
-    Row("supervisor of isolated hosts killed", WAITING.isolated(), at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),
+    Row(
+        "supervisor of isolated hosts killed",
+        WAITING.isolated(),
+        at(BOTH, KILL, supervisor),
+        SUPERVISOR_KILLED,
+        soak=True,
+    ),
     Row(
         "supervisor killed while the model is stored",
         MODEL,
@@ -285,7 +299,7 @@ ENGINE = [
         f"the engine was killed|{CALLER_DIED}",
         exit_code=-9,
     ),
-    Row("caller killed at its start", WAITING, at(engine_started, KILL, caller), CALLER_DIED, exit_code=-9),
+    Row("caller killed at its start", WAITING, at(engine_started, KILL, caller), CALLER_DIED, exit_code=-9, soak=True),
     Row("caller killed", WAITING, at(BOTH, KILL, caller), CALLER_DIED, exit_code=-9),
     Row(
         "caller of isolated hosts killed",

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from artefact_runs import HandMade
+from effort import SOAK
 from stage import until
 
 from headrace.hosting.helpers.sync import read_known
@@ -59,6 +60,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, s3: ObjectStore) -> Pl
     return Place(str(root), found, put)
 
 
+# Decorates a test of what is the same wherever the files go: in a bucket in the long run only.
+anywhere = pytest.mark.parametrize("place", ["folder", *(["bucket"] if SOAK else [])], indirect=True)
+
+
 @contextmanager
 def syncing(run: HandMade, **environment: str) -> Iterator[subprocess.Popen[str]]:
     process = run.start("sync", **environment)
@@ -94,6 +99,7 @@ def test_new_and_changed_files_go_up_while_the_job_runs_and_none_is_removed(tmp_
     assert (kept.uri, kept.clashes) == (place.uri, ())
 
 
+@anywhere
 def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     with syncing(run) as process, (run.base() / "checkpoints/slow").open("wb") as file:
@@ -137,6 +143,7 @@ def test_what_is_rewritten_in_place_all_the_time_is_never_torn(tmp_path: Path, p
     assert place.files() == {"state": path.read_bytes()}
 
 
+@anywhere
 def test_the_end_takes_what_was_written_last(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     with syncing(run) as process:
@@ -166,6 +173,7 @@ def test_checkpoints_are_there_again_on_every_host(tmp_path: Path, place: Place)
     assert run.artefacts()["checkpoints"].files == 1  # what was brought down was not brought up again
 
 
+@anywhere
 def test_the_next_attempt_knows_what_is_at_the_place(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     run.fill(1, {"checkpoints/a": b"a", "checkpoints/b": b"b"})
@@ -176,6 +184,7 @@ def test_the_next_attempt_knows_what_is_at_the_place(tmp_path: Path, place: Plac
     assert run.artefacts()["checkpoints"].files == 2  # said by the first; the second had nothing to do
 
 
+@anywhere
 def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(tmp_path: Path, place: Place) -> None:
     place.put("earlier", b"of another job")
     run = HandMade.make(tmp_path / "run", hosts=3, checkpoints=place.uri)
@@ -227,6 +236,7 @@ def test_no_checkpoints_yet_is_no_error(tmp_path: Path, place: Place) -> None:
     assert run.run("restore") == (0, "")
 
 
+@anywhere
 def test_the_last_writer_wins_and_the_clash_is_reported(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", hosts=3, checkpoints=place.uri)
     with syncing(run) as process:
@@ -241,6 +251,7 @@ def test_the_last_writer_wins_and_the_clash_is_reported(tmp_path: Path, place: P
     assert kept.clashes == (Clash("model", "algo-2", ("algo-3", "algo-1")),)
 
 
+@anywhere
 def test_intermediate_output_is_brought_up_when_it_is_closed(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", hosts=2, output=place.uri, remote=True)
     with syncing(run) as process:
@@ -316,6 +327,7 @@ def test_a_killed_sync_leaves_nothing_but_whole_files(tmp_path: Path, place: Pla
     assert sorted(path.name for path in (run.paths.root / "engine").iterdir()) == ["sync.json"]
 
 
+@anywhere
 def test_a_damaged_memory_of_what_is_kept_is_no_error(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     run.fill(1, {"checkpoints/a": b"a"})

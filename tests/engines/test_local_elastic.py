@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from effort import SOAK
 from stage import agent_pid, groups, kill, program_pid, text, until
 
 from headrace.engines.local import plan_hosts
@@ -102,7 +103,7 @@ def test_a_stop_gives_ranks_their_time_and_torchrun_neither_starts_any_again_nor
     stage.assert_nothing_left(handle, within=3.0)
 
 
-@pytest.mark.parametrize("what", ["torchrun", "agent"])
+@pytest.mark.parametrize("what", ["torchrun", *(["agent"] if SOAK else [])])
 def test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without(stage, what):
     script = """
     import os, pathlib, time

@@ -12,6 +12,7 @@ import textwrap
 import time
 
 import pytest
+from effort import SOAK
 from run_places import flag
 from stage import agent_pid, assert_failed, both_isolations_at_length, groups, kill, program_pid, said, text, until
 
@@ -107,52 +108,6 @@ def test_of_torch_ranks_the_killed_one_is_the_cause_and_not_its_peer(stage):
 
 
 @both_isolations_at_length
-def test_the_leaders_agent_is_killed(stage):
-    handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
-    running(handle, 2)
-    began = time.monotonic()
-    kill(agent_pid(handle, "algo-1"))
-    assert_failed(handle, began)
-    stage.assert_nothing_left(handle)
-    assert str(handle.cause) == "dnn/algo-1[agent]: agent killed by SIGKILL"
-    assert [event.host for event in handle.run.events() if isinstance(event, HostLost)] == ["algo-1"]
-
-
-@both_isolations_at_length
-def test_another_hosts_agent_is_killed(stage):
-    handle = stage.start(STUBBORN, instance_groups=groups(dnn=3))
-    running(handle, 3)
-    began = time.monotonic()
-    kill(agent_pid(handle, "algo-3"))
-    assert_failed(handle, began)
-    stage.assert_nothing_left(handle)
-    assert str(handle.cause) == "dnn/algo-3[agent]: agent killed by SIGKILL"
-
-
-@both_isolations_at_length
-def test_an_agent_that_stands_still_is_lost(stage):
-    handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
-    running(handle, 2)
-    began = time.monotonic()
-    os.kill(agent_pid(handle, "algo-2"), signal.SIGSTOP)
-    assert_failed(handle, began, within=16)
-    stage.assert_nothing_left(handle)
-    assert str(handle.cause) == "dnn/algo-2[agent]: silent for 5 s"
-
-
-@both_isolations_at_length
-def test_the_supervisor_is_killed(stage):
-    handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
-    running(handle, 2)
-    began = time.monotonic()
-    kill(read_header(handle.paths).supervisor_pid)
-    assert_failed(handle, began)
-    stage.assert_nothing_left(handle)
-    assert handle.status is Status.FAILED
-    assert "supervisor" in str(handle.cause)
-
-
-@both_isolations_at_length
 def test_the_supervisor_and_all_agents_are_killed(stage):
     handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
     running(handle, 2)
@@ -184,21 +139,6 @@ def call(stage, script, after):
     code = CALLER.format(path=sys.path, source=job.source_dir, prefix=stage.prefix, after=textwrap.dedent(after))
     caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     return caller, Run.open(caller.stdout.readline().strip())
-
-
-@both_isolations_at_length
-def test_the_caller_is_killed(stage):
-    caller, run = call(stage, STUBBORN, "time.sleep(600)")
-    until(lambda: "".join(line.text for line in run.logs()).count("running") >= 2)
-    began = time.monotonic()
-    caller.kill()
-    caller.wait()
-    caller.stdout.close()
-    until(lambda: run.finished)
-    assert time.monotonic() - began < allowed(10)
-    stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
-    assert run.status is Status.FAILED
-    assert re.search(r"the process that started the run \(pid \d+\) died", str(run.cause))
 
 
 def test_a_caller_that_is_done_without_waiting_ends_its_run(stage):
@@ -384,3 +324,62 @@ def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     flag(handle, "enough")
     assert handle.wait(20) is Status.COMPLETED
     stage.assert_nothing_left(handle)
+
+
+if SOAK:  # rows of the fault table, with programs that are harder to end
+
+    @both_isolations_at_length
+    def test_the_leaders_agent_is_killed(stage):
+        handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
+        running(handle, 2)
+        began = time.monotonic()
+        kill(agent_pid(handle, "algo-1"))
+        assert_failed(handle, began)
+        stage.assert_nothing_left(handle)
+        assert str(handle.cause) == "dnn/algo-1[agent]: agent killed by SIGKILL"
+        assert [event.host for event in handle.run.events() if isinstance(event, HostLost)] == ["algo-1"]
+
+    @both_isolations_at_length
+    def test_another_hosts_agent_is_killed(stage):
+        handle = stage.start(STUBBORN, instance_groups=groups(dnn=3))
+        running(handle, 3)
+        began = time.monotonic()
+        kill(agent_pid(handle, "algo-3"))
+        assert_failed(handle, began)
+        stage.assert_nothing_left(handle)
+        assert str(handle.cause) == "dnn/algo-3[agent]: agent killed by SIGKILL"
+
+    @both_isolations_at_length
+    def test_an_agent_that_stands_still_is_lost(stage):
+        handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
+        running(handle, 2)
+        began = time.monotonic()
+        os.kill(agent_pid(handle, "algo-2"), signal.SIGSTOP)
+        assert_failed(handle, began, within=16)
+        stage.assert_nothing_left(handle)
+        assert str(handle.cause) == "dnn/algo-2[agent]: silent for 5 s"
+
+    @both_isolations_at_length
+    def test_the_supervisor_is_killed(stage):
+        handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
+        running(handle, 2)
+        began = time.monotonic()
+        kill(read_header(handle.paths).supervisor_pid)
+        assert_failed(handle, began)
+        stage.assert_nothing_left(handle)
+        assert handle.status is Status.FAILED
+        assert "supervisor" in str(handle.cause)
+
+    @both_isolations_at_length
+    def test_the_caller_is_killed(stage):
+        caller, run = call(stage, STUBBORN, "time.sleep(600)")
+        until(lambda: "".join(line.text for line in run.logs()).count("running") >= 2)
+        began = time.monotonic()
+        caller.kill()
+        caller.wait()
+        caller.stdout.close()
+        until(lambda: run.finished)
+        assert time.monotonic() - began < allowed(10)
+        stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
+        assert run.status is Status.FAILED
+        assert re.search(r"the process that started the run \(pid \d+\) died", str(run.cause))
