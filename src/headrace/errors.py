@@ -8,7 +8,8 @@
     ├── RunFailed                 a run ended in another way than success; holds the first cause and its last lines
     ├── StorageError              data that cannot be read or written: no credentials, denied, no answer, disk full
     │   ├── ObjectMissing         no such bucket, object, file or folder
-    │   └── ObjectChanged         it changed while it was read
+    │   ├── ObjectChanged         it changed while it was read
+    │   └── RecordDamaged         a record of a run in an object store that lacks a part, or holds what is none
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
         ├── PositionError         a saved position that does not fit the loader, or is not a position
@@ -133,6 +134,10 @@ class ObjectMissing(StorageError):
 
 class ObjectChanged(StorageError):
     """An object or file changed while it was read."""
+
+
+class RecordDamaged(StorageError):
+    """The record of a run in an object store lacks a part, or holds what is none. It stays so."""
 
 
 class FeedError(HeadraceError):

@@ -378,3 +378,18 @@ def test_what_is_not_stored_leaves_no_folder(tmp_path):
     with pytest.raises(Stopped):
         stop(tmp_path / "out" / "job" / "of another")
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["job", "of another"]
+
+
+def test_a_folder_is_looked_into_one_level_at_a_time_behind_a_name(store: Store, place: str) -> None:
+    folder = storage.join(place, "folder")
+    assert store.names(folder) == store.folders(folder) == []
+    for name in ("b", "a/1", "a/2", "ab/1", "c", "ä"):
+        store.write(name.encode(), storage.join(folder, name))
+    store.write(b"", place.rstrip("/") + "/folder-beside")
+    assert store.names(folder) == ["b", "c", "ä"]
+    assert store.names(folder, "b") == ["c", "ä"]
+    assert store.folders(folder) == ["a", "ab"]
+    assert store.folders(folder, "ab") == ["ab"]
+    assert store.read(storage.join(folder, "ä")) == "ä".encode()
+    with pytest.raises(ObjectMissing):
+        store.read(storage.join(folder, "nothing"))

@@ -26,6 +26,7 @@ COMMANDS = (
     "ps",
     "status",
     "logs",
+    "fetch",
     "wait",
     "stop",
     "timeline",

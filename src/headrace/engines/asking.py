@@ -4,6 +4,9 @@ A run that a process of this machine answers for needs none of this. Of a run th
 says `ASK_ENGINE`) the record alone cannot tell whether it is queued, runs or is gone. Who looks at such a run therefore
 looks through an `AskEngine`: it calls the engine's `refresh` and `alive` first, and again while it follows.
 
+Of a copy of a record (`headrace fetch`) the engine is not asked: in its place the copy is brought up to date, as long
+as it is not complete, and the run goes on until its record says that it has ended.
+
 A platform that does not answer says nothing about the run: it is told, and the run counts as going on.
 """
 
@@ -17,13 +20,16 @@ from dataclasses import dataclass, field
 
 from headrace import engines
 from headrace.errors import HeadraceError
+from headrace.instance.storage import Store
 from headrace.runs import Run
 from headrace.runs.events import RunFinished
-from headrace.runs.store import ASK_ENGINE, supervisor_alive
+from headrace.runs.segment_reader import RecordCopy, read_copied
+from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive
 
 _log = logging.getLogger(__name__)
 
 SECONDS = 1.5  # between two questions about one run
+COPY_TIMEOUT = 5.0  # for an answer of the store of a copy's record
 
 
 @dataclass
@@ -50,6 +56,7 @@ class AskEngine:
         self._told = told
         self._seconds = seconds
         self._answers: dict[str, _Answer] = {}
+        self._store = Store(COPY_TIMEOUT, attempts=1)  # opens no connection before it is used
 
     def __call__(self, run: Run) -> bool:
         """Brings the news of a run into its record, when it is time. Returns whether the run goes on.
@@ -58,25 +65,37 @@ class AskEngine:
             OSError, msgspec.DecodeError: its header cannot be read.
         """
         header = run.header
-        if header.supervisor_pid != ASK_ENGINE:
+        copy = is_copy(run.paths)
+        if not copy and header.supervisor_pid != ASK_ENGINE:
             return supervisor_alive(header)
         answer = self._answers.setdefault(str(run.paths.root), _Answer())
         with answer.lock:
             if not answer.over and time.monotonic() >= answer.due:
-                self._ask(run, header.engine, answer)
+                self._ask(run, "" if copy else header.engine, answer)
                 answer.due = time.monotonic() + self._seconds  # after the answer: it may take its time
             return answer.alive
 
     def _ask(self, run: Run, engine: str, answer: _Answer) -> None:
-        answer.over = any(isinstance(event, RunFinished) for event in run.events())
-        if answer.over:
-            return
+        """Asks an engine, or brings a copy up to date when no engine is named."""
         trouble = ""
         try:
-            engines.refresh(run)
-            answer.alive = engines.alive(run)
+            if not engine:
+                answer.over = self._update(run)
+            else:
+                answer.over = any(isinstance(event, RunFinished) for event in run.events())
+                if not answer.over:
+                    engines.refresh(run)
+                    answer.alive = engines.alive(run)
         except (HeadraceError, OSError) as error:
-            trouble = f"{run.id}: the engine {engine} cannot be asked: {error}; this is what its record says"
+            whom = f"the engine {engine} cannot be asked" if engine else "the copy cannot be brought up to date"
+            trouble = f"{run.id}: {whom}: {error}; this is what its record says"
         if trouble and trouble != answer.trouble:
             self._told(trouble)
         answer.trouble = trouble
+
+    def _update(self, run: Run) -> bool:
+        """Brings a copy up to date. Returns whether it is complete."""
+        copied = read_copied(run.paths)
+        if copied is None or copied.complete:
+            return True
+        return RecordCopy(self._store, run.paths).update().complete

@@ -78,16 +78,25 @@ class S3:
         """Closes all connections."""
         self._client.close()
 
-    def list(self, bucket: str, prefix: str) -> Iterator[tuple[str, int, str]]:
+    def list(self, bucket: str, prefix: str, after: str = "") -> Iterator[tuple[str, int, str]]:
         """Yields (key, bytes, etag) of every object whose key begins with the prefix, in S3's order.
 
-        Folder markers (keys that end with a slash) are left out.
+        Folder markers (keys that end with a slash) are left out, and keys up to `after`.
         """
         with self._told(f"s3://{bucket}/{prefix}"):
-            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=bucket, Prefix=prefix, **({"StartAfter": after} if after else {})):
                 for entry in page.get("Contents", ()):
                     if not entry["Key"].endswith("/"):
                         yield entry["Key"], entry["Size"], entry["ETag"]
+
+    def folders(self, bucket: str, prefix: str) -> Iterator[str]:
+        """Yields the beginnings of keys from the prefix up to the next slash, that slash included, each once."""
+        with self._told(f"s3://{bucket}/{prefix}"):
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
+                for entry in page.get("CommonPrefixes", ()):
+                    yield entry["Prefix"]
 
     def head(self, bucket: str, key: str) -> tuple[int, str]:
         """Returns (bytes, etag) of an object. Raises ObjectMissing."""
@@ -133,6 +142,19 @@ class S3:
                         raise
         if got < length:
             raise ObjectChanged(f"{uri} ends at byte {start + got}, expected were {start + length}")
+
+    def get(self, bucket: str, key: str) -> bytes:
+        """Returns the whole of a small object. Raises ObjectMissing or StorageError."""
+        for left in reversed(range(self._attempts)):
+            with self._told(f"s3://{bucket}/{key}"):
+                try:
+                    with contextlib.closing(self._client.get_object(Bucket=bucket, Key=key)["Body"]) as body:
+                        data: bytes = body.read()
+                    return data
+                except self._broken:
+                    if not left:
+                        raise
+        raise AssertionError("at least one attempt is made")
 
     def upload(self, descriptor: int, size: int, bucket: str, key: str, check: Callable[[], None]) -> None:
         """Writes an open file as an object; it is there as a whole or not at all.

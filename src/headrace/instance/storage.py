@@ -102,6 +102,15 @@ def inside(folder: str | os.PathLike[str], name: str) -> Path:
     return Path(folder, *parts)
 
 
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Returns what is directly in a folder of this machine; nothing if it is not there."""
+    with told(folder):
+        try:
+            return list(os.scandir(local_path(folder)))
+        except FileNotFoundError:
+            return []
+
+
 class Store:
     """Lists, reads and writes. Safe for use by several threads; close it, or use it in `with`.
 
@@ -171,6 +180,32 @@ class Store:
         found = next(self._s3.list(bucket, prefix), None)
         return found and Object(f"{S3_SCHEME}{bucket}/{found[0]}", *found)
 
+    def names(self, uri: str, after: str = "") -> Sequence[str]:
+        """Returns the names of the objects directly in a folder, sorted by their UTF-8 bytes; none if it is not there.
+
+        Args:
+            uri: the folder.
+            after: only names behind this one, which an object store is asked for.
+
+        Raises:
+            ObjectMissing: no such bucket.
+            StorageError, UsageError: it cannot be listed.
+        """
+        if is_s3(uri):
+            bucket, prefix = split(join(uri, ""))
+            found = (key for key, _, _ in self._s3.list(bucket, prefix, after and prefix + after))
+            names = [key[len(prefix) :] for key in found if "/" not in key[len(prefix) :]]
+        else:
+            names = [entry.name for entry in _entries(uri) if entry.is_file() and not is_temporary(entry.name)]
+        return sorted((name for name in names if name > after), key=os.fsencode)
+
+    def folders(self, uri: str, beginning: str = "") -> Sequence[str]:
+        """Returns the names of the folders directly in a folder that begin so, sorted; as `names`."""
+        if is_s3(uri):
+            bucket, prefix = split(join(uri, ""))
+            return sorted(key[len(prefix) : -1] for key in self._s3.folders(bucket, prefix + beginning))
+        return sorted(entry.name for entry in _entries(uri) if entry.is_dir() and entry.name.startswith(beginning))
+
     def look(self, uri: str) -> Object:
         """Returns one object. Raises ObjectMissing, StorageError or UsageError."""
         if is_s3(uri):
@@ -231,6 +266,13 @@ class Store:
             as `download`; the first error ends the others.
         """
         self._all([(source, source, path) for source, path in pairs], self.download, done)
+
+    def read(self, uri: str) -> bytes:
+        """Returns the whole of a small object. Raises ObjectMissing, StorageError or UsageError."""
+        if is_s3(uri):
+            return self._s3.get(*split(uri))
+        with told(uri):
+            return local_path(uri).read_bytes()
 
     def read_range(self, source: Object, start: int, length: int) -> bytes:
         """Returns bytes of an object; less than `length` only at its end. Raises as `download`."""

@@ -26,6 +26,7 @@ from headrace.runs.events import (
     MetricsLeftOut,
     ProgramExited,
     ProgramStarted,
+    RecordNotStored,
     RequirementsInstalled,
     RunFinished,
     SecondaryStatus,
@@ -90,6 +91,8 @@ def sentence(event: Event) -> str:
         return f"{event.name} stored: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB, in {event.uri}"
     if isinstance(event, MetricsLeftOut):
         return left_out(event)
+    if isinstance(event, RecordNotStored):
+        return record_text(event)
     return _short(event)
 
 
@@ -110,6 +113,11 @@ def told(event: Event) -> str:
         why = f": {event.reason}" if event.reason else ""
         return f"{event.group}/{event.host}[{event.stream}]: ended with {how}{why}"
     return ""
+
+
+def record_text(event: RecordNotStored) -> str:
+    """Returns that the end of a run's record is only on its own machine."""
+    return f"the end of the record was not stored in {event.uri}: {event.reason}"
 
 
 def left_out(event: MetricsLeftOut) -> str:

@@ -310,6 +310,18 @@ class MetricsLeftOut(_Event, frozen=True, tag="metrics_left_out"):
     example: str = ""
 
 
+class RecordNotStored(_Event, frozen=True, tag="record_not_stored"):
+    """The run has finished, and its end could not be stored at the place that the job names for its record.
+
+    Attributes:
+        uri: the place.
+        reason: why, in words.
+    """
+
+    uri: str
+    reason: str
+
+
 Event = (
     StatusChanged
     | InstancesStarted
@@ -333,5 +345,6 @@ Event = (
     | JobStopping
     | JobFinished
     | RunFinished
+    | RecordNotStored
 )
 """Any event; `msgspec.json.decode(line, type=Event)` reads one."""

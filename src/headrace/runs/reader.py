@@ -20,7 +20,7 @@ from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_select
 from headrace.runs.metric_records import HostSecond, Metric, ServiceSecond, ValueSecond
 from headrace.runs.run_paths import HOST, VALUES, RunPaths, Stream
 from headrace.runs.state import Program, RunState, state_of
-from headrace.runs.store import RunHeader, find_run, list_paths, read_header, supervisor_alive
+from headrace.runs.store import RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
 from headrace.runs.tail import Damage, Newer, TailSet, Told, Tree, UnknownKind
 
 POLL_SECONDS = 0.08
@@ -184,9 +184,10 @@ class Run:
 
     @property
     def supervised(self) -> bool:
-        """Whether what answers for the run still does: a process that lives, or its engine."""
+        """Whether what answers for the run still does: a process that lives, or its engine. Of a copy it is taken so
+        until its record has the end."""
         try:
-            return supervisor_alive(self.header) if self._alive is None else self._alive(self)
+            return is_copy(self.paths) or supervisor_alive(self.header) if self._alive is None else self._alive(self)
         except (OSError, msgspec.DecodeError):
             return False
 

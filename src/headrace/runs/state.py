@@ -18,6 +18,7 @@ from headrace.runs.events import (
     MetricsLeftOut,
     ProgramExited,
     ProgramStarted,
+    RecordNotStored,
     RunFinished,
     SecondaryStatus,
     Status,
@@ -77,6 +78,7 @@ class RunState:
         instances_started: when the instances began to cost, None if they did not.
         left_out: what the search for metrics left out: the last event of each host and attempt for each kind of thing.
         hosts: how long each instance ran, in the plan's order; empty when none did.
+        record_not_stored: that the end of its record is not at the place that the job names; None otherwise.
     """
 
     status: Status = Status.IN_PROGRESS
@@ -95,6 +97,7 @@ class RunState:
     instances_started: float | None = None
     left_out: tuple[MetricsLeftOut, ...] = ()
     hosts: tuple[HostTime, ...] = ()
+    record_not_stored: RecordNotStored | None = None
 
     @property
     def exit_code(self) -> int | None:
@@ -128,6 +131,7 @@ class _Fold:
     last: float | None = None
     verdict: JobFinished | None = None
     word: RunFinished | None = None
+    record_not_stored: RecordNotStored | None = None
     life: Lifecycle = field(default_factory=Lifecycle)
 
     def exited(self, event: ProgramExited) -> None:
@@ -182,6 +186,8 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
             fold.verdict = fold.verdict or event
         elif isinstance(event, RunFinished):
             fold.word = fold.word or event
+        elif isinstance(event, RecordNotStored):
+            fold.record_not_stored = event
     status, cause, ended = _verdict(fold, supervised)
     finished = fold.word is not None or not supervised
     if ended is not None:
@@ -204,6 +210,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         instances_started=fold.life.instances_started,
         left_out=tuple(fold.left_out.values()),
         hosts=fold.life.hosts(ended),
+        record_not_stored=fold.record_not_stored,
     )
 
 

@@ -39,6 +39,9 @@ RECORD_VERSION = 2
 ASK_ENGINE = 0
 """`supervisor_pid` of a run for which no process of one machine answers: its engine knows whether it goes on."""
 
+COPIED = "copied.json"
+"""In the directory of a copy: where the record is, and how far the copy has come."""
+
 
 class RunHeader(msgspec.Struct, frozen=True):
     """What is known of a run from its first moment: run.json.
@@ -88,6 +91,11 @@ def process_start_time(pid: int) -> float | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
     except psutil.NoSuchProcess:
         return None
+
+
+def is_copy(paths: RunPaths) -> bool:
+    """Tells whether the directory of a run is a copy of its record: its processes are elsewhere."""
+    return (paths.root / COPIED).is_file()
 
 
 def supervisor_alive(header: RunHeader) -> bool:

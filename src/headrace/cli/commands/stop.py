@@ -20,8 +20,12 @@ def command(run: str, now: bool) -> None:
     """
     from headrace import engines
     from headrace.cli.options import open_run
+    from headrace.errors import UsageError
+    from headrace.runs.store import is_copy
 
     found = open_run(run)
+    if is_copy(found.paths) and not found.finished:
+        raise UsageError(f"{found.id} is a copy: the run is on {found.header.node}", hint="stop it there")
     if not found.finished and engines.stop(found, now=now):
         click.echo(f"stopping {found.id}")
     else:

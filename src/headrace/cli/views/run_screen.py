@@ -10,7 +10,7 @@ from headrace.cli.views.terminal import Terminal
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream, read_plan
 from headrace.runs.cause import in_words
-from headrace.runs.event_text import counted, losses, told
+from headrace.runs.event_text import counted, losses, record_text, told
 from headrace.runs.events import (
     ChannelProgress,
     StatusChanged,
@@ -105,6 +105,8 @@ class RunScreen:
             self._terminal.write(f"hint: {hint}")
         for line in artefact_lines(state.artefacts):
             self._terminal.write(f"  {line}")
+        if state.record_not_stored is not None:
+            self._terminal.write(f"  warning: {record_text(state.record_not_stored)}")
         self._terminal.write(f"  headrace report {run.id}")
         self._terminal.write(f"  headrace logs {run.id}")
         self._terminal.flush()

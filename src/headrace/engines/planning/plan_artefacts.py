@@ -85,7 +85,7 @@ def check_places(job: Job) -> None:
     """Checks that what the job keeps can be written to its place. Raises EngineRefused."""
     try:
         with storage.Store() as store:
-            for place in (job.output_path, job.checkpoint_s3_uri):
+            for place in (job.output_path, job.checkpoint_s3_uri, job.record.uri if job.record else None):
                 if place is not None:
                     store.check_writable(_absolute(place, job.base_path))
     except (StorageError, UsageError) as error:

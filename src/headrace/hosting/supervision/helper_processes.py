@@ -6,6 +6,7 @@
     serve_channels   serves Pipe and FastFile channels               while they run; reports that it is ready
     sync             checkpoints and intermediate output             while they run; reports that it is ready
     collect          model and output to where the job wants them    after them
+    store_record     the record of the run to where the job wants it from the first moment on (see `record_storing`)
 
 Each is `python -m headrace.hosting.helpers.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
 directory: who prepares the run writes it, and with it says that there is something to do. It has the run's directory
@@ -40,6 +41,7 @@ WORK = {
     "serve_channels": "serving the channels",
     "sync": "keeping the checkpoints",
     "collect": "collecting model and output",
+    "store_record": "storing the record",
 }
 _TAIL_BYTES = 1 << 16
 

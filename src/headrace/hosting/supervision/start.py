@@ -11,12 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
+from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess
-from headrace.instance.lifeline import RUN_ID
 from headrace.processes.spawn import UTF8
 from headrace.runs import Run, RunPaths, read_header
 
@@ -80,12 +79,3 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
                 hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"
             raise EngineRefused(f"the engine's supervisor did not start: {words or exit_text(code, None)}", hint)
         time.sleep(0.005)
-
-
-def supervisor_environment(run_id: str) -> dict[str, str]:
-    """Returns the variables of supervisor and agents: those of the caller, and how headrace is found from elsewhere."""
-    package = str(Path(__file__).resolve().parents[3])
-    search = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    if package not in search:
-        search.insert(0, package)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(search), RUN_ID: run_id}

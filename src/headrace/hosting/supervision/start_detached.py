@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from headrace.errors import EngineRefused
-from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, supervisor_environment
+from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.hosting.supervision.start import SUPERVISOR_SECONDS
 from headrace.hosting.supervision.supervisor_process import KeeperProcess
 from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.spawn import UTF8

@@ -42,6 +42,7 @@ from headrace.hosting.supervision.attempts import clear, failure_reason, is_trie
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome, cause_of, find_provider
+from headrace.hosting.supervision.record_storing import RecordStoring, store_rest
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.used_budget import Spent
 from headrace.instance.launch_plan import LaunchPlan
@@ -60,7 +61,8 @@ READY_SECONDS = 60.0  # for what works beside the agents to be ready
 HELPER_GRACE = 5.0  # between SIGTERM and SIGKILL for a process whose work is not wanted any more
 LAST_SYNC_SECONDS = 900.0  # for the last checkpoints to be brought to safety
 COLLECT_SECONDS = 3600.0
-ORPHANED_SECONDS = 10.0  # in place of both, when the caller is gone
+RECORD_SECONDS = 120.0  # for the end of the record to be stored
+ORPHANED_SECONDS = 10.0  # in place of these, when the caller is gone
 END_SECONDS = 10.0  # for what is killed at the very end
 POLL = 0.5
 POLL_END = 0.02
@@ -105,6 +107,7 @@ class Supervisor:
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
         self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
         self._signals: list[int] = []
+        self._record = RecordStoring(paths, self._start_helper)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
@@ -130,6 +133,8 @@ class Supervisor:
             self._instances.remove()
             reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
+            self._signals.clear()
+            store_rest(self._paths, self._patience(RECORD_SECONDS), lambda: bool(self._signals) or self._orphaned())
         return status
 
     # --- the parts of a run --------------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ class Supervisor:
             self._signals.pop()
             grace = 0.0 if self._wishes else None
             self._stop(StopJob(CauseKind.STOPPED.value, "stopped by the user", failed=False, grace=grace))
-        if self._caller and os.getppid() != self._caller:
+        if self._orphaned():
             self._caller_died()
         for pid, status in reap():
             if pid in self._helpers:
@@ -315,6 +320,7 @@ class Supervisor:
         for helper in self._helpers.values():
             helper.look_after()
         self._instances.look_after()
+        self._record.look_after()
 
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -324,6 +330,9 @@ class Supervisor:
         if not os.read(0, 4096):
             self._selector.unregister(0)
             self._caller_died()
+
+    def _orphaned(self) -> bool:
+        return self._caller != 0 and os.getppid() != self._caller
 
     def _caller_died(self) -> None:
         caller, self._caller = self._caller, 0

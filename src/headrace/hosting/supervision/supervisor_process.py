@@ -15,6 +15,8 @@ import time
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.instances import find_provider
+from headrace.hosting.supervision.record_storing import store_rest
+from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.process_table import Process, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
@@ -23,6 +25,7 @@ from headrace.runs.events import RunFinished
 ENGINE = "engine"  # name of the engine's event file
 POLL_SECONDS = 0.05
 LOOKS = 0.5  # seconds between two looks at the supervisor
+RECORD_SECONDS = 120.0  # for the end of the record to be stored, when the supervisor was killed
 
 _live: set[SupervisorProcess] = set()  # keeps them alive: one that is collected would close the lifeline of its run
 
@@ -85,8 +88,11 @@ class SupervisorProcess:
         if self._lifeline is not None:
             os.close(self._lifeline)
         _live.discard(self)
-        if not any(isinstance(event, RunFinished) for event in self.run.events()):
+        finished = any(isinstance(event, RunFinished) for event in self.run.events())
+        if not finished:
             self._write_end()
+        if not finished or self._process.returncode < 0:  # the supervisor has not stored the end of the record
+            store_rest(self.run.paths, RECORD_SECONDS, environment=supervisor_environment(self.run.id))
 
     def _write_end(self) -> None:
         code = self._process.returncode

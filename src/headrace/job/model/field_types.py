@@ -195,6 +195,13 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
+def _record_interval(value: object) -> float:
+    seconds = _seconds(value)
+    if not 1 <= seconds <= 3600:
+        raise broken("must be 1 to 3600 seconds")
+    return seconds
+
+
 def _amount(value: object) -> float:
     """An amount of money: a number, or a number and the one currency that prices are in."""
     number = value
@@ -358,6 +365,7 @@ Attempts = Annotated[int, BeforeValidator(whole(1, 30))]
 Restarts = Annotated[int, BeforeValidator(whole(0, 1000))]
 Hosts = Annotated[int, BeforeValidator(whole(1, 254))]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+RecordInterval = Annotated[float, BeforeValidator(_record_interval)]
 MaxWait = Annotated[int, BeforeValidator(whole(1))]
 MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds"))]
 MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]

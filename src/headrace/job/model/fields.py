@@ -29,6 +29,7 @@ __all__ = [
     "JobFields",
     "LocalOptions",
     "Readiness",
+    "Record",
     "Retry",
     "ShuffleConfig",
     "StoppingCondition",
@@ -136,6 +137,18 @@ class Retry(Part):
     on: field_types.RetryOn = "infrastructure"
 
 
+class Record(Part):
+    """Where else the record of the run is kept, while it grows and later; `headrace fetch` brings it from there.
+
+    Attributes:
+        uri: ``s3://bucket/prefix``; a run has a folder there, by its id.
+        interval: seconds between two requests that store what is new; 1 to 3600.
+    """
+
+    uri: path_types.RecordPlace
+    interval: field_types.RecordInterval = 3.0
+
+
 def _one_or_more(value: object) -> object:
     """One distribution is written as itself, several as a list."""
     return (
@@ -171,6 +184,7 @@ class JobFields(Part):
         checkpoint_s3_uri: where checkpoints are kept: ``s3://`` URI, ``file://`` URI or path.
         checkpoint_local_path: folder inside the instance that is kept there.
         output_path: where model and output go: ``s3://`` URI, ``file://`` URI or path; by default the run's folder.
+        record: where else the record of the run is kept.
         encrypt_inter_container_traffic: whether connections between hosts are under TLS.
         engines: options of the engines.
         image_uri: container image.
@@ -218,6 +232,7 @@ class JobFields(Part):
     checkpoint_s3_uri: path_types.OutputPath | None = None
     checkpoint_local_path: path_types.InstanceFolder = path_types.CHECKPOINT_FOLDER
     output_path: path_types.OutputPath | None = None
+    record: Record | None = None
     encrypt_inter_container_traffic: field_types.Flag = False
     engines: Engines = Engines()
     image_uri: platform_options.Image | None = None

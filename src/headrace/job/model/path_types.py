@@ -101,6 +101,7 @@ def place(what: str, *, https: bool = False) -> Callable[[object], str]:
 
 
 _code = place("the path of a folder")
+_output = place("the path of a folder", https=True)
 
 
 def _source_dir(value: object) -> str:
@@ -157,7 +158,20 @@ def _instance_folder(value: object) -> str:
 ChannelPath = Annotated[str, BeforeValidator(place("the path of a folder", https=True))]
 SourceDir = Annotated[str, BeforeValidator(_source_dir)]
 EntryPoint = Annotated[str, BeforeValidator(_entry_point)]
+
+
+def _record_place(value: object) -> str:
+    text = _output(value)
+    if not text.startswith("s3://"):
+        raise broken(
+            "must be an s3:// URI",
+            hint="for a folder, set HEADRACE_HOME: runs and their records are in its folder runs",
+        )
+    return text.rstrip("/")
+
+
 Requirements = Annotated[str, BeforeValidator(_requirements)]
 Dependencies = Annotated[tuple[Annotated[str, BeforeValidator(_dependency)], ...], AsList]
-OutputPath = Annotated[str, BeforeValidator(place("the path of a folder", https=True))]
+OutputPath = Annotated[str, BeforeValidator(_output)]
+RecordPlace = Annotated[str, BeforeValidator(_record_place)]
 InstanceFolder = Annotated[str, BeforeValidator(_instance_folder)]

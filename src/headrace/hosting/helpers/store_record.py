@@ -1,0 +1,124 @@
+"""Stores the record of a run in an object store while it grows, as segments (`headrace.runs.segments`).
+
+It is started as `python -m headrace.hosting.helpers.store_record RUN_DIR`, and looks every `interval` seconds until
+it is ended, with any signal: another one goes on where it was. A place that cannot be written is tried again, with a
+warning on standard error when that begins and when it is over. With the argument `last` behind RUN_DIR, when the run
+has finished and nobody writes any more, it stores what is left and ends: with 0, or with 1 and ``error: ...`` as the
+last line of standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.hosting.helpers.helper_main import error_line, work
+from headrace.instance.storage import Store
+from headrace.runs import RunPaths
+from headrace.runs.segment_writer import SegmentWriter
+
+NAME = "store_record"
+LAST = "last"
+ENGINE = "engine"
+MOST_SECONDS = 60.0  # between two tries at a place that cannot be written
+LAST_TRIES = 3
+
+
+class RecordOrder(msgspec.Struct, frozen=True):
+    """`engine/store_record.json`.
+
+    Attributes:
+        place: ``s3://bucket/prefix``, below which runs have their records.
+        interval: seconds between two segments.
+        writer: name of the sequence of segments.
+    """
+
+    place: str
+    interval: float
+    writer: str = ENGINE
+
+
+def order_of(run: RunPaths) -> RecordOrder:
+    """Reads the order of a run. Raises OSError or msgspec.DecodeError."""
+    return msgspec.json.decode(_order_file(run).read_bytes(), type=RecordOrder)
+
+
+def write_order(run: RunPaths, order: RecordOrder) -> None:
+    """Writes the order of a run, with which it has a record to store. Raises OSError."""
+    run.engine.mkdir(exist_ok=True)
+    _order_file(run).write_bytes(msgspec.json.format(msgspec.json.encode(order)) + b"\n")
+
+
+def _order_file(run: RunPaths) -> Path:
+    return run.engine / f"{NAME}.json"
+
+
+@contextlib.contextmanager
+def _alone(run: RunPaths) -> Iterator[None]:
+    """Waits for another process that stores this record, which has been killed and is about to end."""
+    with _order_file(run).open("rb") as order:
+        fcntl.flock(order, fcntl.LOCK_EX)
+        yield
+
+
+def follow(writer: SegmentWriter, interval: float, stop: int) -> None:
+    """Stores what is new again and again, until the descriptor `stop` can be read."""
+    failures = 0
+    told = ""
+    pause = 0.0
+    while not select.select([stop], [], [], pause)[0]:
+        began = time.monotonic()
+        try:
+            writer.store()
+        except (HeadraceError, OSError) as error:
+            failures += 1
+            pause = min(MOST_SECONDS, interval * 2**failures)
+            if (line := error_line(error)) != told:
+                told = line
+                print(f"warning: the record is not stored: {line}; trying again", file=sys.stderr, flush=True)
+            continue
+        if told:
+            print("the record is stored again", file=sys.stderr, flush=True)
+        failures, told = 0, ""
+        pause = max(0.0, interval - (time.monotonic() - began))
+
+
+def finish(writer: SegmentWriter) -> None:
+    """Stores all that is left. Raises the error that stays after several tries."""
+    for tries in range(1, LAST_TRIES + 1):
+        try:
+            writer.store(last=True)
+            return
+        except HeadraceError:
+            if tries == LAST_TRIES:
+                raise
+            time.sleep(2.0**tries / 2)
+
+
+def main(paths: RunPaths) -> None:
+    """Entry point."""
+    order = order_of(paths)
+    with _alone(paths), Store() as store:
+        writer = SegmentWriter(paths, store, order.place, order.writer, paths.engine / "segments.json")
+        if sys.argv[2:] == [LAST]:
+            finish(writer)
+            return
+        stop, stop_end = os.pipe()
+        os.set_blocking(stop_end, False)
+        signal.set_wakeup_fd(stop_end)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the segment that is being written still goes
+        follow(writer, order.interval, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(work(main))

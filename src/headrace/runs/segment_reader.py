@@ -1,0 +1,272 @@
+"""Copies the record of a run from its segments into a run's directory, which every command reads; again and again.
+
+    run.json, events/, metrics/, logs/ ...     as in the directory of the run itself
+    copied.json                                `Copied`: where the record is, and how far the copy has come
+
+Only what is new is asked for: one request for the writers, one for the new segments of each, and one for each of those.
+Files are only appended to, and the offsets of the pieces say what is there already. So a copy that breaks off at any
+instant goes on, and several processes may keep one copy up to date, one after the other (`flock`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import RecordDamaged, StorageError, UsageError
+from headrace.runs.run_paths import RunPaths
+from headrace.runs.segments import (
+    ObjectStore,
+    Piece,
+    decode,
+    joined,
+    number_of,
+    segment_name,
+    writers_place,
+)
+from headrace.runs.store import COPIED
+
+HEADER = "run.json"
+AT_ONCE = 8  # segments that are read at the same time, and kept in memory
+
+
+class WriterCursor(msgspec.Struct):
+    """How far the segments of one writer are copied.
+
+    Attributes:
+        name: of the last segment; empty before the first.
+        t: when that was made, seconds since the epoch.
+        last: it was the writer's last one.
+    """
+
+    name: str = ""
+    t: float = 0.0
+    last: bool = False
+
+
+class Copied(msgspec.Struct):
+    """copied.json.
+
+    Attributes:
+        place: of the run's record.
+        writers: by name.
+        leader: the writer that has the run's header, and the last word.
+    """
+
+    place: str
+    leader: str
+    writers: dict[str, WriterCursor] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run has finished and everything of it is copied."""
+        return self.leader in self.writers and self.writers[self.leader].last
+
+    @property
+    def t(self) -> float:
+        """When the newest copied segment was made, seconds since the epoch; 0 before the first."""
+        return max((cursor.t for cursor in self.writers.values()), default=0.0)
+
+
+_DECODER = msgspec.json.Decoder(Copied)
+
+
+class _Behind(Exception):
+    """Bytes are missing before a piece: the machine went down, and files lost more than copied.json."""
+
+
+def read_copied(paths: RunPaths) -> Copied | None:
+    """Returns where a copy comes from; None when the directory is no copy.
+
+    Raises:
+        UsageError: that cannot be read.
+    """
+    try:
+        return _DECODER.decode((paths.root / COPIED).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(
+            f"{paths.root / COPIED} cannot be read: {error}", "remove the copy and fetch it again"
+        ) from error
+
+
+def open_copy(store: ObjectStore, run_id: str, place: str, runs: Path) -> RunPaths:
+    """Returns the directory of a run's copy. A new one appears in one step, with the run's header in it.
+
+    Args:
+        store: where the record is.
+        run_id, place: of the run (`find_record`).
+        runs: directory of runs.
+
+    Raises:
+        UsageError: the directory is there and is no copy of that record.
+        StorageError: the record cannot be read, or has no header yet.
+        OSError: the directory cannot be made.
+    """
+    paths = RunPaths(runs.absolute() / run_id)
+    if not paths.root.exists():
+        _make(store, paths, place)
+    copied = read_copied(paths)
+    if copied is None:
+        raise UsageError(f"{paths.root} is the record itself, and no copy", "choose another folder of runs: --into DIR")
+    if copied.place != place:
+        raise UsageError(f"{paths.root} is a copy of {copied.place}", "choose another folder of runs: --into DIR")
+    return paths
+
+
+def _make(store: ObjectStore, paths: RunPaths, place: str) -> None:
+    for writer in store.folders(writers_place(place)):
+        folder = writers_place(place, writer)
+        for name in store.names(folder)[:1]:
+            header, pieces = decode(store.read(joined(folder, name)), joined(folder, name))
+            for piece, data in zip(header.pieces, pieces, strict=True):
+                if piece.path == HEADER:
+                    _appear(paths, Copied(place, writer), bytes(data))
+                    return
+    raise StorageError(f"{place} has no header of a run yet", "try again in some seconds")
+
+
+def _appear(paths: RunPaths, copied: Copied, header: bytes) -> None:
+    paths.root.parent.mkdir(parents=True, exist_ok=True)
+    staging = paths.root.parent / f".{paths.id}.{os.getpid()}"
+    staging.mkdir(mode=0o700)
+    try:
+        (staging / COPIED).write_bytes(msgspec.json.encode(copied))
+        (staging / HEADER).write_bytes(header)
+        with contextlib.suppress(FileExistsError, NotADirectoryError):
+            staging.rename(paths.root)
+    except OSError:
+        if not paths.root.exists():  # else another process has made it meanwhile
+            raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+class RecordCopy:
+    """A copy that is brought up to date.
+
+    Args:
+        store: where the record is; used by several threads.
+        paths: the copy (`open_copy`).
+
+    Attributes:
+        paths: as given.
+        segments: how many this object has copied.
+        bytes: of the files' bytes that it has added.
+    """
+
+    def __init__(self, store: ObjectStore, paths: RunPaths) -> None:
+        self._store = store
+        self.paths = paths
+        self.segments = 0
+        self.bytes = 0
+
+    def update(self) -> Copied:
+        """Copies what is new. Returns how far the copy has come.
+
+        Raises:
+            StorageError: the record cannot be read now.
+            RecordDamaged: a segment is missing, or is none; everything before it is copied.
+            OSError: the copy cannot be written.
+        """
+        with self._alone():
+            copied = read_copied(self.paths)
+            if copied is None:
+                raise UsageError(f"{self.paths.root} is no copy of a record")
+            try:
+                self._update_all(copied)
+            except _Behind:
+                copied.writers.clear()  # all segments are read once more; what is there is dropped
+                try:
+                    self._update_all(copied)
+                except _Behind as behind:
+                    raise RecordDamaged(
+                        f"{behind} of {copied.place} is missing", "what was stored before it is copied"
+                    ) from None
+            return copied
+
+    def _update_all(self, copied: Copied) -> None:
+        for writer in self._store.folders(writers_place(copied.place)):
+            self._update(copied, writer)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        directory = os.open(self.paths.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(directory)
+
+    def _update(self, copied: Copied, writer: str) -> None:
+        cursor = copied.writers.setdefault(writer, WriterCursor())
+        folder = writers_place(copied.place, writer)
+        names = self._store.names(folder, cursor.name)
+        there, missing = _without_gap(number_of(cursor.name), names)
+        if missing:  # a listing may have begun before that segment was there, and ended after the next one was
+            there, missing = _without_gap(number_of(cursor.name), self._store.names(folder, cursor.name))
+        with ThreadPoolExecutor(AT_ONCE, "headrace-copy") as pool:
+            for begin in range(0, len(there), AT_ONCE):
+                uris = [joined(folder, name) for name in there[begin : begin + AT_ONCE]]
+                for uri, data in zip(uris, pool.map(self._store.read, uris), strict=True):
+                    header, pieces = decode(data, uri)
+                    for piece, content in zip(header.pieces, pieces, strict=True):
+                        self._take(piece, content)
+                    cursor.name, cursor.t, cursor.last = uri.rpartition("/")[2], header.t, header.last
+                    self.segments += 1
+                self._replace(COPIED, msgspec.json.encode(copied))
+        if missing:
+            raise RecordDamaged(
+                f"{joined(folder, segment_name(missing, '*'))} is missing: what was stored after it is not copied",
+                "somebody removed it, or a rule of the bucket did; see `headrace logs` for what is before it",
+            )
+
+    def _take(self, piece: Piece, content: memoryview) -> None:
+        if piece.offset is None:
+            self._replace(piece.path, content)
+            return
+        path = self.paths.root / piece.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if piece.offset > size:
+                raise _Behind(f"{piece.path} from byte {size} to {piece.offset}")
+            new = content[size - piece.offset :]
+            self.bytes += len(new)
+            while new:
+                new = new[os.write(descriptor, new) :]
+        finally:
+            os.close(descriptor)
+
+    def _replace(self, name: str, content: bytes | memoryview) -> None:
+        """Writes a whole file, which is there at once."""
+        path = self.paths.root / name
+        temporary = path.with_name(f".{name}.{os.getpid()}")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+
+
+def _without_gap(number: int, names: Sequence[str]) -> tuple[Sequence[str], int]:
+    """Returns the names up to the first gap, and the number that is missing there; 0 when none is.
+
+    Args:
+        number: of the segment before the first name.
+        names: sorted; a number that stands twice is no gap.
+
+    >>> _without_gap(2, ["0000000003-aa", "0000000003-bb", "0000000005-aa"])
+    (['0000000003-aa', '0000000003-bb'], 4)
+    """
+    for index, name in enumerate(names):
+        if number_of(name) > number + 1:
+            return names[:index], number + 1
+        number = max(number, number_of(name))
+    return names, 0

@@ -1,0 +1,192 @@
+"""The record of a run in an object store, as numbered segments: objects that are written once and never changed.
+
+    <place>/<run id>/segments/<writer>/<number>-<token>
+
+A writer has a sequence of its own, from 1; two writers never store the same file. A segment holds pieces of all files
+of the run's directory that have grown: one line of JSON (`SegmentHeader`), then the bytes of the pieces. So there is
+one request an interval, however many files there are. A piece is a part of an append-only file, with its offset, or the
+whole of a small file that is replaced (`run.json`).
+
+An object is there as a whole or not at all, so nobody reads half a segment. A number is written after the one before it
+is there, so a missing number is a loss. A writer that was killed may have stored more than its successor knows, or may
+still be storing it: its successor has another token, and may store the same bytes once more. The offsets tell: what a
+reader has already is dropped, and an offset behind what it has is a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from headrace.errors import RecordDamaged, RunNotFound
+from headrace.runs.store import job_name_of
+
+SEGMENTS = "segments"
+WHOLE = ("job.yaml", "job.json", "request.json", "plan.json", "run.json")
+"""The small files of a record that are replaced as a whole; run.json last, which makes a directory a run."""
+EVENTS = "events"
+GROWING = (("logs", 3, ".log"), ("metrics", 3, ".jsonl"), ("engine", 1, ".log"), (EVENTS, 1, ".jsonl"))
+"""The append-only files: folder, path components below it, ending. Events last: they say that the rest is complete."""
+VERSION = 1
+_DIGITS = 10
+
+
+class ObjectStore(Protocol):
+    """As much of `headrace.instance.storage.Store` as segments need."""
+
+    def names(self, uri: str, after: str = "") -> Sequence[str]:
+        """Returns the names of the objects directly in a folder behind a name, sorted."""
+
+    def folders(self, uri: str, beginning: str = "") -> Sequence[str]:
+        """Returns the names of the folders directly in a folder that begin so, sorted."""
+
+    def read(self, uri: str) -> bytes:
+        """Returns a whole object."""
+
+    def write(self, data: bytes, uri: str) -> None:
+        """Writes an object, which is there as a whole or not at all."""
+
+
+class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of one file.
+
+    Attributes:
+        path: the file, relative to the run's directory.
+        size: bytes.
+        offset: where in the file they stand; None when they are the whole of a file that is replaced.
+        digest: of the bytes of a whole file.
+    """
+
+    path: str
+    size: int
+    offset: int | None = None
+    digest: str = ""
+
+
+class SegmentHeader(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first line of a segment.
+
+    Attributes:
+        version: `VERSION` of the writer.
+        run_id, writer, number: which segment of whom.
+        t: when it was made, seconds since the epoch by the clock of the writer.
+        pieces: what it holds, in the order of the bytes, and in the order in which a reader takes them.
+        last: the run has finished, and with this segment everything of the writer is stored.
+    """
+
+    version: int
+    run_id: str
+    writer: str
+    number: int
+    t: float
+    pieces: tuple[Piece, ...]
+    last: bool = False
+
+
+_DECODER = msgspec.json.Decoder(SegmentHeader)
+
+
+def segment_name(number: int, token: str) -> str:
+    """Returns the name of a segment: names sort as numbers do.
+
+    >>> segment_name(42, "1f2e3d")
+    '0000000042-1f2e3d'
+    """
+    return f"{number:0{_DIGITS}d}-{token}"
+
+
+def number_of(name: str) -> int:
+    """Returns the number in a segment's name; 0 for the empty name, which stands before all.
+
+    Raises:
+        RecordDamaged: it is no such name.
+    """
+    digits = name[:_DIGITS]
+    if name and not (len(digits) == _DIGITS and digits.isdecimal() and name[_DIGITS : _DIGITS + 1] == "-"):
+        raise RecordDamaged(f"{name!r} is no name of a segment of a record", "is the place right?")
+    return int(digits or 0)
+
+
+def encode(header: SegmentHeader, pieces: Sequence[bytes]) -> bytes:
+    """Returns a segment: its header and the bytes of its pieces."""
+    return b"".join([msgspec.json.encode(header), b"\n", *pieces])
+
+
+def decode(data: bytes, uri: str) -> tuple[SegmentHeader, list[memoryview]]:
+    """Returns the header of a segment and the bytes of its pieces.
+
+    Args:
+        data: the whole object.
+        uri: where it was, for messages.
+
+    Raises:
+        RecordDamaged: it is no segment, one of a newer headrace, or names a file that no record has.
+    """
+    line, _, _ = data.partition(b"\n")
+    try:
+        header = _DECODER.decode(line)
+    except msgspec.DecodeError as error:
+        raise RecordDamaged(f"{uri} is no segment of a record: {error}", "is the place right?") from error
+    if header.version > VERSION:
+        raise RecordDamaged(f"{uri} was written by a newer headrace", "install that version here, too")
+    rest = memoryview(data)[len(line) + 1 :]
+    if sum(piece.size for piece in header.pieces) != len(rest):
+        raise RecordDamaged(f"{uri} holds {len(rest)} bytes of files, and not those that its first line names")
+    found = []
+    for piece in header.pieces:
+        if not is_recorded(piece.path, whole=piece.offset is None) or piece.size < 0:
+            raise RecordDamaged(f"{uri} names a file that no record has: {piece.path!r}")
+        found.append(rest[: piece.size])
+        rest = rest[piece.size :]
+    return header, found
+
+
+def is_recorded(path: str, whole: bool) -> bool:
+    """Returns whether a relative path is one of a record's files. No other is ever written by a reader.
+
+    >>> is_recorded("logs/dnn/algo-1/0.log", whole=False), is_recorded("logs/../../x/0.log", whole=False)
+    (True, False)
+    """
+    if whole:
+        return path in WHOLE
+    folder, *below = path.split("/")
+    if "\0" in path or any(part in {"", ".", ".."} for part in below):
+        return False
+    return any((folder, len(below)) == (name, depth) and path.endswith(ending) for name, depth, ending in GROWING)
+
+
+def joined(place: str, *names: str) -> str:
+    """Returns a place below another."""
+    return "/".join([place.rstrip("/"), *names])
+
+
+def writers_place(run_place: str, writer: str = "") -> str:
+    """Returns the folder of all writers of a run, or of one."""
+    return joined(run_place, SEGMENTS, writer) if writer else joined(run_place, SEGMENTS)
+
+
+def find_record(store: ObjectStore, uri: str) -> tuple[str, str]:
+    """Returns (run id, place) of a run's record: of that place, or of the newest run of the job that it names.
+
+    Args:
+        store: where to look; two or three requests.
+        uri: ``<place>/<run id>`` or ``<place>/<job name>``.
+
+    Raises:
+        RunNotFound: there is none.
+        StorageError, UsageError: it cannot be listed.
+    """
+    parent, _, name = uri.rstrip("/").rpartition("/")
+    if store.folders(writers_place(uri)):
+        return name, uri.rstrip("/")
+    beside = [] if parent.endswith(":/") else store.folders(parent, f"{name}-")  # a bucket has nothing beside it
+    runs = [run for run in beside if job_name_of(run) == name]
+    if runs:
+        newest = max(runs, key=lambda run: run[-20:])
+        return newest, joined(parent, newest)
+    there = [run for run in store.folders(uri) if job_name_of(run) != run]
+    newest_first = sorted(there, key=lambda run: run[-20:], reverse=True)
+    known = f"name one of its runs: {', '.join(newest_first[:5])}" if there else "write s3://BUCKET/PREFIX/RUN"
+    raise RunNotFound(f"{uri}: there is no record of a run", known)

@@ -1,0 +1,124 @@
+"""`headrace fetch`: the record of a run, brought from a bucket into a folder of runs, where every command reads it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
+from headrace.instance.storage import Store
+from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream, create_run
+from headrace.runs.events import JobStarted, RunFinished
+from headrace.runs.segment_writer import SegmentWriter
+from objectstore import ObjectStore
+
+
+class Elsewhere:
+    """A run on another machine, whose record is stored in a bucket."""
+
+    def __init__(self, folder: Path, place: str, store: Store) -> None:
+        self.paths = create_run("far", runs=folder)
+        self._writer = lambda: SegmentWriter(self.paths, store, place, "engine", self.paths.root / "stored")
+        self.event(JobStarted(t=time.time()))
+
+    def event(self, event: JobStarted | RunFinished) -> None:
+        with EventWriter(self.paths.events("engine")) as events:
+            events.write(event)
+
+    def say(self, text: str) -> None:
+        with LogWriter(self.paths.log(Stream("dnn", "algo-1", "0"))) as log:
+            log.write_line("o", text.encode())
+
+    def store(self, last: bool = False) -> None:
+        self._writer().store(last)
+
+
+@pytest.fixture
+def bucket_cli(s3: ObjectStore, tmp_path: Path) -> Cli:
+    return Cli(tmp_path)  # with the variables of the bucket
+
+
+def test_a_run_elsewhere_is_fetched_followed_and_read_as_any_other(
+    bucket_cli: Cli, s3: ObjectStore, tmp_path: Path
+) -> None:
+    cli = bucket_cli
+    with Store() as store:
+        far = Elsewhere(tmp_path / "elsewhere", s3.uri("runs"), store)
+        far.say("first")
+        far.store()
+        fetched = json.loads(cli("fetch", s3.uri("runs/far"), "--output", "json").stdout)
+        assert (fetched["run_id"], fetched["complete"], fetched["status"]) == (far.paths.id, False, "InProgress")
+        assert fetched["uri"] == s3.uri(f"runs/{far.paths.id}")
+        assert far.paths.id in cli("ps").stdout
+        far.say("second")
+        far.store()
+        following = cli.start("fetch", "far", "--follow", "--every", "0.2")
+        reading = cli.start("logs", "far", "-f")
+        assert reading.stdout is not None
+        assert [reading.stdout.readline() for _ in range(2)] == ["dnn/algo-1[0] first\n", "dnn/algo-1[0] second\n"]
+        far.say("third")
+        far.event(RunFinished(t=time.time(), status=Status.COMPLETED))
+        far.store(last=True)
+        assert reading.communicate(timeout=60) == ("dnn/algo-1[0] third\n", f"headrace: {far.paths.id}: Completed\n")
+        shown = following.communicate(timeout=60)[0]
+        assert (following.returncode, reading.returncode) == (0, 0)
+        assert f"{far.paths.id}: Completed; " in shown
+        assert shown.endswith("; complete\n")
+    copy = RunPaths(cli.runs / far.paths.id)
+    for name in ("run.json", "events/engine.jsonl", "logs/dnn/algo-1/0.log"):
+        assert (copy.root / name).read_bytes() == (far.paths.root / name).read_bytes()
+    again = json.loads(cli("fetch", "far", "--output", "json").stdout)
+    assert (again["segments"], again["bytes"], again["complete"]) == (0, 0, True), "only what is new is asked for"
+
+
+def test_looking_at_a_copy_brings_it_up_to_date_and_an_unreachable_bucket_is_told(
+    bucket_cli: Cli, s3: ObjectStore, tmp_path: Path
+) -> None:
+    cli = bucket_cli
+    with Store() as store:
+        far = Elsewhere(tmp_path / "elsewhere", s3.uri("runs"), store)
+        far.store()
+        assert cli("fetch", s3.uri("runs/far")).returncode == 0
+        refused = cli("stop", "far")
+        assert refused.returncode == 2
+        assert "is a copy: the run is on" in refused.stderr
+        cli.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+        cut = cli("status", "far")
+        assert cut.returncode == 0
+        assert "InProgress" in cut.stdout
+        assert cut.stderr.count("cannot be brought up to date") == 1
+        cli.env["AWS_ENDPOINT_URL"] = s3.endpoint
+        far.event(RunFinished(t=time.time(), status=Status.COMPLETED))
+        far.store(last=True)
+        assert json.loads(cli("status", "far", "--output", "json").stdout)["TrainingJobStatus"] == "Completed"
+        cli.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+        assert cli("status", "far").stderr == "", "a complete copy needs no bucket"
+
+
+def test_what_cannot_be_fetched_is_said_with_a_hint(
+    bucket_cli: Cli, s3: ObjectStore, tmp_path: Path, job_file: Callable[..., str]
+) -> None:
+    cli = bucket_cli
+    with Store() as store:
+        far = Elsewhere(tmp_path / "elsewhere", s3.uri("runs"), store)
+        far.store()
+    nothing = cli("fetch", s3.uri("runs"))
+    assert nothing.returncode == 2
+    assert f"name one of its runs: {far.paths.id}" in nothing.stderr
+    cli.env["HEADRACE_HOME"] = str(tmp_path)
+    (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
+    for what in ("far", s3.uri("runs/far")):
+        own = cli("fetch", what)
+        assert own.returncode == 2
+        assert "is the record itself, and no copy" in own.stderr
+    into = cli("fetch", s3.uri("runs/far"), "--into", str(tmp_path / "other"))
+    assert into.returncode == 0
+    assert (tmp_path / "other" / far.paths.id / "run.json").is_file()
+    wrong = cli("plan", job_file("pass", extra="record: {uri: /shared/records, interval: 0.5}\n"))
+    assert wrong.returncode == 2
+    assert "record.uri: must be an s3:// URI" in wrong.stderr
+    assert "record.interval: must be 1 to 3600 seconds" in wrong.stderr

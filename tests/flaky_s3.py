@@ -1,0 +1,91 @@
+"""A proxy before the tests' S3 server that counts requests, answers late, with errors, or keeps the answer back."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
+from urllib.parse import urlsplit
+
+
+class FlakyS3(ThreadingHTTPServer):
+    """The proxy. It runs in a thread of this process.
+
+    Args:
+        endpoint: of the server behind it.
+
+    Attributes:
+        requests: how many came, by method.
+        errors: share of the requests that are answered with an error, half of them after they were carried out.
+        delay: seconds before an answer, at most.
+        down: every request is answered with an error.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = urlsplit(endpoint).netloc
+        self.requests: Counter[str] = Counter()
+        self.errors = 0.0
+        self.delay = 0.0
+        self.down = False
+        self.chance = random.Random(7)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, *_: object) -> None:
+        """A client that is killed is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def _forward(self) -> None:
+        proxy = cast("FlakyS3", self.server)
+        proxy.requests[self.command] += 1
+        size = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(size)
+        if len(body) < size:  # the client was killed: such a request is none
+            return
+        fails = proxy.down or proxy.chance.random() < proxy.errors
+        time.sleep(proxy.chance.random() * proxy.delay)
+        status, headers, data = 500, [], b"<Error><Code>InternalError</Code><Message>flaky</Message></Error>"
+        if not fails or (not proxy.down and proxy.chance.random() < 0.5):
+            with contextlib.closing(http.client.HTTPConnection(proxy.behind, timeout=30)) as connection:
+                connection.request(self.command, self.path, body, dict(self.headers))
+                answer = connection.getresponse()
+                content = answer.read()
+                if not fails:
+                    status, headers, data = answer.status, answer.getheaders(), content
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in {"content-length", "connection", "transfer-encoding"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_PUT = do_HEAD = do_POST = _forward
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def flaky(endpoint: str) -> Iterator[FlakyS3]:
+    """A proxy before a server, for the block."""
+    with FlakyS3(endpoint) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.shutdown()
+            thread.join()
