@@ -67,6 +67,9 @@ def start(job, detach):
     ticket = {"pid": process.pid, "start": process_start_time(process.pid)}
     (paths.engine / "ticket.json").write_text(json.dumps(ticket))
     give_to_engine(paths)
+    while not (paths.engine / "queued").exists():  # from here on it can be stopped
+        assert process.poll() is None, (paths.engine / "queue.log").read_text()
+        time.sleep(0.02)
     return RemoteHandle(paths)
 
 
@@ -106,6 +109,7 @@ def main(root: str) -> int:
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: stops.append(number))
     signal.signal(signal.SIGTERM, lambda *_: [agent.terminate() for agent in agents])
+    (paths.engine / "queued").touch()
     with EventWriter(paths.events("engine")) as events:
         while not (Path(os.environ[QUEUE]) / OPEN).exists():
             if stops:

@@ -33,10 +33,18 @@ def test_what_does_not_work_is_told_with_why_and_what_to_do(monkeypatch) -> None
     assert "apt install passt" in way.hint
     assert "nftables" not in way.hint, "that is there"
     assert (found["isolation: channels"].works, found["isolation: namespace"].works) == (False, True)
-    none = {one.name: one for one in of_isolation(Findings("no namespaces (a container)", "", True, True))}
-    assert {name: one.works for name, one in none.items()} == {"isolation: namespace": False, "isolation: none": True}
-    assert none["isolation: namespace"].detail == "no namespaces (a container)"
-    assert none["isolation: namespace"].hint
+    assert works(Findings("no bridge", "no bridge", True, True)) == {
+        "isolation: namespace": False,
+        "isolation: shared_network": True,
+        "isolation: channels": True,
+        "isolation: none": True,
+    }
+    why = "no namespaces (a container)"
+    none = {one.name: one for one in of_isolation(Findings(why, "", True, True, shared_network=why))}
+    assert [one.name for one in none.values() if one.works] == ["isolation: none"]
+    for level in ("namespace", "shared_network"):
+        one = none[f"isolation: {level}"]
+        assert (one.detail, bool(one.hint)) == (why, True)
     lacking = list(of_limits(Places({}, {MEMORY: "/g is not writable", CPU: "no controller"})))
     assert [(one.works, one.detail, bool(one.hint)) for one in lacking] == [
         (False, "/g is not writable", True),

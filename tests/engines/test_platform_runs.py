@@ -14,14 +14,14 @@ import yaml
 from queue_engine import DOWN, OPEN, QUEUE
 from stage import Stage, until
 
-from headrace.runs import CauseKind, Run, RunPaths, Status
+from headrace.runs import CauseKind, Run, RunPaths, Status, list_runs
 from headrace.runs.events import HostRegistered, ProgramStarted
 
 WORK = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: {deaf} or (print("saved", flush=True), sys.exit(0)))
 print("working", flush=True)
-if {forever}:
+while {forever}:
     time.sleep(600)
 """
 
@@ -49,11 +49,14 @@ class Platform:
         assert done.returncode == code, (arguments, done.stdout, done.stderr)
         return done
 
-    def submit(self, forever: bool = False, **fields: object) -> RunPaths:
-        job = self.stage.job(WORK.format(forever=forever), **fields)
+    def file(self, forever: bool = False, deaf: bool = False, **fields: object) -> Path:
+        job = self.stage.job(WORK.format(forever=forever, deaf=deaf), **fields)
         file = self.stage.folder / "job.yaml"
         file.write_text(yaml.safe_dump({**yaml.safe_load(job.to_yaml()), "source_dir": "code"}))
-        run_id = self("run", str(file), "--engine", "queue", "--detach").stdout.strip()
+        return file
+
+    def submit(self, **fields: object) -> RunPaths:
+        run_id = self("run", str(self.file(**fields)), "--engine", "queue", "--detach").stdout.strip()
         return RunPaths(Path(os.environ["HEADRACE_HOME"]) / "runs" / run_id)
 
     def secondary(self, paths: RunPaths) -> str:
@@ -95,11 +98,23 @@ def test_a_run_is_queued_runs_and_is_followed_to_its_end_without_whoever_submitt
     platform.stage.observer.assert_nothing_left(paths.id, paths.root, 2.0)
 
 
-def test_a_run_that_is_queued_is_stopped_by_its_engine(platform: Platform) -> None:
-    paths = platform.submit()
-    platform("stop", paths.id)
-    assert "Stopped" in platform("wait", paths.id, code=130).stdout
-    assert started(paths) == []
+def test_a_run_that_is_queued_says_why_and_ctrl_c_stops_it_through_its_engine(platform: Platform) -> None:
+    command = [sys.executable, "-m", "headrace.cli", "run", str(platform.file()), "--engine", "queue"]
+    with subprocess.Popen(
+        command, cwd=platform.stage.folder, env=platform.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as shown:  # fmt: skip
+        lines = []
+        while not lines or "Pending: no slot is free" not in lines[-1]:
+            lines.append(shown.stdout.readline())
+            assert lines[-1], lines
+        shown.send_signal(signal.SIGINT)
+        rest = shown.communicate(timeout=60)[0]
+    assert shown.returncode == 130, rest
+    assert "Stopped" in rest
+    (run,) = list_runs()
+    assert started(run.paths) == []
 
 
 def said(paths: RunPaths, words: str) -> int:
@@ -109,10 +124,10 @@ def said(paths: RunPaths, words: str) -> int:
 @pytest.mark.parametrize("now", [False, True])
 def test_a_stop_by_the_user_reaches_agents_without_a_supervisor(platform: Platform, now: bool) -> None:
     platform.open()
-    paths = platform.submit(forever=True, instance_count=2)
+    paths = platform.submit(forever=True, deaf=now, instance_count=2, local={"stop_grace": 300})
     until(lambda: said(paths, "working") == 2, what="the programs work")
     platform("stop", paths.id, *(["--now"] if now else []))
-    assert "Stopped: stopped by the user" in platform("wait", paths.id, code=130).stdout
+    assert "Stopped: stopped by the user" in platform("wait", paths.id, "--timeout", "60", code=130).stdout
     assert said(paths, "saved") == (0 if now else 2)
     platform.stage.observer.assert_nothing_left(paths.id, paths.root, 2.0)
 

@@ -102,7 +102,8 @@ def told(event: Event) -> str:
     What the programs do is seen in their output.
     """
     if isinstance(event, StatusChanged):
-        return "" if event.status in _SEEN else event.message
+        pending = event.status is SecondaryStatus.PENDING  # its message is only why
+        return "" if event.status in _SEEN else _short(event) if pending else event.message
     if isinstance(event, HostReleased | HostLost | DataWorkerLost):
         degraded = " (run degraded)" if isinstance(event, DataWorkerLost) and not event.fatal else ""
         return f"{event.group}/{event.host}: {sentence(event)}{degraded}"

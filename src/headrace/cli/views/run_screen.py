@@ -13,6 +13,7 @@ from headrace.runs.cause import in_words
 from headrace.runs.event_text import counted, losses, record_text, told
 from headrace.runs.events import (
     ChannelProgress,
+    SecondaryStatus,
     StatusChanged,
 )
 from headrace.runs.run_paths import AGENT
@@ -51,7 +52,8 @@ class RunScreen:
         """Shows an event if it is worth knowing."""
         if self._quiet:
             return
-        first = isinstance(event, StatusChanged) and not self._progress.part  # it is over at once
+        pending = isinstance(event, StatusChanged) and event.status is SecondaryStatus.PENDING
+        first = isinstance(event, StatusChanged) and not (self._progress.part or pending)  # it is over at once
         if isinstance(event, StatusChanged):
             self._progress.part = event.message
         elif isinstance(event, ChannelProgress):

@@ -31,22 +31,22 @@ def capabilities() -> tuple[Capability, ...]:
 def of_isolation(found: Findings) -> Iterator[Capability]:
     """Yields what separates hosts, from what was found out about this machine."""
     made = "in a user namespace, without root" if found.user_namespace else "as root"
-    if found.namespace:
-        yield Capability("isolation: namespace", False, found.namespace, _CONTAINER)
-    else:
-        yield Capability("isolation: namespace", True, f"every host is a machine of its own; made {made}")
-        if found.outward:
-            hint = "; ".join(how for name, how in uplink.PROGRAMS.items() if uplink.program(name) is None)
-            yield Capability(
-                "isolation: way out", False, f"isolated hosts reach only each other: {found.outward}", hint
-            )
-        else:
-            yield Capability("isolation: way out", True, "isolated hosts reach other machines, through pasta and nft")
-        if found.overlay:
-            yield Capability("isolation: channels", False, f"hosts can only read their channels: {found.overlay}")
-        else:
-            yield Capability("isolation: channels", True, "what a host writes to its channels stays with it")
-    yield Capability("isolation: none", True, "hosts are addresses of this machine")
+    whole = f"every host is a machine of its own; made {made}"
+    yield _isolation("namespace", found.namespace, whole, _CONTAINER)
+    if not found.namespace:
+        lacking = [how for name, how in uplink.PROGRAMS.items() if uplink.program(name) is None]
+        why_not = found.outward and f"hosts in a network of their own reach only each other: {found.outward}"
+        yield _isolation("way out", why_not, "isolated hosts reach other machines, through pasta and nft", *lacking)
+    shared = f"every host has its own files, processes and name, on this machine's network; made {made}"
+    yield _isolation("shared_network", found.shared_network, shared, _CONTAINER)
+    if not found.shared_network:
+        why_not = found.overlay and f"hosts can only read their channels: {found.overlay}"
+        yield _isolation("channels", why_not, "what a host writes to its channels stays with it")
+    yield _isolation("none", "", "hosts are addresses of this machine")
+
+
+def _isolation(name: str, why_not: str, what: str, *hints: str) -> Capability:
+    return Capability(f"isolation: {name}", not why_not, why_not or what, "; ".join(hints) if why_not else "")
 
 
 def of_limits(places: Places) -> Iterator[Capability]:
