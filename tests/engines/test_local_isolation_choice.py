@@ -227,6 +227,7 @@ def test_lines_that_count_on_hosts_of_their_own_are_named(stage):
     peer = socket.create_connection(("algo-2", 6000))
     open("/opt/ml/model/x", "w")
     open("/tmp/done", "w")
+    model = os.environ.get("SM_MODEL_DIR", "/opt/ml/model")
     epochs = range(6000)
     """
     job = stage.job(script, instance_groups=groups(dnn=2))

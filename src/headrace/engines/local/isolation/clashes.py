@@ -57,6 +57,7 @@ class Clash(msgspec.Struct, frozen=True):
     why: str
 
 
+_FALLBACK = re.compile(r"\bSM_[A-Z]")  # what the line names besides is for the case that the variable is not set
 SHARED_FILES = frozenset({"name", "tree", "file", "host"})  # kinds that hosts with files of their own do not know
 NAMED = 3  # clashes that a cause names
 _OWN_FAILURES = frozenset({CauseKind.PROGRAM_EXITED, CauseKind.STALLED, CauseKind.GROUP_NOT_READY})
@@ -121,6 +122,7 @@ def _files(source: Path) -> Iterator[tuple[Path, Path]]:
 def _of_file(path: Path, source: Path, several: bool) -> Iterator[Clash]:
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         code = line.split("#", 1)[0]
+        told = _FALLBACK.search(code) is not None
         for kind, (pattern, why, only_several) in _KINDS.items():
-            if (several or not only_several) and pattern.search(code):
+            if (several or not only_several) and not (told and kind in SHARED_FILES) and pattern.search(code):
                 yield Clash(kind, f"{path.relative_to(source)}:{number}", line.strip()[:120], why)
