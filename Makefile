@@ -33,11 +33,18 @@ SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed
   $(addprefix tests/examples/test_,cifar_example.py digits_example.py torchrun_example.py) \
   $(addprefix tests/engines/test_local_,channels.py checkpoints.py elastic.py fault_table.py faults.py feed.py run.py scale.py training.py \
   worlds.py)
-# Rooms that work without torch are also tested on the oldest and the newest Python.
+# What depends on Python, and works without torch, is also tested on the oldest and the newest: rooms that start little, and of
+# the tests that start real jobs one of every kind.
 OTHER_PYTHONS := 3.10 3.13
 PURE_TESTS := tests/instance tests/runs tests/agent tests/job/test_job_document.py tests/job/test_job_from_python.py tests/job/test_job_groups.py \
-  tests/job/test_job_overrides.py tests/job/test_job_schema.py $(addprefix tests/cli/test_cli_,basics.py life.py run_job.py runs.py) \
-  tests/insight/test_verdict_of_runs.py tests/engines/test_local_run.py
+  tests/job/test_job_overrides.py tests/job/test_job_schema.py tests/cli/test_cli_basics.py tests/insight/test_verdict_of_runs.py \
+  --deselect tests/job/test_job_document.py::test_a_huge_file_is_refused_in_bounded_time_and_memory \
+  $(addprefix tests/cli/test_cli_run_job.py::,test_a_job_runs_to_its_end_and_exits_with_0 test_ctrl_c_once_stops_the_job_in_order \
+  test_a_failed_job_exits_with_1_and_shows_the_first_cause_with_its_last_lines) \
+  tests/cli/test_cli_life.py::test_a_detached_run_is_listed_followed_and_waited_for \
+  tests/cli/test_cli_runs.py::test_logs_are_merged_by_time_with_their_place \
+  $(addprefix tests/engines/test_local_run.py::,test_three_hosts_run_the_entry_point_and_leave_nothing \
+  test_output_is_kept_whole_and_never_blocks_a_program)
 
 # The inner loop: what starts few processes.
 FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py tests/catalog tests/job tests/instance tests/runs tests/insight \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import compileall
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -136,6 +137,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         ranks = {folder: rank for rank, folder in enumerate(LONG)}
         items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Leaves out of every later garbage collection what is there by now; tests collect often, for what they left."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

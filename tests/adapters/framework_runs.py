@@ -1,4 +1,4 @@
-"""Starts scripts with two real ranks, and reads what their module was shown.
+"""Runs scripts in two real ranks, and reads what their module was shown.
 
 A script imports `data.py`, that of docs/frameworks.md with an addition: `Net` notes the indices of every batch.
 """
@@ -38,18 +38,33 @@ def examples() -> dict[str, str]:
     return {re.split(r"[:\s]", block.removeprefix("# "))[0]: block for block in blocks}
 
 
-def run(directory: Path, script: str, *, torchrun: bool, seconds: float = 600) -> str:
-    """Runs a script with two ranks. Returns what it printed.
+# One after the other in the same ranks: to import a framework takes longer than to use it.
+DRIVER = """\
+import os, pathlib, sys
+
+HERE = pathlib.Path(__file__).parent.absolute()
+for name in sys.argv[1:]:
+    (HERE / name).mkdir(exist_ok=True)
+    os.chdir(HERE / name)
+    path = HERE / f"{name}.py"  # runpy would change sys.argv, with which Lightning starts its other ranks
+    exec(compile(path.read_text(), path, "exec"), {"__name__": "__main__", "__file__": str(path)})
+"""
+
+
+def run(directory: Path, scripts: dict[str, str], *, torchrun: bool, seconds: float = 600) -> str:
+    """Runs scripts in the same two ranks, one after the other. Returns what they printed.
 
     Args:
-        directory: where it runs, and leaves its notes.
-        script: its text.
-        torchrun: whether torchrun starts the ranks; else the script does.
-        seconds: how long it may take.
+        directory: where each has a directory of its name, in which it runs and leaves its notes.
+        scripts: their texts.
+        torchrun: whether torchrun starts the ranks; else the first script does.
+        seconds: how long they may take.
     """
     (directory / "data.py").write_text(examples()["data.py"] + NOTES)
-    (directory / "script.py").write_text(script)
-    command = [sys.executable, "script.py"]
+    (directory / "driver.py").write_text(DRIVER)
+    for name, text in scripts.items():
+        (directory / f"{name}.py").write_text(text)
+    command = [sys.executable, str(directory / "driver.py"), *scripts]
     if torchrun:
         command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = dict(os.environ) | {

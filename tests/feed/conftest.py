@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +52,12 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of this test start as where there is no torch: sooner. They cannot import `feed_data`."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "without_torch"), prepend=os.pathsep)
 
 
 @pytest.fixture

@@ -170,6 +170,7 @@ def test_executors_that_end_faster_than_they_may_be_replaced_end_the_session(mon
         next(iter(loader))
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_server_whose_executors_keep_dying_ends_with_an_error(own_server: Callable[..., Server]) -> None:
     server = own_server(executors=1)
     for count in range(21):
@@ -261,6 +262,7 @@ def test_a_server_on_a_port_in_use_says_so(pair: Pair, tmp_path: Path) -> None:
     second.stop()
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_sigterm_ends_a_server_with_code_0_and_all_its_processes(own_server: Callable[..., Server]) -> None:
     server = own_server()
     server.process.terminate()

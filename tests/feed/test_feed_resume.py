@@ -310,19 +310,18 @@ def test_a_trainer_that_is_killed_and_started_again_goes_on(
     lines: Callable[[], list[str]] = lambda: book.read_text().splitlines() if book.exists() else []  # noqa: E731
     rng = np.random.default_rng(seed := time.time_ns())
     print("seed", seed)
-    for steps in rng.integers(1, 15, size=2):
-        goal = len(lines()) + steps
-        trainer = subprocess.Popen(command)
-        try:
-            wait_until(lambda goal=goal: len(lines()) >= goal, f"{goal} steps", 60.0)
-        finally:
-            trainer.kill()
-            trainer.wait()
+    goal = rng.integers(1, 15)
+    trainer = subprocess.Popen(command)
+    try:
+        wait_until(lambda: len(lines()) >= goal, f"{goal} steps", 60.0)
+    finally:
+        trainer.kill()
+        trainer.wait()
     subprocess.run(command, check=True, timeout=60)
     found = [json.loads(line) for line in lines()]
     expected = epochs(noise(delay=0.002), 2, batch_size=4)
     assert [line["batch"] for line in found] == [feed_trainer.hashlib.sha256(bits).hexdigest() for bits in expected]
-    assert len({line["pid"] for line in found}) == 3
+    assert len({line["pid"] for line in found}) == 2
 
 
 def test_the_example_in_the_docs_resumes(tmp_path: Path, epochs: Callable[..., Any]) -> None:

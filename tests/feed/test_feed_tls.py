@@ -139,6 +139,7 @@ def test_a_tls_server_that_was_killed_is_replaced_by_another(pki: Pki, own_serve
         ("other secret", "refuses this client: wrong secret"),
     ],
 )
+@pytest.mark.usefixtures("without_torch")
 def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hangs(
     fault: str,
     words: str,
