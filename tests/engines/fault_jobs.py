@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from run_places import WITHOUT_TORCH
 
 if TYPE_CHECKING:
     from fault_play import Play
@@ -125,7 +126,7 @@ FEEDING = JobShape(
     groups={"dnn": 1, "data": 1},
     fields={
         "data_service": {"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
-        "environment": {"PYTHONPATH": str(Path(__file__).with_name("without_torch"))},
+        "environment": WITHOUT_TORCH,
     },
 )
 # A model that takes some seconds to be stored.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# Variables of programs that are to find no torch: see without_torch/sitecustomize.py.
+WITHOUT_TORCH = {"PYTHONPATH": str(Path(__file__).with_name("without_torch"))}
+
 
 def code(run: object, host: str = "algo-1") -> Path:
     """The code directory of a host, in which its programs run. `run` is a handle or a run."""

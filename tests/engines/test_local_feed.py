@@ -3,7 +3,7 @@
 import time
 
 import msgspec
-from run_places import flag, pid_here
+from run_places import WITHOUT_TORCH, flag, pid_here
 from stage import (
     agent_pid,
     assert_failed,
@@ -33,6 +33,7 @@ def feeding(stage, data=1, script=TRAINER, **fields):
         script,
         instance_groups=groups(dnn=1, data=data),
         data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+        environment=WITHOUT_TORCH,
         **fields,
     )
 
@@ -100,6 +101,7 @@ def test_a_host_with_ranks_and_data_workers_reaches_its_own_by_its_socket(stage)
     handle = stage.start(
         TRAINER,
         data_service={"feed": {"enabled": True, "workers_per_host": 1}},
+        environment=WITHOUT_TORCH,
         instance_groups=groups(dnn=2),
     )
     until(lambda: len(events(handle, FeedReady)) == 2, 60)

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from stage import kill, until
 
 from headrace.runs import Run, RunPaths, Status
@@ -83,51 +84,53 @@ def test_the_keras_mnist_job_learns_and_rank_0_saves_the_model(observer, example
     observer.assert_nothing_left(run.paths.id, run.paths.root)
 
 
-def test_a_rank_that_is_killed_while_it_trains_is_the_cause(observer, example, tmp_path):
-    # Without namespaces, so that the pids in the events are those of this machine.
-    process = start(example, "--set", "hyperparameters.epochs=1000", "--set", "engines.local.isolation=none")
-    try:
-        until(lambda: (tmp_path / "home" / "runs").exists() and any((tmp_path / "home" / "runs").iterdir()), 30)
+if SOAK:  # tests/agent/test_mpi_variables.py and the ranks of test_local_mpi.py in every run
+
+    def test_a_rank_that_is_killed_while_it_trains_is_the_cause(observer, example, tmp_path):
+        # Without namespaces, so that the pids in the events are those of this machine.
+        process = start(example, "--set", "hyperparameters.epochs=1000", "--set", "engines.local.isolation=none")
+        try:
+            until(lambda: (tmp_path / "home" / "runs").exists() and any((tmp_path / "home" / "runs").iterdir()), 30)
+            run = run_of(tmp_path)
+            until(lambda: any("Epoch 2/" in line for line in lines(run, "workers/algo-1[0]")), SECONDS)
+            started = {event.stream: event.pid for event in run.events() if isinstance(event, ProgramStarted)}
+            kill(started["3"])
+            output, _ = process.communicate(timeout=10)
+        finally:
+            process.kill()
+            process.communicate()
+        assert process.returncode == 1, output
+        cause = run_of(tmp_path).state().cause
+        assert str(cause) == "workers/algo-2[3]: killed by SIGKILL"
+        assert cause.signal == signal.SIGKILL
+        observer.assert_nothing_left(run.paths.id, run.paths.root)
+
+    def test_horovod_in_its_own_words_knows_its_world(observer, tmp_path):
+        code = tmp_path / "code"
+        code.mkdir()
+        (code / "train.py").write_text(
+            "import os\n"
+            "import horovod.tensorflow as hvd\n"
+            "hvd.init()\n"
+            "names = 'RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE', 'HOSTNAME', 'CONTROLLER'\n"
+            "print('hvd', hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), "
+            "hvd.cross_rank(), hvd.cross_size())\n"
+            "print('env', *[os.environ['HOROVOD_' + name] for name in names], flush=True)\n"
+        )
+        job = tmp_path / "job.yaml"
+        job.write_text(
+            "job_name: hvd\nsource_dir: code\nentry_point: train.py\n"
+            "instance_type: ml.c5.xlarge\ninstance_count: 2\n"
+            "distribution:\n  horovod:\n    enabled: true\n    processes_per_host: 2\n"
+        )
+        process = start(job)
+        output, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, output
         run = run_of(tmp_path)
-        until(lambda: any("Epoch 2/" in line for line in lines(run, "workers/algo-1[0]")), SECONDS)
-        started = {event.stream: event.pid for event in run.events() if isinstance(event, ProgramStarted)}
-        kill(started["3"])
-        output, _ = process.communicate(timeout=10)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == 1, output
-    cause = run_of(tmp_path).state().cause
-    assert str(cause) == "workers/algo-2[3]: killed by SIGKILL"
-    assert cause.signal == signal.SIGKILL
-    observer.assert_nothing_left(run.paths.id, run.paths.root)
-
-
-def test_horovod_in_its_own_words_knows_its_world(observer, tmp_path):
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "train.py").write_text(
-        "import os\n"
-        "import horovod.tensorflow as hvd\n"
-        "hvd.init()\n"
-        "names = 'RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE', 'HOSTNAME', 'CONTROLLER'\n"
-        "print('hvd', hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())\n"
-        "print('env', *[os.environ['HOROVOD_' + name] for name in names], flush=True)\n"
-    )
-    job = tmp_path / "job.yaml"
-    job.write_text(
-        "job_name: hvd\nsource_dir: code\nentry_point: train.py\n"
-        "instance_type: ml.c5.xlarge\ninstance_count: 2\n"
-        "distribution:\n  horovod:\n    enabled: true\n    processes_per_host: 2\n"
-    )
-    process = start(job)
-    output, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, output
-    run = run_of(tmp_path)
-    group = next(iter(run.logs())).stream.group
-    for rank in range(4):
-        host, local, place = f"algo-{1 + rank // 2}", rank % 2, rank // 2
-        assert lines(run, f"{group}/{host}[{rank}]")[-2:] == [  # TensorFlow says something first
-            f"hvd {rank} 4 {local} 2 {place} 2",
-            f"env {rank} 4 {local} 2 {place} 2 {host} mpi",
-        ]
+        group = next(iter(run.logs())).stream.group
+        for rank in range(4):
+            host, local, place = f"algo-{1 + rank // 2}", rank % 2, rank // 2
+            assert lines(run, f"{group}/{host}[{rank}]")[-2:] == [  # TensorFlow says something first
+                f"hvd {rank} 4 {local} 2 {place} 2",
+                f"env {rank} 4 {local} 2 {place} 2 {host} mpi",
+            ]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_places import flag
+from run_places import WITHOUT_TORCH, flag
 from stage import groups, said, text, until
 
 from headrace import engines
@@ -55,12 +55,13 @@ def secured(stage, script=WAIT, **fields):
     return stage.start(script, encrypt_inter_container_traffic=True, **fields)
 
 
-def serving(stage, script=WAIT):
+def serving(stage, script=WAIT, **fields):
     return secured(
         stage,
         script,
         instance_groups=groups(dnn=1, data=1),
         data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+        **fields,
     )
 
 
@@ -89,7 +90,7 @@ def test_batches_come_over_tls_and_the_files_are_closed_to_others(stage):
 
 
 def test_both_ports_speak_tls_only_and_show_a_certificate_of_this_job_for_their_address(stage):
-    handle = serving(stage)
+    handle = serving(stage, environment=WITHOUT_TORCH)
     until(said(handle, "running"))
     until(lambda: [event for event in handle.run.events() if isinstance(event, FeedReady)], 60)
     ca = certificate_files(handle.paths.host("algo-1")).ca

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from effort import SOAK
 from stage import agent_pid, both_isolations_at_length, groups, program_pid, said, text, until
 
 from headrace.runs import Status
@@ -85,26 +86,14 @@ def executors(handle, host: str) -> list[psutil.Process]:
     return [grandchild for child in psutil.Process(feed).children() for grandchild in child.children()]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Keeps the digest of the first run, which nothing disturbed."""
-    return []
-
-
-def check(digest: str, undisturbed: list[str], stage) -> None:
-    """Compares with a run of one host that nothing disturbed."""
-    if not undisturbed:
-        calm = training(stage, {"dnn": 1}, ["dnn"])
-        assert calm.wait(60) is Status.COMPLETED, text(calm)
-        assert not calm.run.degraded
-        undisturbed.append(digest_of(calm))
-    assert digest == undisturbed[0]
-
-
-def test_an_executor_and_a_whole_data_host_are_killed_and_the_trainer_gets_the_same_bits(stage, undisturbed) -> None:
-    handle = training(stage, {"dnn": 1, "data": 2}, ["data"])
+def test_an_executor_a_data_host_and_the_trainer_s_own_server_are_killed_and_it_gets_the_same_bits(stage) -> None:
+    calm = training(stage, {"dnn": 1}, ["dnn"])
+    assert calm.wait(60) is Status.COMPLETED, text(calm)
+    assert not calm.run.degraded
+    handle = training(stage, {"dnn": 1, "data": 2}, ["dnn", "data"])
     until(said(handle, "step 0 5"), 60)
     executors(handle, "algo-2")[0].kill()
+    os.kill(program_pid(handle, "algo-1", "feed"), signal.SIGKILL)
     until(said(handle, "step 0 15"), 60)
     os.kill(agent_pid(handle, "algo-3"), signal.SIGKILL)
     assert handle.wait(60) is Status.COMPLETED, text(handle)
@@ -112,43 +101,8 @@ def test_an_executor_and_a_whole_data_host_are_killed_and_the_trainer_gets_the_s
     assert handle.exit_code == 0
     assert handle.run.degraded
     lost = {event.host for event in handle.run.events() if isinstance(event, DataWorkerLost)}
-    assert lost == {"algo-2", "algo-3"}
-    check(digest_of(handle), undisturbed, stage)
-
-
-def test_the_training_host_may_run_data_workers_too_and_lose_them(stage, undisturbed) -> None:
-    handle = training(stage, {"dnn": 1, "data": 1}, ["dnn", "data"])
-    until(said(handle, "step 0 5"), 60)
-    os.kill(program_pid(handle, "algo-1", "feed"), signal.SIGKILL)
-    assert handle.wait(60) is Status.COMPLETED, text(handle)
-    stage.assert_nothing_left(handle)
-    assert handle.run.degraded
-    check(digest_of(handle), undisturbed, stage)
-
-
-def test_the_last_data_host_dies_for_good_and_the_job_ends_naming_it(stage) -> None:
-    handle = training(stage, {"dnn": 1, "data": 1}, ["data"])
-    until(said(handle, "step 0 5"), 60)
-    begun = time.monotonic()
-    os.kill(agent_pid(handle, "algo-2"), signal.SIGKILL)
-    assert handle.wait(30) is Status.FAILED
-    assert time.monotonic() - begun < allowed(10)
-    assert handle.exit_code == 1
-    assert "algo-2" in str(handle.cause)
-    stage.assert_nothing_left(handle)
-
-
-def test_a_dataset_that_raises_ends_the_job_with_its_traceback_in_the_trainer(stage) -> None:
-    handle = training(stage, {"dnn": 1, "data": 1}, ["data"], hyperparameters={"bad": 77})
-    assert handle.wait(60) is Status.FAILED
-    assert handle.exit_code == 1
-    assert handle.cause is not None
-    assert (handle.cause.group, handle.cause.host, handle.cause.stream) == ("dnn", "algo-1", "0")
-    output = text(handle)
-    assert "LookupError" in output
-    assert "no sample 77" in output
-    assert "in __getitem__" in output
-    stage.assert_nothing_left(handle)
+    assert lost == {"algo-1", "algo-2", "algo-3"}
+    assert digest_of(handle) == digest_of(calm), "as a run of one host that nothing disturbed"
 
 
 @both_isolations_at_length
@@ -168,3 +122,29 @@ def test_two_ranks_on_two_hosts_share_two_data_hosts_and_every_index_is_seen_onc
         both = [index for one in seen for index in one[epoch * 240 : (epoch + 1) * 240]]
         assert sorted(both) == list(range(480))
     stage.assert_nothing_left(handle)
+
+
+if SOAK:  # test_local_feed.py and tests/feed have what happens, without a trainer or without a job
+
+    def test_the_last_data_host_dies_for_good_and_the_job_ends_naming_it(stage) -> None:
+        handle = training(stage, {"dnn": 1, "data": 1}, ["data"])
+        until(said(handle, "step 0 5"), 60)
+        begun = time.monotonic()
+        os.kill(agent_pid(handle, "algo-2"), signal.SIGKILL)
+        assert handle.wait(30) is Status.FAILED
+        assert time.monotonic() - begun < allowed(10)
+        assert handle.exit_code == 1
+        assert "algo-2" in str(handle.cause)
+        stage.assert_nothing_left(handle)
+
+    def test_a_dataset_that_raises_ends_the_job_with_its_traceback_in_the_trainer(stage) -> None:
+        handle = training(stage, {"dnn": 1, "data": 1}, ["data"], hyperparameters={"bad": 77})
+        assert handle.wait(60) is Status.FAILED
+        assert handle.exit_code == 1
+        assert handle.cause is not None
+        assert (handle.cause.group, handle.cause.host, handle.cause.stream) == ("dnn", "algo-1", "0")
+        output = text(handle)
+        assert "LookupError" in output
+        assert "no sample 77" in output
+        assert "in __getitem__" in output
+        stage.assert_nothing_left(handle)
