@@ -149,6 +149,7 @@ def test_prefixes_shards_and_manifests_of_both_kinds_of_source_reach_the_hosts_o
     }
     told = [event for event in handle.run.events() if isinstance(event, ChannelProgress)]
     assert [(event.files, event.files_total) for event in told if event.channel == "train"][-1] == (3, 3), "once"
+    assert [event.files for event in told if event.channel == "other"] == [1], "that all is there is told once"
 
 
 @needs_fuse

@@ -82,9 +82,9 @@ def test_only_the_script_is_searched_for_clashes_and_only_dependencies_bring_req
 
 
 def test_a_run_s_code_serves_the_next_job_and_the_request(tmp_path: Path) -> None:
-    made = job(instance_groups=groups("a/own.py"), role="r", image_uri="i", output_path="s3://b/o")
+    made = job(instance_groups=groups("a/own.py"), dependencies=["common"])
     again = with_data_hosts(made, "ml.c5.xlarge", 1, job_name="again", source_dir=tmp_path)
-    assert again.entry_point == "train.py"
+    assert (again.entry_point, again.dependencies) == ("train.py", ())
     assert [group.entry_point for group in again.groups] == [None, "own.py"]
     alone = job(role="arn:aws:iam::123456789012:role/R", image_uri="i", output_path="s3://b/o")
     texts = alone.to_request("s3://b/code.tar.gz")["HyperParameters"]

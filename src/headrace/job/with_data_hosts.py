@@ -35,7 +35,7 @@ def with_data_hosts(
         instance_type: of the data hosts.
         hosts: how many; 0 for none.
         job_name: name of the new job.
-        source_dir: where its code lies.
+        source_dir: where its code lies, with its dependencies: the code of a run.
         cpu_sets: CPU ids of groups, for the local engine; the data hosts' under the name that `data_group_name` gives.
 
     Raises:
@@ -50,6 +50,7 @@ def with_data_hosts(
         data.pop(name, None)
     kept = [_moved(job, dump(group, type(group))) for group in trainers]
     data = _moved(job, data)
+    data.pop("dependencies", None)  # they lie in the code of the run already
     beside: list[dict[str, object]] = [
         {"instance_group_name": new, "instance_type": instance_type, "instance_count": hosts}
     ]

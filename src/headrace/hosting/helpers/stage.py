@@ -34,8 +34,8 @@ class _Reporter:
         self._last = 0.0
 
     def changed(self, tally: download.Tally) -> None:
-        """A file has come."""
-        if time.monotonic() - self._last >= EVERY:
+        """A file has come. That it was the last is said when the channel is complete, once."""
+        if tally.files < tally.files_total and time.monotonic() - self._last >= EVERY:
             self.say(tally)
 
     def say(self, tally: download.Tally) -> None:

@@ -163,7 +163,7 @@ class JobFields(Part):
 
     Attributes:
         job_name: name of the training job.
-        source_dir: folder or archive with the code.
+        source_dir: folder or archive with the code; without it the entry point is a script, which alone is copied.
         entry_point: script inside `source_dir`, ``-m`` and a module, or name of the package that `source_dir` is.
         command: program and arguments, instead of `entry_point`.
         dependencies: files and folders that are put beside the code.

@@ -72,10 +72,10 @@ def _scripts(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]
         if path[-1] == "requirements":
             first, *inside = FilePath(text).parts
             if first not in beside or not beside[first].joinpath(*inside).is_file():
-                hint = "name the folder that holds it, and the entry point in it: source_dir"
+                hint = "name the folder that holds it and the entry point: source_dir"
                 yield Finding(path, "must be a file in source_dir, or in dependencies", repr(text), hint)
         elif path_types.is_file(text) and not (base / text).is_file():
-            hint = "or name the folder that it is in: source_dir"
+            hint = "give a script of this machine, or the folder that holds it: --set source_dir=FOLDER"
             yield Finding(path, f"must be a file; {base / text} is not", repr(text), hint)
 
 
