@@ -301,12 +301,12 @@ class Job(Structure):
         if detach or not wait:
             handle = self._started(found, detach)
             if wait:
-                wait_for_success(handle, logs=logs, hint_after=self.hint_after)
+                wait_for_success(handle, logs=logs, job=self)
             return handle
         with CtrlC() as ctrl_c:
             handle = self._started(found, detach)
             ctrl_c.stops(handle)
-            wait_for_success(handle, logs=logs, hint_after=self.hint_after)
+            wait_for_success(handle, logs=logs, job=self)
         return handle
 
     def _started(self, engine: _Engine, detach: bool) -> RunHandle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType, TracebackType
 from typing import Protocol
 
@@ -62,21 +62,26 @@ class RunHandle(Protocol):
         """Stops the run."""
 
 
+class Explains(Protocol):
+    """A job."""
+
+    def hint_after(self, lines: Sequence[str]) -> str:
+        """See `Job.hint_after`."""
+
+
 def show(lines: Iterable[object]) -> None:
     """Prints lines as they come."""
     for line in lines:
         print(line, flush=True)
 
 
-def wait_for_success(
-    handle: RunHandle, *, logs: bool, hint_after: Callable[[Sequence[str]], str] = lambda lines: ""
-) -> None:
+def wait_for_success(handle: RunHandle, *, logs: bool, job: Explains | None = None) -> None:
     """Waits for the end of a run.
 
     Args:
         handle: the run.
         logs: print the output of all programs meanwhile, and what the run does before and after them.
-        hint_after: see `Job.hint_after`.
+        job: what it runs; a hint about its failure may come of it.
 
     Raises:
         RunFailed: it did not succeed.
@@ -88,7 +93,8 @@ def wait_for_success(
         cause = handle.cause
         lines = cause.last_lines[-_LAST_LINES:] if cause else ()
         message = f"{handle.id}: {status.value}: {cause or 'no cause is known'}"
-        raise RunFailed(message, hint_after(lines) or f"headrace logs {handle.id}", lines)
+        hint = job.hint_after(lines) if job else ""
+        raise RunFailed(message, hint or f"headrace logs {handle.id}", lines)
 
 
 class CtrlC:

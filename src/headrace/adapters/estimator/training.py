@@ -12,10 +12,10 @@ class TrainingJob:
 
     Args:
         run: the run.
-        job: what it runs.
+        job: what it runs, if its failure may be explained by it.
     """
 
-    def __init__(self, run: RunHandle, job: Job) -> None:
+    def __init__(self, run: RunHandle, job: Job | None = None) -> None:
         self._handle = run
         self._job = job
 
@@ -52,7 +52,7 @@ class TrainingJob:
         Raises:
             RunFailed: it did not succeed.
         """
-        run_handle.wait_for_success(self._handle, logs=logs, hint_after=self._job.hint_after)
+        run_handle.wait_for_success(self._handle, logs=logs, job=self._job)
 
     def stop(self) -> None:
         """Stops the job."""
