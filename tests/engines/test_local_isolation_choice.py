@@ -19,6 +19,7 @@ from headrace.engines.local.isolation.network_layout import (
     choose_network,
     hosts_text,
     resolver_text,
+    shared_hosts_text,
     shown_below_tmp,
 )
 from headrace.engines.local.isolation.probing import Findings, choose
@@ -204,6 +205,13 @@ def test_hosts_find_each_other_and_name_servers_they_can_reach():
     instances = [Instance("algo-1", "10.77.0.1", "/a"), Instance("algo-10", "10.77.0.10", "/b")]
     assert hosts_text(instances, outward=False).splitlines()[2:] == ["10.77.0.1 algo-1", "10.77.0.10 algo-10"]
     assert hosts_text(instances, outward=True).splitlines()[-1] == "169.254.77.1 machine.headrace.internal"
+    own = "127.0.0.1 localhost # algo-1\n127.0.1.1 debian\n10.0.0.5 algo-1 other\n10.0.0.6 tracking"
+    assert shared_hosts_text([Instance("algo-1", "127.0.1.1", "/a")], own).splitlines() == [
+        "127.0.1.1 algo-1",
+        "127.0.0.1 localhost # algo-1",
+        "127.0.1.1 debian",
+        "10.0.0.6 tracking",
+    ]
     machine = "search example.org\nnameserver 192.0.2.53\nnameserver 127.0.0.53\n"
     assert resolver_text(machine, outward=True) == "search example.org\nnameserver 192.0.2.53\n"
     assert resolver_text("nameserver 127.0.0.53\n", outward=True) == "nameserver 169.254.77.53\n"
