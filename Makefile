@@ -31,8 +31,8 @@ PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py \
   $(addprefix tests/examples/test_,cifar_example.py digits_example.py torchrun_example.py) \
-  $(addprefix tests/engines/test_local_,channels.py checkpoints.py elastic.py fault_table.py faults.py feed.py run.py scale.py training.py \
-  worlds.py)
+  $(addprefix tests/engines/test_local_,channels.py checkpoints.py elastic.py fault_table.py faults.py feed.py horovod.py keeping.py \
+  limits.py mpi.py requirements.py retry.py run.py scale.py training.py unchanged.py worlds.py)
 # What depends on Python, and works without torch, is also tested on the oldest and the newest: rooms that start little, and of
 # the tests that start real jobs one of every kind.
 OTHER_PYTHONS := 3.10 3.13

@@ -52,7 +52,7 @@ def failing(moment: Deed) -> Deed:
 
 
 MPI = [
-    Row("MPI rank 3 of 4 fails", MPI_JOB, failing(RANKS), r"dnn/algo-2\[3\]: exited with code 3"),
+    Row("MPI rank 3 of 4 fails", MPI_JOB, failing(RANKS), r"dnn/algo-2\[3\]: exited with code 3", soak=True),
     *(
         Row(
             f"{what} killed {when}",
@@ -111,6 +111,7 @@ MPI = [
         r"dnn/algo-1\[mpirun\]: exited with code 2: Open MPI 3.1.6 is not known here; known are 4 and 5",
         limit=20,
         before=(old_mpirun,),
+        soak=True,
     ),
 ]
 

@@ -7,7 +7,6 @@ from run_places import WITHOUT_TORCH, flag, pid_here
 from stage import (
     agent_pid,
     assert_failed,
-    both_isolations,
     both_isolations_at_length,
     groups,
     kill,
@@ -69,7 +68,7 @@ def enough(handle):
     flag(handle, "enough")
 
 
-@both_isolations
+@both_isolations_at_length
 def test_a_data_host_serves_and_ends_with_the_job(stage):
     handle = feeding(stage)
     until(lambda: events(handle, FeedReady), 60)
@@ -143,7 +142,7 @@ def test_one_of_two_data_hosts_is_lost_and_the_run_goes_on(stage):
     stage.assert_nothing_left(handle)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_the_last_data_host_is_lost_and_named(stage):
     handle = feeding(stage)
     until(lambda: events(handle, FeedReady), 60)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from run_places import code, flag
 from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
 
@@ -339,8 +340,9 @@ def test_when_the_caller_is_killed_the_supervisor_removes_the_groups(stage, call
 
 
 @needs_groups
-@pytest.mark.parametrize("elsewhere", [True, False])
-@pytest.mark.parametrize("agents_too", [True, False])
+@pytest.mark.parametrize(
+    ("agents_too", "elsewhere"), [(True, True), (False, False), *([(True, False), (False, True)] if SOAK else [])]
+)
 def test_when_all_are_killed_at_once_the_next_start_removes_groups_and_temporary_files(
     stage, called, monkeypatch, agents_too: bool, elsewhere: bool
 ) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from stage import groups, text, until
 from wheels import wheel
 
@@ -210,7 +211,7 @@ def test_two_jobs_at_once_install_once(tmp_path: Path, home: Path) -> None:
     assert len(environments_of(home)) == 2  # one, and its name
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *([signal.SIGTERM] if SOAK else [])])
 def test_an_installation_that_is_killed_is_never_seen_and_the_next_one_makes_it(
     tmp_path: Path, home: Path, number: int
 ) -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 from play_helpers import play, played
 from run_places import code, flag
-from stage import agent_pid, both_isolations, groups, kill, program_pid, said, text, until
+from stage import agent_pid, both_isolations_at_length, groups, kill, program_pid, said, text, until
 
 from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.instance.launch_plan import Retry
@@ -103,7 +103,7 @@ def test_another_attempt_finds_the_checkpoints_of_all_hosts_when_they_have_a_pla
     stage.assert_nothing_left(handle)
 
 
-@both_isolations
+@both_isolations_at_length
 def test_every_host_has_code_of_its_own_and_a_fresh_copy_for_every_attempt(stage):
     script = """
     import os, pathlib, sys, time
@@ -161,7 +161,7 @@ def test_attempts_come_to_an_end_and_the_last_cause_counts(stage):
     assert handle.run.state().attempt == 2
 
 
-@both_isolations
+@both_isolations_at_length
 @pytest.mark.parametrize("host", ["algo-1", "algo-2"])
 def test_a_lost_agent_is_retried_whether_it_led_or_not(stage, host):
     handle = stage.start(WAITS_ONCE, instance_groups=groups(dnn=2), retry={"attempts": 1})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chaos import PREFETCH, WIDE_WINDOW, Chaos
-from effort import repeat
+from effort import number, repeat
 from feed_servers import Server
 from training import feed_hosts, remote, training
 
@@ -24,7 +24,7 @@ def test_local_workers_are_killed_and_stopped(tmp_path: Path, seed: int) -> None
     with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.001}) as trainer:
         chaos = Chaos(seed, trainer, window=WIDE_WINDOW)
         for _ in repeat(0.12):
-            chaos.run(6)
+            chaos.run(number(3, 6))
             assert set(chaos.done) == set(chaos.faults)
         trainer.finish()
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
+import signal
 import subprocess
 import sys
+import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 import audit
 import psutil
+import torch
 from feed_servers import Server, wait_until
 
 from observer import processes_of
@@ -153,8 +157,7 @@ class Training:
             audited, told = self._files / "expected", self._files / "plain"
             more = epochs + 4  # the next trainer may get somewhat further
             told.write_text(json.dumps(config | {"audit": str(audited), "epochs": more}))
-            command = [sys.executable, str(HERE / "plain_loop.py"), str(told)]
-            subprocess.run(command, check=True, timeout=600)
+            _run_plain_loop(told)
             PLAIN[name] = more, audit.lines(audited)
         return [line for line in PLAIN[name][1] if int(line.split()[0]) < epochs]
 
@@ -172,6 +175,31 @@ class Training:
             self.process.kill()
         self.process.wait(10)
         self.nothing_left()
+
+
+def _run_plain_loop(config: Path) -> None:
+    """Runs the plain loop in a fork of this process, which has imported torch, and nothing of headrace there."""
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)  # a fork has none of the threads that this process may have
+            for name in [name for name in sys.modules if name.partition(".")[0] == "headrace"]:
+                del sys.modules[name]
+            sys.argv = ["plain_loop.py", str(config)]
+            runpy.run_path(str(HERE / "plain_loop.py"), run_name="__main__")
+        except BaseException:  # noqa: BLE001  (the boundary of a process: it is reported)
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    status = None
+    try:
+        _, status = os.waitpid(child, 0)
+    finally:
+        if status is None:  # the test's time is over
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert status == 0, f"the plain loop has failed: {os.waitstatus_to_exitcode(status)}"
 
 
 def _first_difference(got: list[str], expected: list[str]) -> str:
