@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+PAGE = 100  # objects that an answer lists; S3 lists 1,000
+
 
 @dataclass(frozen=True)
 class ObjectStore:
@@ -37,7 +39,8 @@ class ObjectStore:
         return self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
 
     def listed(self) -> list[str]:
-        return [each["Key"] for each in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
+        return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
     def uri(self, key: str = "") -> str:
         return f"s3://{self.bucket}/{key}"
@@ -57,8 +60,9 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("moto") / "log"
     with log.open("wb") as file:
         server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=file, stderr=file
-        )
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=file, stderr=file,
+            env=os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)},
+        )  # fmt: skip
     try:
         deadline = time.monotonic() + 60
         while True:

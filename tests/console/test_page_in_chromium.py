@@ -39,6 +39,8 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+PATIENCE = 60_000  # ms in which something must be seen: how fast a page is, is not tested here
+expect.set_options(timeout=PATIENCE)
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 HOSTILE = f"\x1b[31m{EVIL}\x1b[0m"
 
@@ -73,7 +75,7 @@ class Tab:
         self.page = page
         self.ui = ui
         self.complaints: list[str] = []
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE)
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", self._asked)
@@ -565,13 +567,13 @@ def test_a_real_job_is_seen_from_its_start_to_its_end(tab: Tab, home: Path, tmp_
     job = subprocess.Popen(command, env=tab.ui.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         row = page.locator("tr", has=page.get_by_role("link", name="real", exact=True))
-        expect(row).to_contain_text("Training", timeout=30_000)
+        expect(row).to_contain_text("Training")
         row.get_by_role("link", name="real", exact=True).click()
         expect(page.locator(".log-line", has_text="training begins")).to_be_visible()
         expect(page.get_by_label("follow")).to_be_checked()
         (tmp_path / "go").touch()
         expect(page.locator(".log-line", has_text="training ends")).to_be_visible()
-        expect(page.locator(".badge").first).to_have_text("Completed", timeout=30_000)
+        expect(page.locator(".badge").first).to_have_text("Completed")
         assert job.wait(30) == 0
         expect(page.locator("#events")).to_contain_text("rank 0 ended with exit code 0")
         expect(page.locator("#tables")).to_contain_text("dnn/algo-1[0]")

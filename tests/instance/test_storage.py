@@ -19,7 +19,7 @@ import pytest
 from headrace.errors import ObjectChanged, ObjectMissing, StorageError, UsageError
 from headrace.instance import storage
 from headrace.instance.storage import Store
-from objectstore import ObjectStore, free_port
+from objectstore import PAGE, ObjectStore, free_port
 from patience import allowed
 
 KEYS = ["a", "a/1", "a/10", "a/2", "a b", "a-b", "ä", "z/y/x", "€uro", "𝄞"]
@@ -107,9 +107,9 @@ def test_folders_are_listed_by_bytes_with_links_followed_once_and_without_what_i
         store.list(f"{root}/nothing")
 
 
-def test_2000_objects_more_than_a_page_are_all_listed_and_moved(store: Store, s3: ObjectStore, tmp_path: Path) -> None:
+def test_objects_of_more_than_two_pages_are_all_listed_and_moved(store: Store, s3: ObjectStore, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"1")
-    places = [s3.uri(f"many/{number:04d}") for number in range(1100)]
+    places = [s3.uri(f"many/{number:04d}") for number in range(2 * PAGE + 10)]
     store.upload_all((tmp_path / "one", place) for place in places)
     assert names(store, s3.uri("many/")) == places
 
