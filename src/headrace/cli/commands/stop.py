@@ -25,7 +25,8 @@ def command(run: str, now: bool) -> None:
 
     found = open_run(run)
     if is_copy(found.paths) and not found.finished:
-        raise UsageError(f"{found.id} is a copy: the run is on {found.header.node}", hint="stop it there")
+        where = f"on {found.header.node}" if found.header.node else f"one of the engine {found.header.engine}"
+        raise UsageError(f"{found.id} is a copy: the run is {where}", hint="stop it where it was started")
     if not found.finished and engines.stop(found, now=now):
         click.echo(f"stopping {found.id}")
     else:
