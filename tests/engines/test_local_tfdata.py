@@ -63,6 +63,7 @@ def serving(stage, script, service, dnn=1, **fields):
         instance_groups=groups(data=1, dnn=dnn),
         data_service={"tf_data": {"enabled": True}, "instance_groups": service},
         completion={"instance_groups": ["dnn"]},
+        environment={"TF_USE_LEGACY_KERAS": "1"},  # these trainers have no model, and are imported without Keras
         **fields,
     )
 

@@ -51,37 +51,30 @@ def none(**local: object) -> dict[str, object]:
 @pytest.mark.torch
 @pytest.mark.timeout(600)
 def test_two_worlds_train_at_once_and_know_nothing_of_each_other(stage):
+    """The first is over two groups, and numbers its ranks in the order of the groups."""
     handle = stage.start(
         SUM,
-        instance_groups=groups(a=2, b=2),
-        distribution=[{**TORCH, "instance_groups": ["a"]}, {**TORCH, "instance_groups": ["b"]}],
+        instance_groups=groups(a=1, b=2, c=1),
+        distribution=[{**TORCH, "instance_groups": ["c", "a"]}, {**TORCH, "instance_groups": ["b"]}],
         local=none(),
     )
     assert handle.wait(90) is Status.COMPLETED, text(handle)
     stage.assert_nothing_left(handle, within=2.0)
-    one, two = written(handle, "algo-2", 1), written(handle, "algo-3", 0)
-    assert (one["total"], two["total"]) == (2.0, 20.0)
-    for seen, world, master, port in ((one["seen"], "a", 1, str(MASTER)), (two["seen"], "b", 3, str(MASTER + 1))):
-        assert json.loads(seen["SM_DISTRIBUTION_INSTANCE_GROUPS"]) == [world]
-        assert json.loads(seen["SM_DISTRIBUTION_HOSTS"]) == [f"algo-{master}", f"algo-{master + 1}"]
-        assert seen["SM_MASTER_ADDR"] == seen["MASTER_ADDR"] == f"{stage.prefix}.{master}"
-        assert seen["SM_MASTER_PORT"] == seen["MASTER_PORT"] == port
-        assert seen["WORLD_SIZE"] == "2"
-        assert json.loads(seen["SM_HOSTS"]) == ["algo-1", "algo-2", "algo-3", "algo-4"]
-
-
-@pytest.mark.torch
-@pytest.mark.timeout(600)
-def test_one_world_over_two_groups_numbers_its_ranks_in_the_order_of_the_groups(stage):
-    handle = stage.start(
-        SUM.replace("dist.init", "import sys\nif 'RANK' not in os.environ: sys.exit(0)\ndist.init", 1),
-        instance_groups=groups(a=1, b=1, c=1),
-        distribution={**TORCH, "instance_groups": ["c", "a"]},
-        local=none(),
+    worlds = (
+        (["c", "a"], ["algo-4", "algo-1"], MASTER, 101.0),
+        (["b"], ["algo-2", "algo-3"], MASTER + 1, 20.0),
     )
-    assert handle.wait(90) is Status.COMPLETED, text(handle)
-    assert written(handle, "algo-3", 0)["total"] == 101.0
-    assert written(handle, "algo-1", 1)["seen"]["SM_MASTER_ADDR"] == f"{stage.prefix}.3"
+    for names, hosts, port, total in worlds:
+        for rank, host in enumerate(hosts):
+            found = written(handle, host, rank)
+            assert found["total"] == total
+            seen = found["seen"]
+            assert json.loads(seen["SM_DISTRIBUTION_INSTANCE_GROUPS"]) == names
+            assert json.loads(seen["SM_DISTRIBUTION_HOSTS"]) == hosts
+            assert seen["SM_MASTER_ADDR"] == seen["MASTER_ADDR"] == f"{stage.prefix}.{hosts[0].removeprefix('algo-')}"
+            assert seen["SM_MASTER_PORT"] == seen["MASTER_PORT"] == str(port)
+            assert seen["WORLD_SIZE"] == "2"
+            assert json.loads(seen["SM_HOSTS"]) == ["algo-1", "algo-2", "algo-3", "algo-4"]
 
 
 def test_a_failure_in_one_of_two_worlds_fails_the_job_and_is_named(stage):
