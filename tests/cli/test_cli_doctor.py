@@ -216,30 +216,24 @@ def test_the_command_itself_may_be_missing(doctor: Callable[..., CompletedProces
     assert done.stderr.startswith("error: cannot start no-such-command: No such file or directory\nhint: ")
 
 
-def test_epochs_that_are_shorter_than_the_trial_are_put_together(
-    doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
-) -> None:
-    report = judge(doctor, script("train(DataLoader(Data(6, 0.03), batch_size=4, num_workers=1), 40)"))
-    assert value(report, "steps") == 6
-    assert value(report, "batch_size") == 3  # 4 and 2
-    assert value(report, "data_wait") > 50
-
-
-def test_the_training_loader_is_judged_and_the_others_are_listed(
+def test_short_epochs_of_the_training_loader_are_put_together_and_the_other_loaders_are_listed(
     doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:
     path = script(
         """
         valid = DataLoader(Data(96, 0), batch_size=8)
-        loader = DataLoader(Data(400, 0.03), batch_size=4, num_workers=1)
+        loader = DataLoader(Data(6, 0.03), batch_size=4, num_workers=1)
         with torch.no_grad():
             for x in valid: model(x)
-        train(loader, 1)
+        train(loader, 40)
         """
     )
     report = judge(doctor, path)
     assert report["ranks"][0]["loader"] == "DataLoader(Data, batch_size=4, num_workers=1)"
     assert report["ranks"][0]["others"] == ["DataLoader(Data, batch_size=8, num_workers=0): 12 steps"]
+    assert value(report, "steps") == 6
+    assert value(report, "batch_size") == 3  # 4 and 2
+    assert value(report, "data_wait") > 50
 
 
 def test_an_iterable_dataset_is_measured_and_its_capacity_said_to_be_unknown(
