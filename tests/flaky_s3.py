@@ -25,6 +25,7 @@ class FlakyS3(ThreadingHTTPServer):
         errors: share of the requests that are answered with an error, half of them after they were carried out.
         delay: seconds before an answer, at most.
         down: every request is answered with an error.
+        hung: no request is answered.
     """
 
     daemon_threads = True
@@ -36,6 +37,8 @@ class FlakyS3(ThreadingHTTPServer):
         self.errors = 0.0
         self.delay = 0.0
         self.down = False
+        self.hung = False
+        self.ended = threading.Event()
         self.chance = random.Random(7)
 
     @property
@@ -53,6 +56,9 @@ class _Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(size)
         if len(body) < size:  # the client was killed: such a request is none
+            return
+        if proxy.hung:
+            proxy.ended.wait()
             return
         fails = proxy.down or proxy.chance.random() < proxy.errors
         time.sleep(proxy.chance.random() * proxy.delay)
@@ -87,5 +93,6 @@ def flaky(endpoint: str) -> Iterator[FlakyS3]:
         try:
             yield proxy
         finally:
+            proxy.ended.set()
             proxy.shutdown()
             thread.join()

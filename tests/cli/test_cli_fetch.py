@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 
+from flaky_s3 import flaky
 from headrace.instance.storage import Store
-from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream, create_run
+from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream, create_run, list_runs
 from headrace.runs.events import JobStarted, RunFinished
 from headrace.runs.segment_writer import SegmentWriter
 from objectstore import ObjectStore
+from patience import allowed
 
 
 class Elsewhere:
@@ -97,6 +100,35 @@ def test_looking_at_a_copy_brings_it_up_to_date_and_an_unreachable_bucket_is_tol
         assert json.loads(cli("status", "far", "--output", "json").stdout)["TrainingJobStatus"] == "Completed"
         cli.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
         assert cli("status", "far").stderr == "", "a complete copy needs no bucket"
+
+
+def test_ctrl_c_ends_the_wait_for_a_bucket_that_does_not_answer_at_the_end_of_a_run(
+    bucket_cli: Cli, s3: ObjectStore, job_file: Callable[..., str], tmp_path: Path
+) -> None:
+    cli = bucket_cli
+    script = f"import pathlib, time\nwhile not pathlib.Path('{tmp_path / 'stop'}').exists():\n    time.sleep(0.05)\n"
+    job = job_file(script, extra=f"record: {{uri: {s3.uri('runs')}, interval: 1}}\n")
+    with flaky(s3.endpoint) as proxy:
+        cli.env["AWS_ENDPOINT_URL"] = proxy.endpoint
+        running = cli.start("run", job)
+        wait_until(s3.listed, 30)
+        proxy.hung = True
+        (tmp_path / "stop").touch()
+        wait_until(lambda: any(run.finished for run in list_runs(cli.runs)), 30)
+        began = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        shown = "".join(running.communicate(timeout=60))
+        assert time.monotonic() - began < allowed(10)
+    assert running.returncode == 0, shown
+    assert "small-" in shown
+    assert f"warning: the end of the record was not stored in {s3.uri('runs')}: broken off" in shown
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + allowed(seconds)
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_what_cannot_be_fetched_is_said_with_a_hint(

@@ -27,10 +27,12 @@ class Interrupts:
 
     Attributes:
         count: how many there were.
+        on_signal: called at each.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.on_signal: Callable[[], None] = lambda: None
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Interrupts:
@@ -46,6 +48,7 @@ class Interrupts:
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        self.on_signal()
 
 
 def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interrupts: Interrupts) -> None:
@@ -77,10 +80,13 @@ def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
     with Interrupts() as interrupts:
         handle = start()
         try:
-            watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
+            heard = watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
         except BaseException:
             stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
             raise
+        interrupts.on_signal = handle.stop  # the end of its record may still be on its way
+        if interrupts.count > heard:
+            handle.stop()
         handle.wait()
     return handle
 
@@ -91,7 +97,7 @@ def watch(
     interrupts: Interrupts,
     stop: Callable[[bool], None],
     look_after: Callable[[], None] = lambda: None,
-) -> None:
+) -> int:
     """Shows a run until it has finished.
 
     Args:
@@ -100,6 +106,9 @@ def watch(
         interrupts: Ctrl-C: the first stops the run with time to save, the second kills it.
         stop: stops the run; its argument is whether at once.
         look_after: called all the time; see `Handle.look_after`.
+
+    Returns:
+        How many of the interrupts it has acted on.
     """
     events = EventFollower(run.paths, run.on_damage)
     logs = LogFollower(run.paths, Selector(), run.on_damage)
@@ -123,5 +132,5 @@ def watch(
         screen.tick(time.time())
         look_after()
         if final:
-            return
+            return asked
         time.sleep(POLL_SECONDS)

@@ -132,8 +132,8 @@ class Supervisor:
             remove_leftovers(self._paths)
             self._instances.remove()
             reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
+            self._signals.clear()  # what comes now can only mean the end of the record
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
-            self._signals.clear()
             store_rest(self._paths, self._patience(RECORD_SECONDS), lambda: bool(self._signals) or self._orphaned())
         return status
 
