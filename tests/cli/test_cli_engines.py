@@ -20,7 +20,8 @@ plan, check, start, stop = local.plan, local.check, local.start, local.stop
 
 
 def render(job):
-    hosts = [f"host {host.name} of {host.group}" for host in plan(job).plan.hosts]
+    desk = job.engine_options("post").get("desk", "none")
+    hosts = [f"host {host.name} of {host.group} at {desk}" for host in plan(job).plan.hosts]
     return (Document("post.txt", "\\n".join(hosts) + "\\n"), Document("env/names.txt", job.job_name))
 '''
 
@@ -41,12 +42,12 @@ def test_what_an_engine_of_somebody_else_would_submit_is_written_as_files(
     cli: Cli, job_file: Callable[..., str], post: None, tmp_path: Path
 ) -> None:
     job = job_file("")
-    done = cli("plan", job, "--engine", "post", "--render", "out", "--output", "json")
+    done = cli("plan", job, "--engine", "post", "--set", "engines.post.desk=7", "--render", "out", "--output", "json")
     assert done.returncode == 0, done.stderr
     named = [("post.txt", "out/post.txt"), ("env/names.txt", "out/env/names.txt")]
     documents = [{"name": name, "file": file} for name, file in named]
     assert json.loads(done.stdout) == {"engine": "post", "documents": documents}
-    assert (tmp_path / "out" / "post.txt").read_text() == "host algo-1 of dnn\n"
+    assert (tmp_path / "out" / "post.txt").read_text() == "host algo-1 of dnn at 7\n"
     assert (tmp_path / "out" / "env" / "names.txt").read_text() == "small"
     shown = cli("plan", job, "--engine", "post")
     assert "algo-1" in shown.stdout

@@ -189,3 +189,21 @@ def test_encryption_is_refused_here_where_tf_data_service_would_talk_in_clear() 
     assert "no TLS" in problem.message
     one.check_engine("sagemaker")  # there the network does it
     job(data_service=data).check_engine("local")
+
+
+def test_options_of_an_installed_engine_of_somebody_else_are_kept_as_they_are(monkeypatch) -> None:
+    monkeypatch.setattr("headrace.job.rules.job_rules.engine_names", lambda: ("local", "mine"))
+    options = {"mine": {"queue": "long", "nodes": {"a": [1, None]}}}
+    one = job(engines={"local": {"stop_grace": 1}, **options})
+    assert one.engine_options("mine") == options["mine"]
+    assert one.engine_options("other") == {}
+    assert one.to_data()["engines"]["mine"] == options["mine"]
+    again = Job(**one.to_data())
+    assert (again == one, again.local.stop_grace) == (True, 1)
+    assert again != job(engines={"mine": {"queue": "short"}})
+    with pytest.raises(JobInvalid) as caught:
+        job(engines={"local": {"stop_grace": -1}, "mine": 3, "mime": {}, "sagemaker": {}})
+    told = {problem.field: problem.message for problem in caught.value.problems}
+    assert told["engines.mine"] == "must be a mapping"
+    assert "unknown key" in told["engines.mime"]
+    assert {"engines.local.stop_grace", "engines.sagemaker"} <= told.keys()

@@ -73,7 +73,8 @@ class _Generator(GenerateJsonSchema):
                 required.append(name)
             elif field.is_required():
                 choices.append({"oneOf": [{"required": [each]} for each in names]})
-        result: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        others = {"type": "object"} if model.model_config.get("extra") == "allow" else False
+        result: Schema = {"type": "object", "properties": properties, "additionalProperties": others}
         # A file without job_name is named after itself; what else a job needs depends on other keys.
         if required and model is not JobFields:
             result["required"] = required

@@ -55,6 +55,7 @@ def dump(part: BaseModel, model: type[BaseModel]) -> dict[str, object]:
         written = None if empty else _dumped(name, value)
         if written is not None and not (isinstance(value, BaseModel) and written == {}):
             result[name] = written
+    result.update((name, _dumped("", value)) for name, value in (part.model_extra or {}).items())
     return result
 
 

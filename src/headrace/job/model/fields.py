@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import field_types, path_types, platform_options
@@ -158,6 +158,11 @@ def _one_or_more(value: object) -> object:
     )
 
 
+class _Engines(Engines):
+    # Other keys are the names of engines that others have installed (`job_rules.other_engines`); these check their own.
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
 class JobFields(Part):
     """A job as data, in the order of the job file. See `headrace.job.Job`.
 
@@ -234,7 +239,7 @@ class JobFields(Part):
     output_path: path_types.OutputPath | None = None
     record: Record | None = None
     encrypt_inter_container_traffic: field_types.Flag = False
-    engines: Engines = Engines()
+    engines: _Engines = _Engines()
     image_uri: platform_options.Image | None = None
     role: platform_options.Role | None = None
     framework_version: platform_options.Version | None = None

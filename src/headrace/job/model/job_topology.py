@@ -5,7 +5,9 @@ A job file gives defaults and exceptions; here every question about one group ha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -155,6 +157,14 @@ class Structure(JobFields):
         """Ranks on each host of the first distribution group, None without one. See `processes_on` for the others."""
         groups = self.distribution_groups
         return self.processes_on(groups[0]) if groups else None
+
+    def engine_options(self, engine: str) -> Mapping[str, object]:
+        """Returns what the job file has under `engines` for an engine that headrace does not bring, unchecked.
+
+        Args:
+            engine: its name.
+        """
+        return cast("Mapping[str, object]", (self.engines.model_extra or {}).get(engine, {}))
 
     @property
     def feed_workers(self) -> str | int:

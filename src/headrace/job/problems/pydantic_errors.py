@@ -53,7 +53,7 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None, data: 
             for finding in inner.findings:
                 full = _cut((*path, *finding.path), data)
                 is_unknown = finding.unknown_key and model
-                yield _unknown_key(full, model) if is_unknown else replace(finding, path=full)
+                yield unknown_key_at(full, model) if is_unknown else replace(finding, path=full)
         else:
             yield _finding(details, path if data is None else _cut(path, data), model)
 
@@ -65,7 +65,7 @@ def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -
         seen = show(details["input"]) if context["seen"] is None else context["seen"]
         return Finding(path, context["message"], seen, context["hint"])
     if kind == "extra_forbidden":
-        return _unknown_key(path, model) if model else Finding(path, UNKNOWN, unknown_key=True)
+        return unknown_key_at(path, model) if model else Finding(path, UNKNOWN, unknown_key=True)
     if kind == "missing":
         return Finding(path, _MESSAGES[kind])
     return Finding(path, _MESSAGES.get(kind, details["msg"]), show(details["input"]), _mapping_hint(path, kind, model))
@@ -77,7 +77,8 @@ def _mapping_hint(path: Path, kind: str, model: type[BaseModel] | None) -> str:
     return f"write e.g. {{{next(iter(known))}: ...}}; its keys: {', '.join(known)}" if known and path else ""
 
 
-def _unknown_key(path: Path, model: type[BaseModel] | None) -> Finding:
+def unknown_key_at(path: Path, model: type[BaseModel] | None) -> Finding:
+    """Returns that a key is not known: whether a later version will know it, or which known one is near."""
     known_of = elsewhere(path[:1] + path[2:] if path[0] == "distribution" and isinstance(path[1], int) else path)
     if known_of is not None:
         return Finding(path, known_of[0], hint=known_of[1])

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import PurePosixPath
 
+from headrace.job.find_engine import engine_names
 from headrace.job.model import path_types
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
+from headrace.job.model.fields import JobFields
 from headrace.job.model.local_options import LocalPorts
 from headrace.job.problems.finding import Finding, Path, nearest, show
+from headrace.job.problems.pydantic_errors import known_keys, unknown_key_at
 from headrace.job.rules.budget_rules import budget
 from headrace.job.rules.channel_rules import channels, modes
 from headrace.job.rules.distribution_rules import distribution, one_world_a_group
@@ -303,6 +306,16 @@ def network(data: Data) -> Iterator[Finding]:
         yield Finding(("engines", "local", "network"), "is possible with isolation namespace only", hint=hint)
 
 
+def other_engines(data: Data) -> Iterator[Finding]:
+    """What is not headrace's own under `engines` has the name of an installed engine, which knows what it means."""
+    engines = mapping(data, "engines")
+    for name in engines.keys() - known_keys(("engines",), JobFields).keys():
+        if name not in engine_names():
+            yield unknown_key_at(("engines", name), JobFields)
+        elif not isinstance(engines[name], Mapping):
+            yield Finding(("engines", name), "must be a mapping", show(engines[name]))
+
+
 def ports(data: Data) -> Iterator[Finding]:
     """Every service has a port of its own."""
     taken: dict[int, str] = {}
@@ -337,6 +350,7 @@ RULES: tuple[Rule, ...] = (
     cpus,
     network,
     ports,
+    other_engines,
 )
 
 
