@@ -82,6 +82,8 @@ FORMATS = {
     "hosting/inputs/virtual_environments.py": "pip's output, of which the errors are shown",
     "engines/local/isolation/": "/proc and resolv.conf",
     "engines/local/limits/": "/proc, cgroup files, nvidia-smi",
+    "engines/slurm/slurm_commands.py": "what scontrol prints",
+    "engines/slurm/slurm_state.py": "what squeue and scontrol print",
     "runs/log_file.py": "lines of a log on disk, and what a reader of logs searches",
     "runs/log_lines.py": "lines of a log on disk, and selectors",
     "runs/log_pages.py": "what a reader of logs searches",

@@ -50,6 +50,7 @@ HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "nu
 NO_IMPORT = {
     ("headrace.job.find_engine", "headrace.engines"): "the name of a group of entry points",
     ("headrace.engines.local.agents", "headrace.agent"): "started as a program of its own",
+    ("headrace.engines.slurm.enter_host", "headrace.agent"): "started as a program of its own",
 }
 
 # The order inside a room: a sub-package or module may import those that stand before it, never one after it.
@@ -82,7 +83,7 @@ ORDER: dict[str, list[str]] = {
         "host_agent",
     ],
     "hosting": ["inputs", "helpers", "supervision"],
-    "engines": ["planning", "local"],
+    "engines": ["planning", "local", "slurm"],
     "insight": [
         "figures",
         "performance_model",

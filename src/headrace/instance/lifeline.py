@@ -26,12 +26,14 @@ class StopJob(msgspec.Struct, frozen=True, tag="stop"):
         reason: why, in words.
         failed: whether the job ends as Failed with it, else as Stopped.
         grace: seconds between SIGTERM and SIGKILL, None for the plan's; 0 is at once.
+        infrastructure: whether the platform ends the job, so that another attempt may well succeed.
     """
 
     kind: str
     reason: str
     failed: bool
     grace: float | None = None
+    infrastructure: bool = False
 
 
 class AgentGone(msgspec.Struct, frozen=True, tag="gone"):

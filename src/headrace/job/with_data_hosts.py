@@ -75,10 +75,11 @@ def with_data_hosts(
             for name, channel in job.inputs.items()
         }
     engines = data.get("engines")
-    local = dict(engines["local"]) if isinstance(engines, dict) else {}
+    engines = dict(engines) if isinstance(engines, dict) else {}
+    local = dict(engines.get("local", {}))
     if cpu_sets is not None:
         local["cpu_sets"], local["cpu_shares"] = dict(cpu_sets), {}
-    data["engines"] = {"local": local}
+    data["engines"] = {**engines, "local": local}
     return Job(base_path=job.base_path, **{**data, "job_name": job_name, "source_dir": str(source_dir)})  # type: ignore[arg-type]  # checked by Job
 
 

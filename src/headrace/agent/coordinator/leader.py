@@ -76,9 +76,9 @@ class Leader:
     def command(self, command: Command) -> None:
         """Carries out a command of the engine; see `ControlHandler`."""
         match command:
-            case StopJob(kind, reason, failed, grace):
+            case StopJob(kind, reason, failed, grace, infrastructure):
                 status = Status.FAILED if failed else Status.STOPPED
-                self.stop(status, Cause(CauseKind(kind), reason), grace)
+                self.stop(status, Cause(CauseKind(kind), reason, infrastructure=infrastructure), grace)
             case AgentGone(host, reason, heard_nothing):
                 self._do(self._coordinator.host_gone(host, reason, self._now(), heard_nothing))
 

@@ -106,4 +106,4 @@ def find_provider(module: str) -> Provider:
 
 def cause_of(command: StopJob) -> Cause:
     """Returns the cause of a run that ends because of this command."""
-    return Cause(CauseKind(command.kind), command.reason)
+    return Cause(CauseKind(command.kind), command.reason, infrastructure=command.infrastructure)

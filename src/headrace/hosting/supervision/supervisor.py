@@ -44,6 +44,7 @@ from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, Help
 from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome, cause_of, find_provider
 from headrace.hosting.supervision.record_storing import RecordStoring, store_rest
 from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.stop_orders import OF_A_PERSON, StopOrders
 from headrace.hosting.supervision.used_budget import Spent
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT, StopJob
@@ -79,11 +80,20 @@ class Supervisor:
 
     Args:
         paths: the run's directory.
-        caller: pid of the process that started the run.
+        caller: pid of the process that started the run; 0 when none answers for it.
         provider: name of the module that brings the instances.
+        orders: what each signal orders; by default SIGTERM and SIGINT are a person's wish.
+        early: called once signals are taken; returns one that has come before, None for none.
     """
 
-    def __init__(self, paths: RunPaths, caller: int, provider: str) -> None:
+    def __init__(
+        self,
+        paths: RunPaths,
+        caller: int,
+        provider: str,
+        orders: StopOrders | None = None,
+        early: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._paths = paths
         self._caller = caller
         self._plan = read_plan(paths, LaunchPlan)
@@ -106,14 +116,18 @@ class Supervisor:
         self._wake_end = wake_end
         self._selector.register(self._wake, selectors.EVENT_READ, self._signalled)
         self._selector.register(0, selectors.EVENT_READ, self._lifeline_moved)
+        self._orders: StopOrders = orders or OF_A_PERSON
+        self._early = early
         self._signals: list[int] = []
         self._record = RecordStoring(paths, self._start_helper)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended."""
         signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._orders:
             signal.signal(number, lambda number, _: self._signals.append(number))
+        before = self._early()
+        self._signals += [] if before is None else [before]
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, lambda *_: None)
         status = Status.FAILED
@@ -302,9 +316,7 @@ class Supervisor:
         for key, _ in self._selector.select(POLL_END if ending else POLL):
             key.data()
         while self._signals:
-            self._signals.pop()
-            grace = 0.0 if self._wishes else None
-            self._stop(StopJob(CauseKind.STOPPED.value, "stopped by the user", failed=False, grace=grace))
+            self._stop(self._orders[self._signals.pop(0)](bool(self._wishes)))
         if self._orphaned():
             self._caller_died()
         for pid, status in reap():

@@ -1,7 +1,7 @@
 """The shape of a job: its keys and the type of each. Rules between keys are in `rules`.
 
 `JobFields` is the whole job as data; `headrace.job.Job` adds what follows from it. Larger parts have modules of their
-own: `groups`, `channels`, `distribution`, `local_options`, and `platform_options` for what only SageMaker acts on.
+own: `groups`, `channels`, `distribution`, `engine_options`, and `platform_options` for what only SageMaker acts on.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import field_types, path_types, platform_options
 from headrace.job.model.channels import ShuffleConfig, TrainingInput
 from headrace.job.model.distribution import Distribution
+from headrace.job.model.engine_options import Engines
 from headrace.job.model.frozen_model import Part
 from headrace.job.model.groups import InstanceGroup, Readiness
-from headrace.job.model.local_options import Engines, LocalOptions
+from headrace.job.model.local_options import LocalOptions
 
 __all__ = [
     "Budget",

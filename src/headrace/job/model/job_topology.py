@@ -16,6 +16,7 @@ from headrace.job.model import field_types
 from headrace.job.model.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TfData, TrainingInput
 from headrace.job.model.hyperparameters import KNOWN, encoded, is_reserved
 from headrace.job.model.path_types import is_file
+from headrace.job.model.slurm_options import SlurmOptions
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
 RANKS_A_GPU = ("torch_distributed", "mpi")  # the others start one process a host
@@ -191,6 +192,11 @@ class Structure(JobFields):
     def local(self) -> LocalOptions:
         """Options of the local engine."""
         return self.engines.local
+
+    @property
+    def slurm(self) -> SlurmOptions:
+        """Options of the Slurm engine."""
+        return self.engines.slurm or SlurmOptions()
 
     def hyperparameter_texts_of(self, group_name: str) -> dict[str, str]:
         """Returns a group's hyperparameters as SageMaker writes them to a file: JSON, or as the request had them."""

@@ -61,13 +61,3 @@ class LocalOptions(Part):
     network: Annotated[dict[str, LocalNetwork], field_types.AsMapping] = Field(default_factory=dict)
     limits: field_types.Limits = "auto"
     gpus: Annotated[dict[str, field_types.GpuSet], field_types.AsMapping] = Field(default_factory=dict)
-
-
-class Engines(Part):
-    """Options of each engine; the rest of the job is the same everywhere.
-
-    Attributes:
-        local: one machine plays all hosts.
-    """
-
-    local: LocalOptions = LocalOptions()

@@ -1,7 +1,7 @@
 """What an engine refuses of a job that is valid: rules of one place, not of jobs.
 
-The local engine runs more than SageMaker does (a distribution over several groups, several distributions) and less
-(no images, no libraries of the service).
+The local engine and Slurm run more than SageMaker does (a distribution over several groups, several distributions)
+and less (no images, no libraries of the service).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.job.rules.raw_access import (
 )
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
-ENGINES = ("local", "sagemaker")
+ENGINES = ("local", "slurm", "sagemaker")
 
 _INSTEAD = {
     "smdistributed.dataparallel": (
@@ -42,7 +42,7 @@ def rules_of_engine(engine: str, data: Data) -> list[Finding]:
     """Returns what an engine refuses of a job.
 
     Args:
-        engine: ``local`` or ``sagemaker``.
+        engine: ``local``, ``slurm`` or ``sagemaker``.
         data: the job as plain data, as the user wrote it or as `Job.to_data` gives it.
 
     Raises:
@@ -50,17 +50,20 @@ def rules_of_engine(engine: str, data: Data) -> list[Finding]:
     """
     if engine not in ENGINES:
         raise EngineRefused(f"no engine is called {engine!r}", hint=f"there is: {', '.join(ENGINES)}")
-    return list(_local(data) if engine == "local" else _sagemaker(data))
+    if engine == "sagemaker":
+        return list(_sagemaker(data))
+    return [*_own_hosts(data, f"the {engine} engine"), *(_slurm(data) if engine == "slurm" else ())]
 
 
-def _local(data: Data) -> Iterator[Finding]:
-    yield from _program(data)
+def _own_hosts(data: Data, engine: str) -> Iterator[Finding]:
+    """What no engine runs whose hosts are the user's own."""
+    yield from _program(data, engine)
     for path, world in worlds(data):
         for way in enabled(world):
             if way in _INSTEAD:
                 message = f"{way} runs on SageMaker only"
                 yield Finding((*path, *way.split(".")), message, hint=_INSTEAD[way])
-    yield from _other_sources(data)
+    yield from _other_sources(data, engine)
     if (
         data.get("encrypt_inter_container_traffic") is True
         and pick(mapping(data, "data_service").get("tf_data"), "enabled")[1] is True
@@ -75,38 +78,51 @@ def _local(data: Data) -> Iterator[Finding]:
         named.append((("inputs", name, key), text) if isinstance(channel, Mapping) else (("inputs", name), channel))
     for path, text in named:
         if isinstance(text, str) and text.startswith("https://"):
-            yield Finding(path, "the local engine reads and writes s3:// URIs", show(text), _s3_form(text))
+            yield Finding(path, f"{engine} reads and writes s3:// URIs", show(text), _s3_form(text))
 
 
-def _program(data: Data) -> Iterator[Finding]:
+def _slurm(data: Data) -> Iterator[Finding]:
+    """What only one kernel can do, and what more than one node cannot."""
+    for name, channel in mapping(data, "inputs").items():
+        key, mode = pick(channel, "input_mode")
+        path: Path = ("inputs", name, key)
+        if mode is None:
+            path, mode = ("input_mode",), data.get("input_mode")
+        if mode in ("Pipe", "FastFile"):
+            message = f"the channel {name!r} would be served on one node only"
+            hint = "use File: the data lies on the file system that the nodes share"
+            yield Finding(path, message, show(mode), hint)
+
+
+def _program(data: Data, engine: str) -> Iterator[Finding]:
     groups = data.get("instance_groups")
     own = [bool(pick(group, "entry_point")[1]) for group in groups] if isinstance(groups, (list, tuple)) else []
     if data.get("entry_point") or data.get("command") or (own and all(own)):
         files = all(path_types.is_file(text) for _, text in entry_points(data))
         if not (data.get("command") or data.get("source_dir") or files):
-            message = "is required by the local engine: it cannot take the code from an image"
+            message = f"is required by {engine}: it cannot take the code from an image"
             yield Finding(("source_dir",), message, hint="name the folder that holds the code")
         return
     extras = mapping(data, "request_extras", "AlgorithmSpecification")
     hint = "name the code and what it runs: source_dir and entry_point, or give a command"
     if data.get("image_uri"):
-        message = "the image brings the program, and the local engine runs no images"
+        message = f"the image brings the program, and {engine} runs no images"
         yield Finding(("image_uri",), message, show(data["image_uri"]), hint)
     elif extras.get("AlgorithmName"):
-        message = "the algorithm is an image of AWS, and the local engine runs no images"
+        message = f"the algorithm is an image of AWS, and {engine} runs no images"
         yield Finding(("request_extras", "AlgorithmSpecification", "AlgorithmName"), message, hint=hint)
     else:
-        yield Finding(("entry_point",), "is required by the local engine", hint=hint)
+        yield Finding(("entry_point",), f"is required by {engine}", hint=hint)
 
 
-def _other_sources(data: Data) -> Iterator[Finding]:
+def _other_sources(data: Data, engine: str) -> Iterator[Finding]:
     """Channels of a request whose data is in a file system or another source."""
     channels = mapping(data, "request_extras").get("InputDataConfig")
     for index, channel in enumerate(channels if isinstance(channels, list) else ()):
         name = channel.get("ChannelName") if isinstance(channel, Mapping) else None
         if isinstance(name, str) and name not in mapping(data, "inputs"):
             kind = next(iter(mapping(channel, "DataSource")), "another source")
-            message = f"the channel {name!r} has its data in {kind}, which the local engine cannot reach"
+            message = f"the channel {name!r} has its data in {kind}, which {engine} cannot reach"
             hint = f"have the data in a folder and name it: --set inputs.{name}.path=FOLDER"
             yield Finding(("request_extras", "InputDataConfig", index), message, hint=hint)
 

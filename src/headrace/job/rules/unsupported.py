@@ -35,6 +35,21 @@ _LOCAL: dict[str, str] = {
     "tags": "labels stay in the run's job file",
 }
 
+_SLURM: dict[str, str] = {
+    **_LOCAL,
+    "image_uri": "programs run in the Python that runs headrace; a container is named in engines.slurm.launcher",
+    "volume_size": "the run's folder is on the file system that the nodes share",
+    "volume_kms_key": "the run's folder is on the file system that the nodes share",
+    "subnets": "the network is the cluster's",
+    "security_group_ids": "the network is the cluster's",
+    "enable_network_isolation": "programs reach what their nodes reach",
+    "use_spot_instances": "a partition or a qos says what may be taken away",
+    "keep_alive_period_in_seconds": "the nodes go back to the cluster",
+    "training_plan": "a reservation is one of engines.slurm.options",
+    "stopping_condition.max_wait": "Slurm decides how long a job waits",
+    "stopping_condition.max_pending_time": "Slurm decides how long a job waits",
+}
+
 _MEMBERS: dict[str, str] = {
     "DebugHookConfig": "the service's debugger does not run here",
     "DebugRuleConfigurations": "the service's debugger does not run here",
@@ -63,22 +78,24 @@ def without_effect(engine: str, data: Data) -> tuple[Unused, ...]:
     """Returns what of a job has no effect in an engine, in the order of the job file's keys.
 
     Args:
-        engine: ``local`` or ``sagemaker``.
+        engine: ``local``, ``slurm`` or ``sagemaker``.
         data: the job as plain data.
 
     Raises:
         EngineRefused: no engine of that name.
     """
     if engine == "local":
-        return tuple(_local(data))
+        return tuple(_idle(data, _LOCAL))
+    if engine == "slurm":
+        return tuple(_idle(data, _SLURM))
     if engine == "sagemaker":
         local = mapping(data, "engines", "local")
         return tuple(Unused(f"engines.local.{key}", "it is for the local engine") for key in local)
-    raise EngineRefused(f"no engine is called {engine!r}", hint="there is: local")
+    raise EngineRefused(f"no engine is called {engine!r}", hint="there is: local, slurm, sagemaker")
 
 
-def _local(data: Data) -> Iterator[Unused]:
-    for name, why in _LOCAL.items():
+def _idle(data: Data, reasons: Mapping[str, str]) -> Iterator[Unused]:
+    for name, why in reasons.items():
         section, _, key = name.rpartition(".")
         value = mapping(data, section).get(key) if section else data.get(key)
         if value not in (None, (), [], {}, "", False):

@@ -1,0 +1,129 @@
+"""The nodes that Slurm has given to a job, put into its launch plan: addresses, and data workers that fill the CPUs."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.components import components, hosts_by_task
+from headrace.errors import EngineRefused
+from headrace.instance.launch_plan import LaunchPlan
+
+_CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
+_ANY_PORT = 9  # nothing is sent there
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The nodes of a job.
+
+    Attributes:
+        nodes: their names, in the order of SLURM_PROCID.
+        cpus: of the smallest node of each component.
+    """
+
+    nodes: tuple[str, ...]
+    cpus: tuple[int, ...]
+
+
+def allocation_of(variables: Mapping[str, str]) -> Allocation:
+    """Reads the allocation from the variables of its batch script; a plain job has one component.
+
+    Raises:
+        SlurmUnreachable: scontrol failed.
+        KeyError: no batch script has these variables.
+    """
+    size = int(variables.get("SLURM_HET_SIZE", "0"))
+    suffixes = [f"_HET_GROUP_{number}" for number in range(size)] or [""]
+    lists = [variables[f"SLURM_JOB_NODELIST{suffix}"] for suffix in suffixes]
+    cpus = [variables[f"SLURM_JOB_CPUS_PER_NODE{suffix}"] for suffix in suffixes]
+    nodes = tuple(name for text in lists for name in slurm_commands.host_names(text))
+    return Allocation(nodes, tuple(smallest(text) for text in cpus))
+
+
+def smallest(cpus_per_node: str) -> int:
+    """Returns the least number of CPUs in a list of Slurm.
+
+    >>> smallest("16(x2),4")
+    4
+    """
+    return min(int(match[1]) for match in _CPUS.finditer(cpus_per_node))
+
+
+def placed(
+    plan: LaunchPlan,
+    allocation: Allocation,
+    addresses: Mapping[str, str],
+    executors_left: Mapping[str, int],
+) -> LaunchPlan:
+    """Returns the plan on the nodes of an allocation. Pure.
+
+    Args:
+        plan: as it was submitted.
+        allocation: the nodes.
+        addresses: of the nodes, by name.
+        executors_left: groups whose data workers are as many as their ranks leave CPUs, with the ranks of a host.
+
+    Raises:
+        EngineRefused: there are not as many nodes as hosts, or one node twice.
+    """
+    hosts = hosts_by_task(plan)
+    if len(set(allocation.nodes)) != len(hosts):
+        nodes = ", ".join(allocation.nodes)
+        hint = "write engines: {slurm: {exclusive: true}}, so that every host has a node of its own"
+        raise EngineRefused(f"the job has {len(hosts)} hosts and got the nodes {nodes}", hint)
+    node_of = dict(zip((host.name for host in hosts), allocation.nodes, strict=True))
+    cpus = dict(zip((group.name for group in components(plan)), allocation.cpus, strict=True))
+    groups = tuple(
+        msgspec.structs.replace(group, feed_executors=max(1, cpus[group.name] - executors_left[group.name]))
+        if group.name in executors_left
+        else group
+        for group in plan.groups
+    )
+    moved = tuple(msgspec.structs.replace(host, address=addresses[node_of[host.name]]) for host in plan.hosts)
+    return msgspec.structs.replace(plan, groups=groups, hosts=moved)
+
+
+def addresses_of(nodes: Sequence[str]) -> dict[str, str]:
+    """Returns the addresses at which the nodes of a job reach each other.
+
+    Raises:
+        EngineRefused: a node has no address, or one that only itself can reach.
+    """
+    named = slurm_commands.node_addresses(nodes)
+    found = {node: _resolve(node, named.get(node, node)) for node in nodes}
+    others = [address for address in found.values() if not _is_loopback(address)]
+    for node, address in found.items():
+        # Many machines call themselves 127.0.1.1. Others reach this one at the address with which it reaches them.
+        if _is_loopback(address) and others and _is_this_machine(node):
+            found[node] = _source_address(others[0])
+        elif _is_loopback(address) and len(nodes) > 1:
+            raise EngineRefused(f"the node {node} has the address {address} here, at which no other node reaches it")
+    return found
+
+
+def _resolve(node: str, name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise EngineRefused(f"the node {node} has no address: {name}: {error.strerror or error}") from error
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _is_this_machine(node: str) -> bool:
+    return node.partition(".")[0] == socket.gethostname().partition(".")[0]
+
+
+def _source_address(other: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, _ANY_PORT))
+        return str(probe.getsockname()[0])

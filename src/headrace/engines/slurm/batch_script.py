@@ -1,0 +1,89 @@
+"""The batch script of a job. Pure: it follows from the job, its launch plan and where things lie."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.engines.slurm.components import components
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.job import Job
+from headrace.job.model.slurm_options import SlurmNodes
+
+LEAD = "headrace.engines.slurm.lead"
+SIGNAL_MARGIN = 60  # Slurm looks at its time limits once a minute
+LONGEST_WARNING = 65535  # what sbatch takes
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie on the file system that all nodes share.
+
+    Attributes:
+        run: the run's folder.
+        run_id: the run's id.
+        python: the interpreter that runs the lead.
+        package: folder in which the package headrace lies.
+    """
+
+    run: str
+    run_id: str
+    python: str
+    package: str
+
+
+def batch_script(job: Job, plan: LaunchPlan, places: Places) -> str:
+    """Returns the script that sbatch gets.
+
+    Args:
+        job: the job.
+        plan: its launch plan.
+        places: of this run.
+    """
+    return "\n".join([*_lines(job, plan, places), ""])
+
+
+def _lines(job: Job, plan: LaunchPlan, places: Places) -> Iterator[str]:
+    log = f"{places.run}/engine/slurm.log".replace("%", "%%")
+    warning = min(LONGEST_WARNING, math.ceil(plan.stop_grace) + SIGNAL_MARGIN)
+    yield "#!/bin/bash"
+    yield _sbatch(f"--job-name={plan.job_name}")
+    yield _sbatch(f"--output={log}", "--open-mode=append")
+    yield _sbatch("--export=NIL", f"--comment=headrace:{places.run_id}", f"--signal=B:USR2@{warning}")
+    for number, group in enumerate(components(plan)):
+        if number:
+            yield "#SBATCH hetjob"
+        yield _sbatch(f"--nodes={len(group.hosts)}", "--ntasks-per-node=1", "--no-kill", "--no-requeue")
+        yield _sbatch(f"--time={_minutes(job, plan)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ()))
+        yield from map(_sbatch, _asked(job.slurm.nodes_of(group.name)))
+    yield "trap '' USR1 USR2 INT  # until the lead takes them"
+    yield f"export PYTHONPATH={shlex.quote(places.package)}"
+    yield f"exec {shlex.join([places.python, '-X', 'utf8', '-m', LEAD, places.run])}"
+
+
+def _asked(nodes: SlurmNodes) -> Iterator[str]:
+    for name in ("partition", "constraint", "gres", "account", "qos"):
+        value = getattr(nodes, name)
+        if value:
+            yield f"--{name}={value}"
+    yield from nodes.options
+
+
+def _minutes(job: Job, plan: LaunchPlan) -> int:
+    """The time limit: the job's own ends first, and is followed by a stop in order."""
+    return math.ceil((plan.max_run + job.slurm.time_margin + plan.stop_grace + SIGNAL_MARGIN) / 60)
+
+
+def _sbatch(*options: str) -> str:
+    return " ".join(["#SBATCH", *map(_quoted, options)])
+
+
+def _quoted(option: str) -> str:
+    """Quotes the value of an option, where it must be; sbatch reads quotes as a shell does."""
+    name, equals, value = option.partition("=")
+    if equals:
+        return f"{name}={shlex.quote(value)}"
+    name, blank, value = option.partition(" ")  # -x node7
+    return f"{name} {shlex.quote(value.strip())}" if blank else option

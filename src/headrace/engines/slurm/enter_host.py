@@ -1,0 +1,70 @@
+"""Becomes the agent of a host: what one task on every node runs.
+
+    python -m headrace.engines.slurm.enter_host RUN_DIR
+
+SLURM_PROCID says which host this node is. What only the node knows is filled in: its network interface, a folder for
+temporary files. The agent of the leader gets the lifeline, a FIFO of the lead on the same node. What Slurm sets in the
+environment stays for the user's scripts; mpirun is told not to use it, because the job's tasks fill all of Slurm's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+from headrace.engines.slurm.components import hosts_by_task
+from headrace.hosting.supervision.scratch_dir import scratch_dir
+from headrace.instance.launch_plan import HostPlan, LaunchPlan, write_atomically
+from headrace.instance.lifeline import OPTION, RUN_ID, SCRATCH
+from headrace.instance.paths import BASE_VARIABLE, TreePaths
+from headrace.processes.spawn import UTF8
+from headrace.runs import RunPaths, read_plan
+
+LIFELINE = "lifeline"  # below the run's engine directory
+# Open MPI 4 and 5: start daemons by the agents, and do not ask Slurm where.
+MPI_VARIABLES = {
+    "OMPI_MCA_plm": "rsh",
+    "OMPI_MCA_ras": "^slurm",
+    "PRTE_MCA_plm": "ssh",
+    "PRTE_MCA_ras": "^slurm",
+}
+
+
+def main() -> None:
+    """Entry point. Returns never."""
+    paths = RunPaths(Path(sys.argv[1]))
+    plan = read_plan(paths, LaunchPlan)
+    host = hosts_by_task(plan)[int(os.environ["SLURM_PROCID"])]
+    interface = interface_of(host.address)
+    if not interface:
+        sys.exit(f"error: this node has no interface with the address {host.address}")
+    _name_interface(host, interface)
+    log = os.open(paths.engine / f"{host.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    words = [sys.executable, *UTF8, "-m", "headrace.agent"]
+    if host.name == plan.leader:
+        os.dup2(os.open(paths.engine / LIFELINE, os.O_RDONLY), 0)
+        words.append(OPTION)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    own = {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: str(scratch_dir(plan.run_id))}
+    os.execve(sys.executable, words, {**os.environ, **MPI_VARIABLES, **own})
+
+
+def interface_of(address: str) -> str:
+    """Returns the network interface of this machine that has an address; empty when none has it."""
+    every = psutil.net_if_addrs().items()
+    return next((name for name, found in every if any(each.address == address for each in found)), "")
+
+
+def _name_interface(host: HostPlan, interface: str) -> None:
+    file = TreePaths(host.base_dir).resource_config
+    config = json.loads(file.read_bytes())
+    write_atomically(file, json.dumps(config | {"network_interface_name": interface}).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Leads a run on the leader's node: what the batch script becomes.
+
+    python -m headrace.engines.slurm.lead RUN_DIR
+
+It puts the nodes' addresses into the launch plan and then is the supervisor that every engine has, without a caller:
+nothing that happens on the submitting machine ends the run. Signals tell it what happens, each has one meaning:
+
+    SIGUSR1   a person stops the job (`headrace stop`); SIGINT: at once
+    SIGUSR2   Slurm's time limit is near
+    SIGTERM   Slurm ends the job: it was cancelled or preempted, or a node failed. That is an infrastructure failure
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.allocation import addresses_of, allocation_of, placed
+from headrace.engines.slurm.slurm_state import why_terminated
+from headrace.engines.slurm.ticket import NodeStart, read_start, read_stop_request
+from headrace.errors import HeadraceError
+from headrace.hosting.inputs.host_certificates import make_certificates
+from headrace.hosting.supervision.stop_orders import StopOrders, by_user
+from headrace.hosting.supervision.supervisor import ENGINE, Supervisor
+from headrace.instance.certificates import write_certificates
+from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, channel_dir, write_atomically, write_plan
+from headrace.instance.lifeline import StopJob
+from headrace.log_setup import VARIABLE, log_to_stderr
+from headrace.processes.bootstrap import become_subreaper
+from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status, read_plan
+from headrace.runs.events import RunFinished
+
+PROVIDER = "headrace.engines.slurm.slurm_instances"
+KILL_WAIT = 30.0  # Slurm's own default: seconds between its SIGTERM and its SIGKILL
+LAST_WORDS = 15.0  # of those, for the agents to end, for what was made to be collected and the record to be written
+LEAST_GRACE = 1.0
+
+
+def main() -> int:
+    """Entry point. Returns 0 if the job is complete."""
+    paths = RunPaths(Path(sys.argv[1]))
+    start, variables = read_start(paths)
+    for name, value in variables.items():
+        if name not in os.environ or not name.startswith("SLURM"):
+            os.environ[name] = value
+    log_to_stderr(os.environ.get(VARIABLE, ""))  # into engine/slurm.log
+    become_subreaper()
+    job_id = int(os.environ["SLURM_JOB_ID"])
+    try:
+        plan = _place(paths, start, os.environ)
+    except (HeadraceError, OSError, KeyError) as error:
+        cause = Cause(CauseKind.INSTANCE_NOT_STARTED, str(error), infrastructure=True)
+        with EventWriter(paths.events(ENGINE)) as events:
+            end = RunFinished(t=time.time(), status=Status.FAILED, cause=cause, failure_reason=str(cause))
+            events.write(end)
+        return 1
+    _without_caller()
+    signals = LeadSignals(paths, job_id, plan.stop_grace)
+    supervisor = Supervisor(paths, 0, PROVIDER, signals.orders, signals.early)
+    return 0 if supervisor.run() is Status.COMPLETED else 1
+
+
+def _place(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> LaunchPlan:
+    """Puts the allocation into the plan, and the plan and what depends on addresses into the tree of every host."""
+    allocation = allocation_of(variables)
+    submitted = read_plan(paths, LaunchPlan)
+    plan = placed(submitted, allocation, addresses_of(allocation.nodes), start.executors_left)
+    certificates = make_certificates(plan)
+    for host in plan.hosts:
+        secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()
+        write_plan(plan, host.base_dir, secret)
+        if plan.encrypt:
+            write_certificates(Path(host.base_dir), certificates[host.name])
+    write_atomically(paths.plan, msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    return plan
+
+
+def _without_caller() -> None:
+    """Gives this process a standard input that does not end before it: no caller can die."""
+    reading, writing = os.pipe()
+    os.dup2(reading, 0)
+    os.close(reading)
+    os.set_inheritable(writing, False)
+
+
+class LeadSignals:
+    """What each signal means.
+
+    Args:
+        paths: the run's directory.
+        job_id: the Slurm job.
+        stop_grace: seconds between SIGTERM and SIGKILL for the programs.
+
+    Attributes:
+        orders: what each signal orders.
+    """
+
+    def __init__(self, paths: RunPaths, job_id: int, stop_grace: float) -> None:
+        self._paths = paths
+        self._job_id = job_id
+        self._stop_grace = stop_grace
+        self._request_is_taken = False
+        self.orders: StopOrders = {
+            signal.SIGUSR1: self._by_user,
+            signal.SIGINT: lambda again: by_user(True),
+            signal.SIGUSR2: self._limit,
+            signal.SIGTERM: self._by_slurm,
+        }
+
+    def early(self) -> int | None:
+        """Returns the signal of a person who asked before signals were taken: it was ignored, the request is a file."""
+        request = read_stop_request(self._paths)
+        if request is None:
+            return None
+        self._request_is_taken = True
+        return signal.SIGINT if request.now else signal.SIGUSR1
+
+    def _by_user(self, again: bool) -> StopJob:
+        if again and self._request_is_taken:  # the signal of the request whose file was read: no second wish
+            self._request_is_taken = False
+            return by_user(False)
+        return by_user(again)
+
+    def _limit(self, again: bool) -> StopJob:
+        words = f"the time limit of Slurm job {self._job_id} is near"
+        return StopJob(CauseKind.MAX_RUN.value, words, failed=False)
+
+    def _by_slurm(self, again: bool) -> StopJob:
+        cause = why_terminated(self._job_id, slurm_commands.show(self._job_id))
+        grace = min(self._stop_grace, max(LEAST_GRACE, _kill_wait() - LAST_WORDS))
+        failed = cause.kind is not CauseKind.MAX_RUN
+        return StopJob(cause.kind.value, cause.reason, failed, grace, infrastructure=cause.infrastructure)
+
+
+def _kill_wait() -> float:
+    try:
+        return float(slurm_commands.setting("KillWait").split()[0])  # `30 sec`
+    except (HeadraceError, ValueError, IndexError):
+        return KILL_WAIT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

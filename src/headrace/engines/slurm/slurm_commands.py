@@ -1,0 +1,106 @@
+"""Slurm's programs: sbatch, squeue, scontrol and scancel, each with a time limit and with the error that it printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.engines.slurm.slurm_state import (
+    QUEUE_FORMAT,
+    Component,
+    EndedComponent,
+    parse_jobs,
+    parse_queue,
+    values_of,
+)
+from headrace.errors import EngineRefused
+
+SECONDS = 60.0  # for one answer of the controller
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
+
+
+class SlurmUnreachable(EngineRefused):
+    """One of Slurm's programs failed."""
+
+
+def check_programs() -> None:
+    """Checks that Slurm's programs are there. Raises EngineRefused."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        raise EngineRefused(
+            f"not found: {', '.join(missing)}", hint="start the job on a machine from which jobs are submitted to Slurm"
+        )
+
+
+def submit(script: Path) -> int:
+    """Submits a batch script. Returns the job's id. Raises SlurmUnreachable when it was refused."""
+    # `job` or `job;cluster`
+    return int(_answer(["sbatch", "--parsable", str(script)]).strip().partition(";")[0])
+
+
+def queue() -> tuple[Component, ...]:
+    """Returns this user's jobs that Slurm still knows, the ended ones too. Raises SlurmUnreachable."""
+    return parse_queue(_answer(["squeue", "-h", "--states=all", f"--user={os.getuid()}", "-o", QUEUE_FORMAT]))
+
+
+def show(job_id: int) -> tuple[EndedComponent, ...]:
+    """Returns how the components of a job ended; empty when Slurm does not know it any more, or does not answer."""
+    try:
+        return parse_jobs(_answer(["scontrol", "-o", "show", "job", str(job_id)]))
+    except SlurmUnreachable:
+        return ()
+
+
+def cancel(job_id: int, waiting: bool = False) -> None:
+    """Cancels a job, or only one that has not begun. Raises SlurmUnreachable."""
+    _answer(["scancel", *(["--state=PENDING"] if waiting else []), str(job_id)])
+
+
+def signal_lead(job_id: int, name: str) -> None:
+    """Signals the batch script of a job, and no other process of it. Raises SlurmUnreachable."""
+    _answer(["scancel", "--batch", f"--signal={name}", str(job_id)])
+
+
+def host_names(node_list: str) -> tuple[str, ...]:
+    """Returns the nodes of a list such as ``data[1-2]``. Raises SlurmUnreachable."""
+    return tuple(_answer(["scontrol", "show", "hostnames", node_list]).split())
+
+
+def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
+    """Returns the address or the name of each node at which Slurm reaches it. Raises SlurmUnreachable."""
+    lines = _answer(["scontrol", "-o", "show", "node", ",".join(nodes)]).splitlines()
+    every = [values_of(line) for line in lines]
+    return {each["NodeName"]: each["NodeAddr"] for each in every if "NodeName" in each and "NodeAddr" in each}
+
+
+def version() -> str:
+    """Returns the version of Slurm, once its controller has answered. Raises SlurmUnreachable."""
+    queue()
+    return _answer(["sbatch", "--version"]).strip()
+
+
+def setting(name: str) -> str:
+    """Returns a setting of the cluster, as ``scontrol show config`` has it; empty when it is not there."""
+    for line in _answer(["scontrol", "show", "config"]).splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == name:
+            return value.strip()
+    return ""
+
+
+def _answer(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=SECONDS, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise SlurmUnreachable(f"{command[0]} cannot be started: {error.strerror or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmUnreachable(f"{command[0]} did not answer within {SECONDS:g} s") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise SlurmUnreachable(f"{command[0]}: {'; '.join(lines)}")
+    return done.stdout

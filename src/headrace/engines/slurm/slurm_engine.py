@@ -1,0 +1,223 @@
+"""What `headrace.engines` calls: checks a job, submits it, and says later what Slurm knows of its run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from contextlib import suppress
+
+import msgspec
+
+from headrace.engines.capability import Capability
+from headrace.engines.documents import Document
+from headrace.engines.local.checked_job import CheckedJob
+from headrace.engines.local.checks import check_name, check_tensorflow
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.limits.cgroups import Places
+from headrace.engines.local.prepare_run import plan_text, prepare
+from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
+from headrace.engines.planning.plan_channels import check_channels, orders_of
+from headrace.engines.platform_news import platform_news
+from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
+from headrace.engines.slurm.slurm_state import Component, Phase, end_without_word, phase_of, why_waiting
+from headrace.engines.slurm.ticket import (
+    NodeStart,
+    StopRequest,
+    Ticket,
+    read_ticket,
+    write_start,
+    write_stop_request,
+    write_ticket,
+)
+from headrace.errors import EngineRefused, StorageError
+from headrace.hosting.inputs.host_certificates import check_certificates
+from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.job import Job
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, create_run, give_to_engine, runs_dir
+from headrace.runs.events import SecondaryStatus
+
+SCRIPT = "job.sbatch"
+SUBMIT_SECONDS = 120.0  # between a run's first moment and its ticket
+BACKFILL = "sched/backfill"  # the one scheduler that starts heterogeneous jobs
+NO_HET_STEPS = "disable_hetjob_steps"
+SETTLE_SECONDS = 5.0  # the last lines of a run may be seen so late on a shared file system
+FRESH_SECONDS = 1.0  # `refresh` and `alive` are called one after the other
+
+_seen: list[tuple[float, tuple[Component, ...]]] = []
+
+
+def plan(job: Job) -> SlurmJob:
+    """Returns what would run where; whether it could start now is not checked.
+
+    Raises:
+        JobInvalid: what this engine does not have.
+        EngineRefused: a folder for checkpoints that hosts cannot have.
+    """
+    job.check_engine("slurm")
+    check_checkpoint_folder(job, False)
+    return plan_slurm_job(job, orders_of(job), RunPaths(runs_dir() / job.job_name), job.slurm.python or sys.executable)
+
+
+def check(job: Job) -> SlurmJob:
+    """Checks everything that can be known before a job is submitted, and returns what `start` goes on with.
+
+    Raises:
+        JobInvalid, EngineRefused: it could not be submitted.
+    """
+    planned = plan(job)
+    slurm_commands.check_programs()
+    job.check_files()
+    check_name(job.job_name)
+    check_certificates(planned.plan)
+    check_tensorflow(job)
+    check_places(job)
+    check_channels(planned.orders)
+    return planned
+
+
+def render(job: Job) -> tuple[Document, ...]:
+    """Returns the batch script and the launch plan. Raises as `plan` does."""
+    planned = plan(job)
+    script = planned.script(RunPaths(runs_dir() / job.job_name), sys.executable)
+    return (Document(SCRIPT, script), Document("plan.json", plan_text(planned.plan)))
+
+
+def start(job: Job, detach: bool = False) -> RemoteHandle:
+    """Submits a run. It lives without this process, detached or not.
+
+    Raises:
+        JobInvalid, EngineRefused: then nothing is left.
+    """
+    checked = check(job)
+    try:
+        paths = create_run(job.job_name, "slurm", base_path=str(job.base_path))
+    except OSError as error:
+        raise EngineRefused(f"no run can be made in {runs_dir()}: {error.strerror or error}") from error
+    try:
+        _submit(checked.in_run(paths), paths)
+    except BaseException as error:
+        shutil.rmtree(paths.root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise EngineRefused(f"the run cannot be prepared in {paths.root}: {error.strerror or error}") from error
+        if isinstance(error, StorageError):
+            raise EngineRefused(error.message, error.hint) from error
+        raise
+    return RemoteHandle(paths)
+
+
+def _submit(checked: SlurmJob, paths: RunPaths) -> None:
+    job, options = checked.job, checked.job.slurm
+    prepare(CheckedJob(job, checked.plan, checked.orders, Machine(()), Places({}, {})), paths)
+    paths.engine.mkdir(exist_ok=True)
+    fed = job.feed_groups if job.feed_workers == "auto" else ()
+    left = {name: job.processes_on(name) or int(name in job.entry_point_groups) for name in fed}
+    how = NodeStart(options.launcher or (), options.python or sys.executable, left)
+    write_start(paths, how, supervisor_environment(paths.id))
+    script = paths.engine / SCRIPT
+    script.write_text(checked.script(paths, sys.executable), encoding="utf-8")
+    give_to_engine(paths)
+    job_id = slurm_commands.submit(script)
+    try:
+        write_ticket(paths, Ticket(job_id))
+    except BaseException:
+        slurm_commands.cancel(job_id)
+        raise
+
+
+def stop(run: Run, now: bool = False) -> bool:
+    """Asks a run to stop. Returns whether it was still waiting or running."""
+    job_id = _job_of(run)
+    if job_id is None:
+        raise EngineRefused(f"{run.id} has no Slurm job yet", hint="ask again in a moment")
+    phase = phase_of(job_id, slurm_commands.queue())
+    if phase is Phase.WAITING:
+        slurm_commands.cancel(job_id, waiting=True)
+        phase = phase_of(job_id, slurm_commands.queue())
+        if phase is not Phase.RUNNING:  # else it has begun meanwhile
+            with platform_news(run.paths) as news:
+                news.end(Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user while it waited"))
+            if phase is Phase.WAITING:  # it has its nodes, which are made ready
+                slurm_commands.cancel(job_id)
+            return True
+    if phase is not Phase.RUNNING:
+        return False
+    write_stop_request(run.paths, StopRequest(now))
+    slurm_commands.signal_lead(job_id, "INT" if now else "USR1")
+    return True
+
+
+def refresh(run: Run) -> None:
+    """Writes into the record that the job waits, and why; and its end, when the lead could not.
+
+    Raises:
+        SlurmUnreachable: Slurm does not answer.
+    """
+    job_id = _job_of(run)
+    if job_id is None:
+        return
+    asked = time.time()
+    queue = _queue()
+    phase = phase_of(job_id, queue)
+    if phase is Phase.WAITING:
+        with platform_news(run.paths) as news:
+            reason = why_waiting(job_id, queue)
+            message = f"Slurm job {job_id} waits" + (f": {reason}" if reason else "")
+            news.status(SecondaryStatus.PENDING, message, asked)
+    elif _is_over(job_id, queue):
+        with platform_news(run.paths) as news:
+            if not news.finished:
+                news.end(*end_without_word(job_id, slurm_commands.show(job_id), str(run.paths.root)))
+
+
+def alive(run: Run) -> bool:
+    """Returns whether Slurm still has the job, or had it a moment ago. Raises SlurmUnreachable."""
+    job_id = _job_of(run)
+    if job_id is None:
+        return time.time() < run.header.created + SUBMIT_SECONDS
+    return not _is_over(job_id, _queue())
+
+
+def capabilities() -> tuple[Capability, ...]:
+    """Returns what works from this machine."""
+    try:
+        slurm_commands.check_programs()
+        found = [Capability("slurm", True, f"{slurm_commands.version()} answers")]
+        scheduler, parameters = slurm_commands.setting("SchedulerType"), slurm_commands.setting("SchedulerParameters")
+    except EngineRefused as error:
+        return (Capability("slurm", False, error.message, error.hint or "ask who runs the cluster"),)
+    if scheduler != BACKFILL:
+        detail = f"the scheduler is {scheduler}, which starts no heterogeneous jobs"
+        found.append(Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}"))
+    elif NO_HET_STEPS in parameters.split(","):
+        detail = f"SchedulerParameters has {NO_HET_STEPS}"
+        found.append(Capability("several groups", False, detail, "ask for it to be removed"))
+    else:
+        found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
+    folder = f"runs lie in {runs_dir()}, which every node must see under this path"
+    return (*found, Capability("run folder", True, folder))
+
+
+def _job_of(run: Run) -> int | None:
+    """Returns the run's Slurm job; None when it is just being submitted, or never was."""
+    with suppress(FileNotFoundError, msgspec.DecodeError):
+        return read_ticket(run.paths).job_id
+    return None
+
+
+def _is_over(job_id: int, queue: tuple[Component, ...]) -> bool:
+    """Tells whether a job has ended, and so long ago that all it has written can be read."""
+    phase = phase_of(job_id, queue)
+    if phase is not Phase.ENDED:
+        return phase is Phase.FORGOTTEN
+    since = time.time() - max(each.end for each in queue if each.job_id == job_id)
+    return not 0 <= since < SETTLE_SECONDS
+
+
+def _queue() -> tuple[Component, ...]:
+    now = time.monotonic()
+    if not _seen or now - _seen[-1][0] > FRESH_SECONDS:
+        _seen[:] = [(time.monotonic(), slurm_commands.queue())]
+    return _seen[-1][1]

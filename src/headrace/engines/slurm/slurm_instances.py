@@ -1,0 +1,227 @@
+"""The nodes of a Slurm allocation as the supervisor's instances: an attempt is one `srun` over all components.
+
+* The leader's agent runs on this node. It gets orders, and the sign that the lead lives, through a FIFO in the run's
+  folder: its lifeline. All other agents get orders from the coordinator.
+* srun ends when the task of every node has ended. Of a node that is gone it learns only after SlurmdTimeout, and its
+  exit code is no verdict: so some time after the coordinator's verdict the step is ended.
+* Slurm itself may end the job (scancel, preemption, a node): then the cause is what Slurm says, and never "stopped".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Mapping
+
+from headrace.engines.slurm.enter_host import LIFELINE
+from headrace.engines.slurm.ticket import read_start
+from headrace.exit_status import exit_text
+from headrace.hosting.supervision.instances import Outcome, cause_of
+from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.lifeline import StopJob, encode
+from headrace.processes.process_table import describe_exit
+from headrace.processes.spawn import UTF8, spawn
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
+from headrace.runs.events import HostRegistered, JobFinished
+from headrace.runs.reader import EventFollower
+
+_log = logging.getLogger(__name__)
+
+ENTER = "headrace.engines.slurm.enter_host"
+AFTER_VERDICT = 15.0  # for the agents of all nodes to end, after the coordinator's verdict
+AFTER_GRACE = 12.0  # for the same, beyond the grace of a stop
+FORCED = 5.0  # between asking srun to end the step and killing it
+LOOK = 0.5  # seconds between two looks at the record
+LAST_LINES = 20
+
+
+def open_instances(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> SlurmInstances:
+    """Returns the instances of a run. See `headrace.hosting.supervision.instances.Provider`."""
+    return SlurmInstances(plan, paths)
+
+
+def clean_up(run: Run) -> None:
+    """Does nothing: what a lead leaves when it is killed, Slurm ends with its job."""
+
+
+class SlurmInstances:
+    """See the module, and `headrace.hosting.supervision.instances.Instances`.
+
+    Args:
+        plan: the launch plan, with the nodes' addresses.
+        paths: the run's directory.
+    """
+
+    def __init__(self, plan: LaunchPlan, paths: RunPaths) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._start, _ = read_start(paths)
+        self._follower = EventFollower(paths, lambda _: None)
+        self._verdicts: list[JobFinished] = []
+        self._lifeline = -1
+        self._step = ""
+        self._steps = 0
+        self._new_attempt()
+
+    def _new_attempt(self) -> None:
+        self._srun: subprocess.Popen[bytes] | None = None
+        self._how = ""
+        self._earlier = len(self._verdicts)
+        self._asked: StopJob | None = None
+        self._begun = time.monotonic()
+        self._leader_came = False
+        self._kill_at = float("inf")
+        self._killed_at = float("inf")
+        self._look_at = 0.0
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """All hosts: their trees are on the file system that the nodes share."""
+        return [host.name for host in self._plan.hosts]
+
+    @property
+    def pids(self) -> Collection[int]:
+        """The srun, while it runs."""
+        return [] if self._srun is None else [self._srun.pid]
+
+    @property
+    def others(self) -> Collection[int]:
+        """None."""
+        return []
+
+    @property
+    def leader_ended(self) -> bool:
+        """Whether the coordinator has given its verdict."""
+        return self._verdict_of_coordinator() is not None
+
+    def prepare(self) -> None:
+        """Makes nothing: the nodes are there."""
+
+    def start(self, used: Mapping[str, str]) -> None:
+        """Starts the agents of all nodes, as one step."""
+        self._follow()
+        self._new_attempt()
+        self._open_lifeline()
+        log = self._paths.engine / "srun.log"
+        size = int(os.environ.get("SLURM_HET_SIZE", "0"))
+        words = [
+            *("srun", *([f"--het-group={','.join(map(str, range(size)))}"] if size else [])),
+            *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--export=ALL"),
+            f"--output={str(self._paths.engine).replace('%', '%%')}/agent-%N.log",
+            *("--open-mode=append", "--unbuffered"),
+            *self._start.launcher,
+            *(self._start.python, *UTF8, "-m", ENTER, str(self._paths.root)),
+        ]
+        self._step = f"{os.environ['SLURM_JOB_ID']}.{self._steps}"
+        self._steps += 1
+        with log.open("ab") as out:
+            self._srun = spawn(
+                words,
+                env={**os.environ, **used},
+                cwd=self._paths.root,
+                tied=True,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        _log.info("step %s: %s", self._step, words)
+
+    def _open_lifeline(self) -> None:
+        fifo = self._paths.engine / LIFELINE
+        self._close_lifeline()
+        fifo.unlink(missing_ok=True)
+        os.mkfifo(fifo, 0o600)
+        # Open for both, so that it opens at once, and nothing that is written before the agent reads is lost.
+        self._lifeline = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _close_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def stop(self, command: StopJob) -> None:
+        """Has the coordinator stop the job, or stop it faster."""
+        grace = self._plan.stop_grace if command.grace is None else command.grace
+        self._kill_at = min(self._kill_at, time.monotonic() + grace + AFTER_GRACE)
+        self._asked = self._asked or command
+        try:
+            os.write(self._lifeline, encode(command))
+        except BlockingIOError:
+            self._kill_at = 0.0  # the agent reads nothing: it is stopped
+
+    def ended(self, pid: int, status: int) -> Cause | None:
+        """Takes the wait status of a child. The end of srun is the end of the attempt."""
+        if self._srun is not None and pid == self._srun.pid:
+            self._srun.returncode = os.waitstatus_to_exitcode(status)
+            self._how = exit_text(*describe_exit(status))
+            self._srun = None
+            _log.info("step %s: srun %s", self._step, self._how)
+        return None
+
+    def look_after(self) -> None:
+        """Ends the step when its time is over."""
+        now = time.monotonic()
+        if self._srun is None or now < self._look_at:
+            return
+        self._look_at = now + LOOK
+        self._follow()
+        if self._verdict_of_coordinator() is not None:
+            self._kill_at = min(self._kill_at, now + AFTER_VERDICT)
+        if not self._leader_came and now - self._begun > self._plan.start_timeout:
+            self._kill_at = 0.0
+        if now > self._killed_at + FORCED:
+            self._signal(signal.SIGKILL)
+        elif now > self._kill_at and self._killed_at == float("inf"):
+            _log.warning("step %s does not end: it is ended", self._step)
+            self._killed_at = now
+            self._signal(signal.SIGTERM)  # srun then ends its step by force
+
+    def _signal(self, number: int) -> None:
+        if self._srun is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._srun.pid, number)  # not reaped yet, so the pid is still its own
+
+    def _follow(self) -> None:
+        fresh = self._follower.poll()
+        self._verdicts += [event for event in fresh if isinstance(event, JobFinished)]
+        self._leader_came = self._leader_came or any(isinstance(event, HostRegistered) for event in fresh)
+
+    def _verdict_of_coordinator(self) -> JobFinished | None:
+        return self._verdicts[self._earlier] if len(self._verdicts) > self._earlier else None
+
+    def verdict(self) -> Outcome:
+        """Returns how the attempt ended."""
+        self._follow()
+        verdict = self._verdict_of_coordinator()
+        if verdict is not None and verdict.status is Status.COMPLETED:
+            return verdict.status, None
+        if self._asked is not None and (verdict is None or self._asked.infrastructure):
+            # Slurm signals the agents too, and the coordinator knows only that.
+            return (Status.FAILED if self._asked.failed else Status.STOPPED), cause_of(self._asked)
+        if verdict is not None:
+            return verdict.status, verdict.cause
+        lines = tuple((self._paths.engine / "srun.log").read_text(errors="replace").splitlines()[-LAST_LINES:])
+        if not self._leader_came:
+            seconds = f"{time.monotonic() - self._begun:.0f} s"
+            words = f"Slurm did not start the agents on the nodes ({seconds}; srun {self._how}): {_last(lines)}"
+            return Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=lines, infrastructure=True)
+        words = f"the coordinator ended without a verdict; srun {self._how}: {_last(lines)}"
+        return Status.FAILED, Cause(CauseKind.COORDINATOR_LOST, words, last_lines=lines, infrastructure=True)
+
+    def close(self) -> None:
+        """Ends the lifeline."""
+        self._close_lifeline()
+        (self._paths.engine / LIFELINE).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Removes temporary files on this node; the agents have removed those of their nodes."""
+        remove_scratch(self._plan.run_id)
+
+
+def _last(lines: tuple[str, ...]) -> str:
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,92 @@
+"""What `plan` and `check` of the Slurm engine return: a job, its launch plan and its channels.
+
+Until Slurm has given the job its nodes, a host's address is its name, and a group whose data workers are `auto` has one
+on every host. The lead puts the nodes' addresses and CPUs in their place (see `allocation`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.plan_hosts import in_run, make_plan
+from headrace.engines.slurm.batch_script import Places, batch_script
+from headrace.instance.channels.stage_orders import ChannelOrder
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.job import Job, LocalOptions
+from headrace.job.rules.unsupported import Unused
+from headrace.runs import RunPaths
+
+PACKAGE = str(Path(__file__).resolve().parents[3])
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job for a Slurm cluster.
+
+    Attributes:
+        job: the job.
+        plan: its launch plan. Until `in_run` its paths and run id stand for a run that does not exist.
+        orders: all its channels.
+    """
+
+    job: Job
+    plan: LaunchPlan
+    orders: tuple[ChannelOrder, ...]
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What its nodes are asked for with, in sentences."""
+        found = []
+        for group in self.job.groups:
+            nodes = self.job.slurm.nodes_of(group.instance_group_name)
+            words = [f"{key} {value}" for key, value in nodes.model_dump(exclude={"options"}).items() if value]
+            words += [*nodes.options, *(["exclusive"] if self.job.slurm.exclusive else [])]
+            count = group.instance_count
+            text = f"{group.instance_group_name}: {count} Slurm node{'' if count == 1 else 's'}"
+            found.append(", ".join([text, *words]))
+        return tuple(found)
+
+    @property
+    def without_effect(self) -> tuple[Unused, ...]:
+        """What of the job is accepted and has no effect on Slurm."""
+        return self.job.without_effect("slurm")
+
+    def in_run(self, paths: RunPaths) -> SlurmJob:
+        """Returns the same for a run that exists now."""
+        return replace(self, plan=in_run(self.plan, paths))
+
+    def script(self, paths: RunPaths, python: str) -> str:
+        """Returns the batch script.
+
+        Args:
+            paths: the run's directory.
+            python: the interpreter that runs the lead.
+        """
+        return batch_script(self.job, self.plan, Places(str(paths.root), paths.id, python, PACKAGE))
+
+
+def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, python: str) -> SlurmJob:
+    """Returns the job with its launch plan. Pure.
+
+    Args:
+        job: the job; the rules of this engine hold for it.
+        orders: all its channels.
+        paths: the run's directory; it need not exist.
+        python: interpreter of the user's programs.
+    """
+    # The CPUs, memory and addresses of the local engine are those of another machine.
+    anywhere = job.model_copy(update={"engines": job.engines.model_copy(update={"local": LocalOptions()})})
+    plan = make_plan(anywhere, paths, Machine(()), python)
+    hosts = tuple(
+        msgspec.structs.replace(host, address=host.name, cpus=(), gpus=None, memory=0, cpu_weight=0.0)
+        for host in plan.hosts
+    )
+    options = job.slurm
+    plan = msgspec.structs.replace(
+        plan, hosts=hosts, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
+    )
+    return SlurmJob(job, plan, orders)

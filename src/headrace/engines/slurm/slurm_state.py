@@ -1,0 +1,218 @@
+"""What Slurm says of a job, read from its text formats, which are the same in Slurm 22.05, 24.11 and 26.05. Pure.
+
+    squeue -h --states=all --user=UID -o QUEUE_FORMAT      all jobs of a user that Slurm still knows
+    scontrol -o show job ID                                how one of them ended
+
+Slurm forgets a job some minutes after its end (MinJobAge). JSON is not used: its shape differs between versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.runs import Cause, CauseKind, Status
+
+QUEUE_FORMAT = "%i|%T|%r|%N|%S|%e"
+_FIELDS = QUEUE_FORMAT.count("|") + 1
+_KEY = re.compile(r"(?:^| )([A-Z][A-Za-z:/]*)=")
+_DURATION = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
+_NO_REASON = re.compile("^None$")
+_LAUNCH_FAILED = (0, 53)  # exit code and signal of a batch script whose output file could not be opened
+
+WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+ENDED = frozenset({
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+})  # fmt: skip
+
+
+class Phase(enum.Enum):
+    """Where a job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component of a job as squeue lists it; a plain job has one.
+
+    Attributes:
+        job_id: id of the whole job.
+        offset: number of the component.
+        state: e.g. ``RUNNING``.
+        reason: why it waits, e.g. ``Resources``; empty without one.
+        nodes: e.g. ``data[1-2]``; empty while it waits.
+        end: when it ended or will end at the latest, seconds since the epoch; 0 when that is not known.
+    """
+
+    job_id: int
+    offset: int
+    state: str
+    reason: str
+    nodes: str
+    end: float = 0.0
+
+
+@dataclass(frozen=True)
+class EndedComponent:
+    """A component of a job that has ended, as scontrol shows it.
+
+    Attributes:
+        offset: number of the component.
+        state: e.g. ``NODE_FAIL``.
+        reason: e.g. ``NonZeroExitCode``.
+        exit_code, signal: of the batch script.
+        failed_node: the node that failed; empty in Slurm before 24.11.
+        nodes: where it ran; empty if it never did.
+        timed_out: it has run as long as it may.
+    """
+
+    offset: int
+    state: str
+    reason: str
+    exit_code: int
+    signal: int
+    failed_node: str
+    nodes: str
+    timed_out: bool = False
+
+
+def parse_queue(text: str) -> tuple[Component, ...]:
+    """Reads what squeue printed in QUEUE_FORMAT. Jobs that are no components of a job are components 0."""
+    found = []
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        number, _, offset = fields[0].partition("+")
+        if len(fields) == _FIELDS and number.isdigit():  # an element of an array is none of ours
+            state, reason, nodes = fields[1], _NO_REASON.sub("", fields[2]), fields[3]
+            found.append(Component(int(number), int(offset or 0), state, reason, nodes, _time(fields[5])))
+    return tuple(sorted(found, key=lambda each: (each.job_id, each.offset)))
+
+
+def _time(text: str) -> float:
+    with contextlib.suppress(ValueError):  # N/A, Unknown
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    return 0.0
+
+
+def phase_of(job_id: int, queue: Iterable[Component]) -> Phase:
+    """Returns where a job is. One that lost a component goes on while another one runs."""
+    states = [each.state for each in queue if each.job_id == job_id]
+    if not states:
+        return Phase.FORGOTTEN
+    if all(state in ENDED for state in states):
+        return Phase.ENDED
+    return Phase.WAITING if any(state in WAITING for state in states) else Phase.RUNNING
+
+
+def why_waiting(job_id: int, queue: Iterable[Component]) -> str:
+    """Returns why a job waits, in Slurm's words, e.g. ``Priority`` or ``Resources``; empty without a reason."""
+    reasons = [each.reason for each in queue if each.job_id == job_id and each.state in WAITING]
+    return ", ".join(dict.fromkeys(filter(None, reasons)))
+
+
+def parse_jobs(text: str) -> tuple[EndedComponent, ...]:
+    """Reads what ``scontrol -o show job`` printed: one line a component."""
+    found = []
+    for line in text.splitlines():
+        values = values_of(line)
+        if "JobState" not in values:
+            continue
+        code, _, number = values.get("ExitCode", "0:0").partition(":")
+        found.append(
+            EndedComponent(
+                offset=int(values.get("HetJobOffset", "0")),
+                state=values["JobState"],
+                reason=values.get("Reason", ""),
+                exit_code=int(code),
+                signal=int(number or 0),
+                failed_node=_text(values.get("FailedNode", "")),
+                nodes=_text(values.get("NodeList", "")),
+                timed_out=seconds_of(values.get("RunTime", ""))
+                >= (seconds_of(values.get("TimeLimit", "")) or math.inf),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: each.offset))
+
+
+def values_of(line: str) -> dict[str, str]:
+    """Reads a line of ``scontrol -o``: ``Key=value`` and blanks between them; a value may hold blanks too."""
+    keys = list(_KEY.finditer(line))
+    ends = [*(key.start() for key in keys[1:]), len(line)]
+    return {key[1]: line[key.end() : end].strip() for key, end in zip(keys, ends, strict=True)}
+
+
+def seconds_of(duration: str) -> int:
+    """Returns the seconds of a duration of Slurm; 0 for none, such as ``UNLIMITED``.
+
+    >>> seconds_of("1-02:03:04")
+    93784
+    """
+    found = _DURATION.fullmatch(duration)
+    if found is None:
+        return 0
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _text(value: str) -> str:
+    return "" if value == "(null)" else value
+
+
+def end_without_word(job_id: int, ended: Sequence[EndedComponent], folder: str) -> tuple[Status, Cause]:
+    """Returns how a run ended whose lead could not say it.
+
+    Args:
+        job_id: its Slurm job.
+        ended: how its components ended; empty when Slurm knows nothing of them any more.
+        folder: the run's folder.
+    """
+    if not ended:
+        words = f"Slurm knows nothing of job {job_id} any more, and the run has no end"
+        return Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True)
+    first = next((each for each in ended if each.state not in ("COMPLETED", "CANCELLED")), ended[0])
+    job = f"Slurm job {job_id}"
+    if (first.exit_code, first.signal) == _LAUNCH_FAILED:
+        words = f"{job} could not start on {first.nodes}: {folder} is not on a file system that the nodes share"
+        return Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, words)
+    if first.state == "CANCELLED" and not first.nodes:
+        return Status.STOPPED, Cause(CauseKind.STOPPED, f"{job} was cancelled while it waited")
+    if first.state in ("TIMEOUT", "DEADLINE"):
+        return Status.STOPPED, Cause(CauseKind.MAX_RUN, f"{job} reached its time limit")
+    if first.state == "OUT_OF_MEMORY":
+        return Status.FAILED, Cause(CauseKind.OUT_OF_MEMORY, f"{job} used more memory than it had asked for")
+    return Status.FAILED, Cause(CauseKind.ENGINE_FAILED, f"{job} {_how(first)}", infrastructure=True)
+
+
+def why_terminated(job_id: int, ended: Sequence[EndedComponent]) -> Cause:
+    """Returns why Slurm ends a job that still runs: its lead got SIGTERM, which no person sends it."""
+    first = next((each for each in ended if each.state in ENDED), None)
+    # While its processes end, a job is COMPLETING in every format, whatever it was ended by.
+    if any(each.timed_out or each.state in ("TIMEOUT", "DEADLINE") for each in ended):
+        return Cause(CauseKind.MAX_RUN, f"Slurm job {job_id} reached its time limit")
+    how = "was ended by Slurm: cancelled (scancel) or preempted, or a node failed" if first is None else _how(first)
+    return Cause(CauseKind.ENGINE_FAILED, f"Slurm job {job_id} {how}", infrastructure=True)
+
+
+def _how(component: EndedComponent) -> str:
+    node = component.failed_node or component.nodes
+    words = {
+        "CANCELLED": "was cancelled (scancel)",
+        "PREEMPTED": "was preempted",
+        "NODE_FAIL": f"lost a node: {node}",
+        "BOOT_FAIL": f"could not boot {node}",
+        "REVOKED": "was revoked",
+    }
+    otherwise = f"ended as {component.state} (exit code {component.exit_code}, signal {component.signal})"
+    return words.get(component.state, otherwise)

@@ -1,0 +1,95 @@
+"""What the submitting machine leaves in the run's folder for the lead, and for whoever looks at the run later.
+
+engine/ticket.json        the Slurm job, by which the run is found again
+engine/nodes.json         how the lead starts the agents
+engine/environment.json   the variables of the user who submitted the job, mode 0600
+engine/stop.json          that a person has asked to stop the run: its signal may come before the lead can take it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.instance.launch_plan import write_atomically
+from headrace.runs import RunPaths
+
+TICKET, NODES, ENVIRONMENT, STOP = "ticket.json", "nodes.json", "environment.json", "stop.json"
+# What belongs to the machine or the terminal from which a job is submitted.
+_OF_THERE = ("SLURM_", "SBATCH_", "SRUN_", "SSH_", "XDG_", "DBUS_")
+_OF_THERE_NAMES = {"DISPLAY", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR", "WINDOWID", "_"}
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """The Slurm job of a run.
+
+    Attributes:
+        job_id: its id; that of component 0.
+    """
+
+    job_id: int
+
+
+class NodeStart(msgspec.Struct, frozen=True):
+    """How the agents are started.
+
+    Attributes:
+        launcher: words before the agent's command line.
+        python: interpreter of the agents.
+        executors_left: groups whose data workers are as many as their ranks leave CPUs, with the ranks of a host.
+    """
+
+    launcher: tuple[str, ...]
+    python: str
+    executors_left: dict[str, int]
+
+
+class StopRequest(msgspec.Struct, frozen=True):
+    """A person has asked to stop the run.
+
+    Attributes:
+        now: without time to save.
+    """
+
+    now: bool
+
+
+def write_ticket(paths: RunPaths, ticket: Ticket) -> None:
+    """Writes the ticket, at once."""
+    write_atomically(paths.engine / TICKET, msgspec.json.encode(ticket))
+
+
+def read_ticket(paths: RunPaths) -> Ticket:
+    """Reads the ticket. Raises OSError, msgspec.DecodeError."""
+    return msgspec.json.decode((paths.engine / TICKET).read_bytes(), type=Ticket)
+
+
+def write_start(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> None:
+    """Writes how the agents are started, and with which variables of the user."""
+    write_atomically(paths.engine / NODES, msgspec.json.encode(start))
+    kept = {name: value for name, value in variables.items() if not _is_of_there(name)}
+    write_atomically(paths.engine / ENVIRONMENT, msgspec.json.encode(kept), mode=0o600)
+
+
+def read_start(paths: RunPaths) -> tuple[NodeStart, dict[str, str]]:
+    """Reads what `write_start` wrote. Raises OSError, msgspec.DecodeError."""
+    start = msgspec.json.decode((paths.engine / NODES).read_bytes(), type=NodeStart)
+    return start, msgspec.json.decode((paths.engine / ENVIRONMENT).read_bytes(), type=dict[str, str])
+
+
+def write_stop_request(paths: RunPaths, request: StopRequest) -> None:
+    """Writes that a person has asked to stop the run."""
+    write_atomically(paths.engine / STOP, msgspec.json.encode(request))
+
+
+def read_stop_request(paths: RunPaths) -> StopRequest | None:
+    """Reads what `write_stop_request` wrote; None when nobody has asked."""
+    try:
+        return msgspec.json.decode((paths.engine / STOP).read_bytes(), type=StopRequest)
+    except FileNotFoundError:
+        return None
+
+
+def _is_of_there(name: str) -> bool:
+    return name.startswith(_OF_THERE) or name in _OF_THERE_NAMES

@@ -1,0 +1,134 @@
+"""Options of the Slurm engine: what the job's nodes are asked for with, and how the agents are started on them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from headrace.job.model import field_types
+from headrace.job.model.field_types import AsList, AsMapping, one_line
+from headrace.job.model.frozen_model import Part
+from headrace.job.problems.finding import broken, show
+
+_OURS = {
+    "--nodes": "it is the group's instance_count",
+    "-N": "it is the group's instance_count",
+    "--ntasks": "one agent runs on every node",
+    "-n": "one agent runs on every node",
+    "--ntasks-per-node": "one agent runs on every node",
+    "--array": "a heterogeneous job cannot be an array",
+    "-a": "a heterogeneous job cannot be an array",
+    "--export": "variables of programs are `environment`",
+    "--export-file": "variables of programs are `environment`",
+    "--job-name": "it is the job_name",
+    "-J": "it is the job_name",
+    "--output": "it is in the run's folder",
+    "-o": "it is in the run's folder",
+    "--error": "it is in the run's folder",
+    "-e": "it is in the run's folder",
+    "--comment": "it holds the run's id",
+    "--signal": "it asks the job to stop before its time is over",
+    "--requeue": "a job is started again with retry: {attempts: 3}",
+    "--no-requeue": "it is given already",
+    "--no-kill": "it is given already",
+    "--wrap": "the script is headrace's",
+    "--hold": "submit it when it may start",
+    "--partition": "write partition",
+    "-p": "write partition",
+    "--constraint": "write constraint",
+    "-C": "write constraint",
+    "--gres": "write gres",
+    "--account": "write account",
+    "-A": "write account",
+    "--qos": "write qos",
+    "-q": "write qos",
+    "--exclusive": "write exclusive: true",
+}
+"""What of sbatch's options a job says in another way, with the way."""
+
+_OPTION = re.compile(r"--[a-z][a-z-]*(=.*)?|-[A-Za-z].*")
+
+
+def _value(value: object) -> str:
+    text = one_line(value, 1, 256)
+    if text != text.strip():
+        raise broken("must not begin or end with a blank", seen=show(text))
+    return text
+
+
+def _option(value: object) -> str:
+    text = _value(value)
+    if not _OPTION.fullmatch(text):
+        raise broken("must be an option of sbatch, such as '--mem=64G' or '-x node7'", seen=show(text))
+    name = text.partition("=")[0] if text.startswith("--") else text[:2]
+    if name in _OURS:
+        raise broken(f"{name} is not for options", seen=show(text), hint=_OURS[name])
+    return text
+
+
+def _margin(value: object) -> int:
+    return field_types.whole(0, field_types.MAX_RUN_LIMIT, " seconds")(value)
+
+
+SbatchValue = Annotated[str, BeforeValidator(_value)]
+SbatchOptions = Annotated[tuple[Annotated[str, BeforeValidator(_option)], ...], AsList]
+
+
+class SlurmNodes(Part):
+    """What nodes are asked for with; the words are Slurm's.
+
+    Attributes:
+        partition: partition, or several with commas.
+        constraint: features of a node, e.g. ``skylake&ib``.
+        gres: generic resources of a node, e.g. ``gpu:a100:4``.
+        account: account that is charged.
+        qos: quality of service.
+        options: further options of sbatch, word for word, e.g. ``--mem=64G``; they come last and win.
+    """
+
+    partition: SbatchValue | None = None
+    constraint: SbatchValue | None = None
+    gres: SbatchValue | None = None
+    account: SbatchValue | None = None
+    qos: SbatchValue | None = None
+    options: SbatchOptions = ()
+
+
+class SlurmOptions(SlurmNodes):
+    """How a Slurm cluster plays the hosts; one node is one host.
+
+    What is given here holds for all groups; what a group has of its own in `groups` stands in its place.
+
+    Attributes:
+        partition: of all groups, as are the next five.
+        constraint: features of a node.
+        gres: generic resources of a node.
+        account: account that is charged.
+        qos: quality of service.
+        options: further options of sbatch, word for word.
+        groups: what single groups have of their own.
+        exclusive: whether a node is given to this job alone, with all its memory.
+        launcher: words before the agent's command line on every node, e.g. ``[apptainer, exec, --nv, image.sif]``.
+        python: interpreter on the nodes, where it is another one than that which submits the job.
+        time_margin: seconds beyond `max_run` that are asked for: for channels, requirements and results.
+        start_timeout: seconds within which the agents of all nodes must have started.
+        stop_grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    groups: Annotated[dict[str, SlurmNodes], AsMapping] = Field(default_factory=dict)
+    exclusive: field_types.Flag = True
+    launcher: field_types.Command | None = None
+    python: SbatchValue | None = None
+    time_margin: Annotated[int, BeforeValidator(_margin)] = 600
+    start_timeout: field_types.Seconds = 600.0
+    stop_grace: field_types.StopGrace = 30.0
+
+    def nodes_of(self, group_name: str) -> SlurmNodes:
+        """Returns what the nodes of a group are asked for with; its own options come after those of all groups."""
+        own = self.groups.get(group_name, SlurmNodes())
+        given = {
+            name: getattr(own, name) or getattr(self, name) for name in SlurmNodes.model_fields if name != "options"
+        }
+        return SlurmNodes(**given, options=(*self.options, *own.options))
