@@ -359,12 +359,12 @@ def test_a_data_node_may_die_and_the_leaders_may_not(cluster: SlurmCluster) -> N
     dies = start(cluster, "dies", WAIT, instance_groups=[DNN])
     lives.said("step 5")
     dies.said("running")
+    where = cluster.on(HEAD, "squeue", "-h", "-j", str(dies.job_id), "-o", "%N").stdout.strip()
     cluster.kill("data2")
+    cluster.kill(where)
     lives.completed()
     assert lives.run.degraded
     assert text(lives).count("step") == 100
-    where = cluster.on(HEAD, "squeue", "-h", "-j", str(dies.job_id), "-o", "%N").stdout.strip()
-    cluster.kill(where)
     dies.headrace("wait", check=False)
     assert dies.ended(1) is Status.FAILED
     cause = dies.run.cause

@@ -4,7 +4,7 @@
 
 SLURM_PROCID says which host this node is. What only the node knows is filled in: its network interface, a folder for
 temporary files. The agent of the leader gets the lifeline, a FIFO of the lead on the same node. What Slurm sets in the
-environment stays for the user's scripts; mpirun is told not to use it, because the job's tasks fill all of Slurm's.
+environment stays for the user's scripts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,6 @@ from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths, read_plan
 
 LIFELINE = "lifeline"  # below the run's engine directory
-# Open MPI 4 and 5: start daemons by the agents, and do not ask Slurm where.
-MPI_VARIABLES = {
-    "OMPI_MCA_plm": "rsh",
-    "OMPI_MCA_ras": "^slurm",
-    "PRTE_MCA_plm": "ssh",
-    "PRTE_MCA_ras": "^slurm",
-}
 
 
 def main() -> None:
@@ -51,7 +44,7 @@ def main() -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     own = {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: str(scratch_dir(plan.run_id))}
-    os.execve(sys.executable, words, {**os.environ, **MPI_VARIABLES, **own})
+    os.execve(sys.executable, words, {**os.environ, **own})
 
 
 def interface_of(address: str) -> str:
