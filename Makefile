@@ -1,8 +1,9 @@
 # make demo    the main job on real input: installs what it needs (.venv-demo), runs both jobs, prints the comparison
 # make test    all tests that this machine can run; lists what was skipped and why
 # make test-fast   under two minutes: rooms that start little, the simulated feed, no real jobs
-# make soak    the long run of the feed's proof (random faults and a million fuzzed frames, SOAK_MINUTES: 20), and every row
-#              of the fault table FAULT_ROUNDS (20) times, about an hour
+# make soak    the long run of the feed's proof (random faults and a million fuzzed frames, SOAK_MINUTES: 20), every row of
+#              the fault table FAULT_ROUNDS (20) times, and what `make test` leaves out because another test has it (`if SOAK`,
+#              tests/proof/effort.py), about an hour and a half
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine

@@ -64,3 +64,17 @@ def test_it_ends_at_once_when_it_is_told_to(tmp_path: Path, dispatcher: str, sai
         server.kill()
         server.wait()
         server.stdout.close()
+
+
+def test_it_imports_tensorflow_without_keras_which_no_server_uses(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text(
+        "import os\nraise ImportError('its own Keras: ' + os.environ.get('TF_USE_LEGACY_KERAS', 'yes'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.agent.tf_data_server", "--port", "1"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot import tensorflow" in done.stderr
+    assert "its own Keras: 1; install it there" in done.stderr
