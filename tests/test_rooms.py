@@ -261,6 +261,6 @@ def test_decoders_are_made_before_there_are_threads(room: str) -> None:
     texts = {name: ALL[name].read_text() for name in MODULES if room_of(name) == room}
     for name, text in texts.items():
         for function in ast.walk(ast.parse(text)) if "Decoder(" in text or "type=" in text else ():
-            if isinstance(function, ast.FunctionDef) and function.name not in GUARDED:
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name not in GUARDED:
                 found = [n.lineno for n in ast.walk(function) if isinstance(n, ast.Call) and makes_a_decoder(n)]
                 assert found == [], f"{name}, line {found[:1]}: make the decoder when the module is imported"

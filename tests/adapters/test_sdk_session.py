@@ -97,6 +97,19 @@ def test_an_input_of_the_sdk_may_be_one_file_of_the_bucket(folder: Path) -> None
     assert job.checkpoint_s3_uri == str(bucket / "c")
 
 
+@pytest.mark.parametrize("kind", ["ManifestFile", "AugmentedManifestFile"])
+def test_a_manifest_of_the_bucket_stays_what_it_is(folder: Path, kind: str) -> None:
+    uri = Session().upload_data("data/train.npz", key_prefix="/mnist/")
+    source = {"DataSource": {"S3DataSource": {"S3Uri": uri, "S3DataType": kind}}}
+    if kind == "AugmentedManifestFile":
+        source["DataSource"]["S3DataSource"]["AttributeNames"] = ["x"]
+        source |= {"InputMode": "Pipe", "RecordWrapperType": "RecordIO"}
+    job = PyTorch("train.py", instance_type="local", instance_count=1).job(SimpleNamespace(config=source))
+    channel = job.inputs["training"]
+    expected = folder / "home" / "buckets" / "headrace-local" / "mnist" / "train.npz"
+    assert (channel.s3_data_type, channel.s3_data) == (kind, str(expected))
+
+
 def test_data_are_uploaded_to_a_bucket_of_s3_that_is_named(folder: Path, s3: ObjectStore) -> None:
     assert Session(default_bucket=s3.bucket).upload_data("data", key_prefix="p") == s3.uri("p")
     assert s3.listed() == ["p/b.txt", "p/labels/a.txt", "p/train.npz"]

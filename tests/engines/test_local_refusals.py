@@ -14,7 +14,7 @@ from headrace import engines
 from headrace.engines.local import engine
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.plan_hosts import make_plan
-from headrace.engines.local.ports import choose_ports
+from headrace.engines.local.ports import ANY, ChosenPorts, NeededPort, choose_ports
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, Isolation
 from headrace.instance.launch_plan import Ports, read_plan
@@ -109,6 +109,19 @@ def test_ports_of_one_job_do_not_meet(stage, given, expected, level):
     plan = make_plan(job, RunPaths(stage.folder), Machine((0, 1)), "py", Isolation(level))
     with choose_ports(plan, frozenset(given)) as ports:
         assert ports.plan.ports == expected
+
+
+def test_a_port_on_all_addresses_meets_the_same_one_on_any_address_of_another_job(stage):
+    plan = engines.plan(stage.job(SLEEP)).plan
+    server = NeededPort("tf_data", "tf.data.service", ANY, 7981, everywhere=True)
+    here, there = (NeededPort("control", "control", f"127.{number}.0.1", 7981) for number in (1, 2))
+    with ChosenPorts(plan) as first, ChosenPorts(plan) as second:
+        assert first.hold(server, named=False) == ""
+        assert {second.hold(here, named=named) for named in (True, False)} == {"another job has it"}
+    with ChosenPorts(plan) as first, ChosenPorts(plan) as second:
+        assert first.hold(here, named=False) == ""
+        assert second.hold(server, named=False) == second.hold(there, named=False) == "another job has it"
+        assert second.hold(there, named=True) == "", "on another address, as the job file says"
 
 
 def test_jobs_without_isolation_that_start_at_once_on_the_same_addresses_have_ports_of_their_own(stage):

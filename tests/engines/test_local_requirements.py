@@ -18,6 +18,7 @@ from headrace.engines.planning.plan_requirements import plan_environments
 from headrace.errors import UsageError
 from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.requirements import VirtualEnvironment, environment_of, prepare_install
+from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.job import Job
 from headrace.runs import RunPaths, Status
 from headrace.runs.events import RequirementsInstalled
@@ -198,6 +199,14 @@ def test_a_package_that_is_not_there_is_an_error_with_the_words_of_pip(tmp_path:
     assert said.count("ERROR: No matching distribution") == 2
     assert environments_of(home) == []
     assert case.said() == []
+
+
+def test_what_an_installation_for_one_run_alone_has_left_goes_with_the_run(tmp_path: Path, home: Path) -> None:
+    case = Case(tmp_path / "run")
+    begun = case.paths.root / "environments" / ".made" / "0123abcd-1"
+    (begun / ".tmp").mkdir(parents=True)
+    remove_leftovers(case.paths)
+    assert not begun.exists()
 
 
 def test_two_jobs_at_once_install_once(tmp_path: Path, home: Path) -> None:

@@ -56,7 +56,9 @@ def _channel(name: str, value: object) -> object:
 
 def _of_bucket(channel: Mapping[str, object]) -> dict[str, object]:
     """Returns a channel whose data are where its URI leads, see `local_bucket`."""
-    found = channel_of(str(channel.get("s3_data", "")))
+    uri = str(channel.get("s3_data", ""))
+    kind = channel.get("s3_data_type")
+    found = channel_of(uri) if kind in (None, "S3Prefix") else place_of(uri)  # else the file says what the data are
     return {**channel, **({"s3_data": found} if isinstance(found, str) else found)}
 
 

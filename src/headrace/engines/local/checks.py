@@ -46,12 +46,11 @@ def missing_mpirun(job: Job, plan: LaunchPlan) -> tuple[str, ...]:
 
     A file of requirements may bring it. The first host of a world runs it.
     """
-    code = job.base_path / job.source_dir
     groups = [world.groups[0] for world in plan.distributions if world.kind == MPI]
     return tuple(
         f"mpirun of {name} is not installed: {INSTALL_MPI}"
         for name in groups
-        if not requirements_file(job, name, code) and not _has_mpirun(plan, name)
+        if not requirements_file(job, name) and not _has_mpirun(plan, name)
     )
 
 

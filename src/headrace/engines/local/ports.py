@@ -24,6 +24,7 @@ from headrace.instance.tfconfig import worker_ports
 from headrace.instance.tfdata import tf_data_servers
 
 ANY = "0.0.0.0"
+EVERYWHERE, CHOSEN = "everywhere", "chosen"  # in place of the prefix of addresses in the name of a mark
 STEP = 10
 TRIES = 500
 
@@ -45,11 +46,14 @@ class NeededPort:
     number: int
     everywhere: bool = False
 
-    @property
-    def mark(self) -> str:
-        """Name of the abstract socket that holds it. Hosts of one job have addresses with one prefix."""
-        prefix = "" if self.everywhere else self.address.rpartition(".")[0]
-        return f"\0headrace/port/{prefix}:{self.number}"
+    def marks(self, *, named: bool) -> tuple[str, ...]:
+        """Returns names of the abstract sockets that hold it. Hosts of one job have addresses with one prefix.
+
+        Args:
+            named: the job file names it. The number of another one is no other job's choice, on whatever address.
+        """
+        place = EVERYWHERE if self.everywhere else self.address.rpartition(".")[0]
+        return tuple(_mark(where, self.number) for where in ((place,) if named else (place, CHOSEN)))
 
 
 def needed_ports(plan: LaunchPlan) -> Iterator[NeededPort]:
@@ -97,17 +101,22 @@ class ChosenPorts:
         """What a process must inherit to hold the ports."""
         return tuple(held.fileno() for held in self._held.values())
 
-    def hold(self, port: NeededPort) -> str:
-        """Holds a port, unless it is held here already. Returns why it cannot be; empty if it is held."""
-        if port.mark in self._held:
-            return ""
-        held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    def hold(self, port: NeededPort, *, named: bool) -> str:
+        """Holds a port, unless it is held here already. Returns why it cannot be; empty if it is held.
+
+        Args:
+            port: the port.
+            named: the job file names it.
+        """
         try:
-            held.bind(port.mark)
+            for mark in port.marks(named=named):
+                if mark not in self._held:
+                    self._held[mark] = _bound(mark)
+            everywhere = _mark(EVERYWHERE, port.number)
+            if everywhere not in self._held:
+                _bound(everywhere).close()
         except OSError as error:
-            held.close()
             return "another job has it" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-        self._held[port.mark] = held
         return ""
 
     def close(self) -> None:
@@ -164,12 +173,26 @@ def _take(chosen: ChosenPorts, given: frozenset[str]) -> bool:
     if chosen.plan.isolation.own_network:
         return True
     for port in needed:
-        why = chosen.hold(port) or _in_use(port.address, port.number)
+        why = chosen.hold(port, named=port.field in given) or _in_use(port.address, port.number)
         if why and port.field not in given:
             return False
         if why:
             chosen.refused.append((port, why))
     return True
+
+
+def _mark(where: str, number: int) -> str:
+    return f"\0headrace/port/{where}:{number}"
+
+
+def _bound(mark: str) -> socket.socket:
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind(mark)
+    except BaseException:
+        held.close()
+        raise
+    return held
 
 
 def _in_use(address: str, port: int) -> str:

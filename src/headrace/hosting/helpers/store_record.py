@@ -82,7 +82,7 @@ def follow(writer: SegmentWriter, interval: float, stop: int) -> None:
             writer.store()
         except (HeadraceError, OSError) as error:
             failures += 1
-            pause = min(MOST_SECONDS, interval * 2**failures)
+            pause = min(MOST_SECONDS, interval * 2 ** min(failures, 10))
             if (line := error_line(error)) != told:
                 told = line
                 print(f"warning: the record is not stored: {line}; trying again", file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.channel_area import channel_area, remove_channels
-from headrace.hosting.inputs.requirements import environments_dir
+from headrace.hosting.inputs.requirements import ENVIRONMENTS, environments_dir
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir
 from headrace.runs import RunPaths, list_runs
 
@@ -17,7 +17,8 @@ def remove_leftovers(paths: RunPaths) -> None:
     """Removes the temporary files and channels of a run that has ended, and environments that nobody makes any more."""
     remove_scratch(paths.id)
     remove_channels(paths)
-    virtual_environments.sweep(environments_dir())
+    for folder in (environments_dir(), paths.root / ENVIRONMENTS):
+        virtual_environments.sweep(folder)
 
 
 def sweep_leftovers() -> None:
