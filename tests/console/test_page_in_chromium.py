@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from made_runs import DATA, DNN, START, make_run, plan
 from page_server import CHROMIUM, COMMAND, Ui
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 import leaks
 from headrace.cli.main import invoke
@@ -37,7 +37,7 @@ from headrace.runs.events import HostRegistered, HostStarted, JobStarted, Progra
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--disable-component-update", "--disable-sync", "--process-per-site", "--in-process-gpu",
 ]  # fmt: skip
 PATIENCE = 60_000  # ms in which something must be seen: how fast a page is, is not tested here
 expect.set_options(timeout=PATIENCE)
@@ -118,12 +118,19 @@ def page(shared: Page) -> Page:
     return shared
 
 
-@pytest.fixture
-def tab(browser: Browser, ui: Ui, made: RunPaths) -> Iterator[Tab]:
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A profile that the tests share, with what the browser has cached."""
     context = browser.new_context(viewport={"width": 1600, "height": 900})
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def tab(context: BrowserContext, ui: Ui, made: RunPaths) -> Iterator[Tab]:
     tab = Tab(context.new_page(), ui)
     yield tab
-    context.close()
+    tab.page.close()
     assert tab.complaints == []
 
 
