@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from feed_data import Noise, flat, noise, raising
-from feed_servers import Pair, Server, wait_until
+from feed_servers import Pair, wait_until
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
@@ -299,12 +299,9 @@ def test_ranks_that_go_on_from_different_places_are_told(pair: Pair) -> None:
 
 @pytest.mark.parametrize("served", [False, True])
 def test_a_trainer_that_is_killed_and_started_again_goes_on(
-    served: bool, tmp_path: Path, own_server: Callable[..., Server], epochs: Callable[..., Any]
+    served: bool, tmp_path: Path, pair: Pair, epochs: Callable[..., Any]
 ) -> None:
-    workers, secret = "", ""
-    if served:
-        server = own_server()
-        workers, secret = server.tcp, str(server.secret)
+    workers, secret = (pair.a.tcp, pair.secret) if served else ("", "")
     book = tmp_path / "book"
     command = [sys.executable, feed_trainer.__file__, str(book), workers, secret, "2"]
     lines: Callable[[], list[str]] = lambda: book.read_text().splitlines() if book.exists() else []  # noqa: E731
