@@ -87,7 +87,7 @@ def test_big_batches_are_cut_into_parts_that_land_right_even_the_last_partial_on
 def counting_cuts(loader: DataLoader) -> list[int]:
     """Notes into how many parts the batches of a loader are cut."""
     cuts: list[int] = [0]
-    schedule = loader._started()._schedule
+    schedule = loader._sessions.waiting(loader._make_session)._schedule
     pop = schedule.pop
 
     def note(epoch: int, step: int) -> Any:
@@ -170,8 +170,9 @@ def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
 
 
 def test_a_server_that_is_killed_and_started_again_on_its_port_goes_on(
-    own_server: Callable[..., Server], slow_truth: list[bytes]
+    own_server: Callable[..., Server], slow_truth: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(remote_pool, "RECOVER_SECONDS", 120.0)  # a crowded machine starts it slowly
     server = own_server()
 
     def restart() -> None:
