@@ -292,6 +292,30 @@ def test_stop_lets_programs_save_and_a_waiting_run_is_shown_as_waiting_and_stopp
     assert list((first.run.paths.root / "output").rglob("model.tar.gz")), "what was saved was collected"
 
 
+def test_stop_now_does_not_wait_for_a_program_that_does_not_listen(cluster: SlurmCluster) -> None:
+    deaf = WAIT.replace("signal.signal(signal.SIGTERM, save)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    slurm = {"stop_grace": 300, "partition": "dnn"}
+    run = start(cluster, "deaf", deaf, instance_groups=[DNN], engines={"slurm": slurm})
+    run.said("running")
+    run.headrace("stop", "--now")
+    assert run.ended(30) is Status.STOPPED
+    assert run.run.state().exit_code == 130
+
+
+def test_when_the_lead_is_killed_the_run_has_failed_and_nothing_is_left_on_the_nodes(cluster: SlurmCluster) -> None:
+    run = start(cluster, "headless", WAIT)
+    run.said("running")
+    nodes = sorted(cluster.on(HEAD, "squeue", "-h", "-j", str(run.job_id), "-o", "%N").stdout.split())
+    cluster.on(nodes[0], "pkill", "-KILL", "-f", "headrace.engines.slurm.lead")  # of data_group, the leader's
+    run.headrace("wait", check=False)
+    assert run.ended(1) is Status.FAILED
+    cause = run.run.cause
+    assert cause is not None
+    assert (cause.kind, cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
+    for node in nodes:
+        until(lambda node=node: cluster.processes(node) == [], 15, f"nothing runs on {node}")
+
+
 def test_what_slurm_cancels_has_failed_and_was_not_stopped(cluster: SlurmCluster) -> None:
     run = start(cluster, "cancelled", WAIT)
     run.said("running")
