@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,13 @@ class Platform:
         self.asked = 0
         self.here = True
         self.down = False
+        self.error: Exception = HeadraceError("no answer")
         self.stopped: list[bool] = []
 
     def refresh(self, run: Run) -> None:
         self.asked += 1
         if self.down:
-            raise HeadraceError("no answer")
+            raise self.error
 
     def alive(self, run: Run) -> bool:
         return self.here
@@ -90,6 +92,19 @@ def test_a_platform_that_does_not_answer_is_told_once_and_changes_nothing(platfo
     platform.down = True
     assert not run.finished
     assert len(told) == 2
+
+
+def test_an_engine_that_fails_is_told_once_and_other_runs_are_seen_all_the_same(platform, paths, tmp_path) -> None:
+    other = create_run("other", "p", runs=tmp_path)
+    give_to_engine(other)
+    finish(other)
+    platform.down, platform.error = True, subprocess.TimeoutExpired("queue", 60)
+    told: list[str] = []
+    cache = RunCache(tmp_path, AskEngine(told.append, seconds=0))
+    assert sorted(line.status for line in cache.lines(2.0) + cache.lines(2.0)) == ["Completed"] * 2 + ["InProgress"] * 2
+    assert told == [
+        f"{paths.id}: the engine p cannot be asked: TimeoutExpired('queue', 60); this is what its record says"
+    ]
 
 
 def test_no_process_takes_over_a_run_that_its_engine_answers_for(platform, paths) -> None:

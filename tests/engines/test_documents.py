@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,26 @@ def test_when_one_file_cannot_be_written_none_is_left(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         write_documents([Document("a.txt", "1"), Document("b/c.txt", "2")], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_document_that_was_half_written_when_ctrl_c_came_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def interrupted(text: str) -> int:
+        raise KeyboardInterrupt
+
+    def open_then_press(path: Path, *arguments: Any, **named: Any) -> Any:
+        file = opened(path, *arguments, **named)
+        if path.name == "b.txt":
+            file.write = interrupted
+        return file
+
+    monkeypatch.setattr(Path, "open", open_then_press)
+    with pytest.raises(KeyboardInterrupt):
+        write_documents([Document("a.txt", "1"), Document("b.txt", "2")], tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", ".", "/etc/passwd", "../x", "a/../../x"])

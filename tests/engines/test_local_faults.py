@@ -273,25 +273,6 @@ def test_a_fork_bomb_of_short_lived_children_is_ended(stage):
     stage.assert_nothing_left(handle)
 
 
-@both_isolations_at_length
-def test_ctrl_c_once_stops_in_order_and_twice_at_once(stage):
-    after = """
-    status = handle.wait_interactively()
-    print(status.value, handle.exit_code, flush=True)
-    """
-    for presses in (1, 2):
-        caller, run = call(stage, STUBBORN, after)
-        until(lambda run=run: "".join(line.text for line in run.logs()).count("running") >= 2)
-        caller.send_signal(signal.SIGINT)
-        if presses == 2:
-            until(lambda run=run: "".join(line.text for line in run.logs()).count("asked") == 2)
-            caller.send_signal(signal.SIGINT)
-        assert caller.stdout.readline() == "Stopped 130\n"
-        assert caller.wait(10) == 0
-        caller.stdout.close()
-        stage.observer.assert_nothing_left(run.id, run.paths.root)
-
-
 def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     import asyncio
     import socket

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headrace.hosting.supervision import supervisor_process
 from headrace.hosting.supervision.start import start_supervisor
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, Retry
-from headrace.runs import CauseKind, Status, create_run, read_header
+from headrace.runs import CauseKind, RunPaths, Status, create_run, give_to_engine, read_header
+from headrace.runs.store import ASK_ENGINE
 from patience import allowed
 
 PROVIDER = """
@@ -103,8 +106,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     started: list[SupervisorProcess] = []
 
-    def make(script: str, attempts: int = 0) -> SupervisorProcess:
+    def make(script: str, attempts: int = 0, by_engine: bool = False) -> SupervisorProcess:
         paths = create_run("job", "shell")
+        if by_engine:
+            give_to_engine(paths)
         plan = LaunchPlan(
             job_name="job",
             run_id=paths.id,
@@ -171,3 +176,34 @@ def test_when_their_supervisor_is_killed_the_engine_cleans_up_before_the_end_is_
     assert supervisor.finished
     assert str(supervisor.run.cause) == "the engine's supervisor was killed by SIGKILL"
     assert calls(supervisor) == ["prepare", "start", "clean_up"]
+
+
+def test_a_run_that_its_engine_answers_for_is_supervised_too(start) -> None:
+    supervisor = start("exit 0", by_engine=True)
+    assert read_header(supervisor.run.paths).supervisor_pid == ASK_ENGINE
+    supervisor.wait(20)
+    assert supervisor.run.status is Status.COMPLETED
+
+
+def test_storing_the_record_after_a_killed_supervisor_keeps_to_the_time_of_the_wait_and_a_stop_ends_it(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, broken_off = threading.Event(), threading.Event()
+
+    def hung(paths: RunPaths, seconds: float, unwanted: Callable[[], bool], environment: object) -> None:
+        began.set()
+        until(unwanted)
+        broken_off.set()
+
+    monkeypatch.setattr(supervisor_process, "store_rest", hung)
+    supervisor = start("echo $$ > agent.pid; touch running; exec sleep 600")
+    until(lambda: (supervisor.run.paths.root / "running").exists())
+    os.kill(read_header(supervisor.run.paths).supervisor_pid, signal.SIGKILL)
+    supervisor.wait(1)
+    until(lambda: supervisor.finished)
+    assert began.wait(allowed(20))
+    supervisor.wait(0.1)
+    assert not broken_off.is_set()
+    supervisor.stop(now=False)
+    supervisor.wait()
+    assert broken_off.is_set()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
+from headrace.job.stop_thread import StopThread
 from headrace.runs import EndOfRun, EventFollower, LogFollower, MetricFollower, Run, Selector, Status
 from headrace.runs.reader import POLL_SECONDS
 
@@ -27,7 +28,7 @@ class Interrupts:
 
     Attributes:
         count: how many there were.
-        on_signal: called at each.
+        on_signal: called at each, in the signal handler.
     """
 
     def __init__(self) -> None:
@@ -84,10 +85,12 @@ def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
         except BaseException:
             stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
             raise
-        interrupts.on_signal = handle.stop  # the end of its record may still be on its way
-        if interrupts.count > heard:
-            handle.stop()
-        handle.wait()
+        with StopThread(lambda times: handle.stop()) as stopping:  # the end of its record may still be on its way
+            interrupts.on_signal = lambda: stopping.ask(interrupts.count)
+            if interrupts.count > heard:
+                stopping.ask(interrupts.count)
+            handle.wait()
+            interrupts.on_signal = lambda: None
     return handle
 
 

@@ -7,7 +7,8 @@ looks through an `AskEngine`: it calls the engine's `refresh` and `alive` first,
 Of a copy of a record (`headrace fetch`) the engine is not asked: in its place the copy is brought up to date, as long
 as it is not complete, and the run goes on until its record says that it has ended.
 
-A platform that does not answer says nothing about the run: it is told, and the run counts as going on.
+A platform that does not answer, or an engine that fails, says nothing about the run: it is told, and the run counts as
+going on.
 """
 
 from __future__ import annotations
@@ -86,9 +87,10 @@ class AskEngine:
                 if not answer.over:
                     engines.refresh(run)
                     answer.alive = engines.alive(run)
-        except (HeadraceError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  (the boundary to anybody's engine: other runs are not its concern)
             whom = f"the engine {engine} cannot be asked" if engine else "the copy cannot be brought up to date"
-            trouble = f"{run.id}: {whom}: {error}; this is what its record says"
+            why = str(error) if isinstance(error, (HeadraceError, OSError)) else repr(error)
+            trouble = f"{run.id}: {whom}: {why}; this is what its record says"
         if trouble and trouble != answer.trouble:
             self._told(trouble)
         answer.trouble = trouble

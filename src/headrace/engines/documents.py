@@ -57,10 +57,12 @@ def write_documents(documents: Sequence[Document], folder: Path) -> list[Path]:
             with file.open("x", encoding="utf-8", newline="") as out:
                 written.append(file)
                 out.write(text)
-    except OSError as error:
+    except BaseException as error:  # Ctrl-C too: half a document would be in the way of the next call
         for file in written:
             with contextlib.suppress(OSError):
                 file.unlink()
+        if not isinstance(error, OSError):
+            raise
         where = error.filename or folder
         raise UsageError(f"{where} cannot be written: {error.strerror or error}", hint="name another folder") from error
     return files

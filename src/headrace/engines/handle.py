@@ -87,23 +87,15 @@ class Handle(ABC):
 
     @abstractmethod
     def stop(self, now: bool = False) -> None:
-        """Stops the run: SIGTERM to its programs, time to save, SIGKILL. `now` leaves the first two out."""
+        """Stops the run: SIGTERM to its programs, time to save, SIGKILL. `now` leaves the first two out.
+
+        Any thread may call it, while another one waits."""
 
     def settle(self) -> None:  # noqa: B027  (an engine may have nothing to do here)
         """Called before the record is read: writes what only this process can know, such as how a supervisor ended."""
 
     def look_after(self) -> None:  # noqa: B027  (neither here)
         """Called now and then by a caller that waits in another way than with `wait`, which does it itself."""
-
-    def wait_interactively(self) -> Status:
-        """Waits like `wait`. The first Ctrl-C stops the run in order, a second one at once."""
-        interrupts = 0
-        while True:
-            try:
-                return self.wait()
-            except KeyboardInterrupt:
-                interrupts += 1
-                self.stop(now=interrupts > 1)
 
     def logs(self, selector: Selector | str | None = None, *, follow: bool = False) -> Iterator[LogLine]:
         """Yields log lines, merged by time; see `headrace.runs.Run.logs`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import threading
@@ -10,6 +12,7 @@ from types import FrameType, TracebackType
 from typing import Protocol
 
 from headrace.errors import RunFailed, RunInterrupted
+from headrace.job.stop_thread import StopThread
 
 _LAST_LINES = 20
 
@@ -59,7 +62,7 @@ class RunHandle(Protocol):
         """Returns the lines of all programs, and what the run does before and after them, to the end of the run."""
 
     def stop(self, now: bool = False) -> None:
-        """Stops the run."""
+        """Stops the run. Any thread may call it."""
 
 
 class Explains(Protocol):
@@ -100,19 +103,27 @@ def wait_for_success(handle: RunHandle, *, logs: bool, job: Explains | None = No
 class CtrlC:
     """Ctrl-C while a run is started and waited for stops the run, and then ends the program as a stop does.
 
-    The first one stops the run with time to save, a second one at once. When the run has ended, the program does, with
-    exit code 130 and without a traceback (`RunInterrupted`); where Python is used interactively it goes on, with
-    KeyboardInterrupt. A handler of the user's own is left in its place, and then does what it does.
+    The first one stops the run with time to save, a second one at once. While the run is being started the first one
+    is kept for it, so that no run is left that nobody stops; a second one breaks off the start. When the run was
+    stopped, the program ends with exit code 130 and without a traceback (`RunInterrupted`); where Python is used
+    interactively it goes on, with KeyboardInterrupt. A run that ended otherwise counts as it ended. A handler of the
+    user's own is left in its place, and then does what it does.
     """
 
     def __init__(self) -> None:
         self._handle: RunHandle | None = None
+        self._stopping: StopThread | None = None
         self._count = 0
         self._installed = False
 
     def stops(self, handle: RunHandle) -> None:
         """Names the run."""
-        self._handle = handle
+        if self._installed:
+            stopping = StopThread(self._stop)
+            stopping.__enter__()
+            self._handle, self._stopping = handle, stopping
+            if self._count:
+                stopping.ask(self._count)
 
     def __enter__(self) -> CtrlC:
         if threading.current_thread() is threading.main_thread():
@@ -126,7 +137,9 @@ class CtrlC:
     ) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        if not self._count:
+        if self._stopping is not None:
+            self._stopping.__exit__()
+        if not self._count or not self._stopped(error):
             return
         if isinstance(error, RunFailed):
             print(error.message, file=sys.stderr, flush=True)
@@ -134,9 +147,24 @@ class CtrlC:
             raise KeyboardInterrupt from None
         raise RunInterrupted(130) from None
 
+    def _stopped(self, error: BaseException | None) -> bool:
+        """Tells whether the wait has ended because of Ctrl-C."""
+        if isinstance(error, RunFailed):
+            return self._handle is not None and self._handle.status.value == "Stopped"
+        return isinstance(error, KeyboardInterrupt)
+
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
-        if self._handle is None:
+        if self._stopping is not None:
+            self._stopping.ask(self._count)
+        elif self._count > 1:
             raise KeyboardInterrupt  # `start` leaves nothing
-        print("headrace: " + ("killing" if self._count > 1 else "stopping (Ctrl-C again to kill)"), file=sys.stderr)
-        self._handle.stop(now=self._count > 1)
+        else:
+            with contextlib.suppress(OSError):  # not with `print`, which the handler may have interrupted
+                os.write(2, b"headrace: stopping once it has started (Ctrl-C again to break off)\n")
+
+    def _stop(self, times: int) -> None:
+        assert self._handle is not None
+        words = "killing" if times > 1 else "stopping (Ctrl-C again to kill)"
+        print(f"headrace: {words}", file=sys.stderr, flush=True)
+        self._handle.stop(now=times > 1)

@@ -31,7 +31,7 @@ def spawn(
     pass_fds: Sequence[int] = (),
     groups: Sequence[Path] = (),
 ) -> subprocess.Popen[bytes]:
-    """Starts a program. Call it from the main thread when `tied` (see `bootstrap`).
+    """Starts a program. When `tied`, call it from a thread that outlives the program (see `bootstrap`).
 
     Args:
         argv: the program and its arguments; it is looked up in PATH.

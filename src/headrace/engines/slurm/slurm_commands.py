@@ -94,7 +94,13 @@ def setting(name: str) -> str:
 def _answer(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=SECONDS, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is for headrace: sbatch may have submitted the job already
         )
     except OSError as error:
         raise SlurmUnreachable(f"{command[0]} cannot be started: {error.strerror or error}") from error

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.run_environment import supervisor_environment
-from headrace.hosting.supervision.supervisor_process import SupervisorProcess
+from headrace.hosting.supervision.supervisor_process import ENGINE, SupervisorProcess
 from headrace.processes.spawn import UTF8
 from headrace.runs import Run, RunPaths, read_header
+from headrace.runs.store import ASK_ENGINE
 
 SUPERVISOR = "headrace.hosting.supervision.supervisor"
 SUPERVISOR_SECONDS = 30.0
@@ -36,6 +37,7 @@ def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -
     """
     logs = paths.engine
     logs.mkdir(exist_ok=True)
+    before = _event_bytes(paths)
     reading, writing = os.pipe()
     try:
         with (logs / "supervisor.log").open("ab") as log:
@@ -55,7 +57,7 @@ def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -
     finally:
         os.close(reading)
     try:
-        _await_supervisor(paths, process)
+        _await_supervisor(paths, process, before)
     except BaseException:
         os.close(writing)
         process.kill()
@@ -64,10 +66,15 @@ def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -
     return SupervisorProcess(Run(paths), process, writing, provider)
 
 
-def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None:
-    """Waits until the supervisor is responsible for the run, so that other processes can see and stop it."""
+def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes], before: int) -> None:
+    """Waits until the supervisor is responsible for the run, so that other processes can see and stop it.
+
+    The header says so, or, of a run that its engine answers for, the first event that it writes.
+    """
     deadline = time.monotonic() + SUPERVISOR_SECONDS
-    while read_header(paths).supervisor_pid != process.pid:
+    while (pid := read_header(paths).supervisor_pid) != process.pid:
+        if pid == ASK_ENGINE and _event_bytes(paths) > before:
+            return
         if process.poll() is not None or time.monotonic() > deadline:
             words = (paths.engine / "supervisor.log").read_text(errors="replace").strip()
             code = process.returncode
@@ -79,3 +86,11 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes]) -> None
                 hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"
             raise EngineRefused(f"the engine's supervisor did not start: {words or exit_text(code, None)}", hint)
         time.sleep(0.005)
+
+
+def _event_bytes(paths: RunPaths) -> int:
+    """Returns how much supervisors have written of the run's events so far."""
+    try:
+        return paths.events(ENGINE).stat().st_size
+    except FileNotFoundError:
+        return 0

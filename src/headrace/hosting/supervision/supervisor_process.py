@@ -1,7 +1,8 @@
 """The caller's end of a supervisor: who has started one ends what it leaves when it was killed.
 
 While the supervisor runs, its caller keeps the lifeline open; when the caller dies, whatever killed it, the run is
-stopped. When the supervisor was killed, the caller cleans up and writes how the run ended.
+stopped. When the supervisor was killed, the caller cleans up and writes how the run ended. A thread then stores the
+end of the record: `wait` waits for it as long as it may, and a stop breaks it off.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 
 from headrace.exit_status import exit_text, split_status
@@ -49,6 +51,8 @@ class SupervisorProcess:
         self._lifeline = lifeline
         self._provider = provider
         self._over = False
+        self._storing: threading.Thread | None = None  # the end of the record, when the supervisor was killed
+        self._storing_unwanted = False
         self._stopped_time = StoppedTime(process.pid)
         self._found_stopped = False
         _live.add(self)
@@ -61,11 +65,16 @@ class SupervisorProcess:
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the run is over, at most so many seconds."""
-        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        self._wait_until(time.monotonic() + (float("inf") if timeout is None else timeout))
+
+    def _wait_until(self, deadline: float) -> None:
         while self._process.poll() is None and (left := deadline - time.monotonic()) > 0:
             self.look_after()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(min(left, LOOKS))
+        self.settle()
+        while self._storing is not None and self._storing.is_alive() and (left := deadline - time.monotonic()) > 0:
+            self._storing.join(min(left, LOOKS))
 
     def look_after(self) -> None:
         """Ends a supervisor that has been stopped (SIGSTOP) for some seconds: the run would never end. `wait` does it;
@@ -75,10 +84,12 @@ class SupervisorProcess:
             self._process.kill()
 
     def stop(self, now: bool) -> None:
-        """Stops the run; `now` does not wait for its programs."""
+        """Stops the run; `now` does not wait for its programs. What is over stores no more of its record."""
         if self._process.poll() is None:
             for number in _stop_signals(now):
                 self._process.send_signal(number)
+        else:
+            self._storing_unwanted = True
 
     def settle(self) -> None:
         """When the supervisor has ended: closes its lifeline, and writes how the run ended if it could not."""
@@ -92,7 +103,12 @@ class SupervisorProcess:
         if not finished:
             self._write_end()
         if not finished or self._process.returncode < 0:  # the supervisor has not stored the end of the record
-            store_rest(self.run.paths, RECORD_SECONDS, environment=supervisor_environment(self.run.id))
+            self._storing = threading.Thread(target=self._store, name="headrace-record")  # Python's end waits for it
+            self._storing.start()
+
+    def _store(self) -> None:
+        environment = supervisor_environment(self.run.id)
+        store_rest(self.run.paths, RECORD_SECONDS, lambda: self._storing_unwanted, environment)
 
     def _write_end(self) -> None:
         code = self._process.returncode
@@ -110,13 +126,15 @@ class KeeperProcess(SupervisorProcess):
     def wait(self, timeout: float | None = None) -> None:
         """See `SupervisorProcess.wait`."""
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        super().wait(timeout)
+        self._wait_until(deadline)
         while not self.finished and time.monotonic() < deadline:  # its keeper was killed: it is being stopped
             time.sleep(POLL_SECONDS)
+        self._wait_until(deadline)  # for the end of its record
 
     def stop(self, now: bool) -> None:
         """See `SupervisorProcess.stop`."""
-        stop_run(self.run.paths, now)
+        if not stop_run(self.run.paths, now):
+            self._storing_unwanted = True
 
     def settle(self) -> None:
         """See `SupervisorProcess.settle`."""

@@ -1,0 +1,96 @@
+"""Ctrl-C while a run is started and waited for: one fake run, real signals."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.errors import EngineRefused, RunFailed, RunInterrupted
+from headrace.job.run_handle import CtrlC, wait_for_success
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+class Fake:
+    """A run. Its engine takes a lock to stop it, as some do, and the wait holds that lock when Ctrl-C comes."""
+
+    id = "job-1"
+    isolation = ""
+
+    def __init__(self, ends: str = "Stopped", presses: int = 1, error: Exception | None = None) -> None:
+        self.status = SimpleNamespace(value="InProgress")
+        self.cause = None
+        self.stops: list[bool] = []
+        self._ends, self._presses, self._error = ends, presses, error
+        self._lock = threading.Lock()
+        self._asked = threading.Semaphore(0)
+
+    def wait(self, timeout: float | None = None) -> object:
+        for _ in range(self._presses):
+            with self._lock:
+                press()
+        for _ in range(max(self._presses, 1)):
+            assert self._asked.acquire(timeout=20), "nobody has stopped it"
+        self.status = SimpleNamespace(value=self._ends)
+        return self.status
+
+    def stop(self, now: bool = False) -> None:
+        assert self._lock.acquire(timeout=2), "a deadlock"
+        self._lock.release()
+        self.stops.append(now)
+        self._asked.release()
+        if self._error is not None:
+            raise self._error
+
+
+def fit(fake: Fake, start: Callable[[], None] = lambda: None) -> None:
+    """Does what `Job.fit` does."""
+    with CtrlC() as ctrl_c:
+        start()
+        ctrl_c.stops(fake)
+        wait_for_success(fake, logs=False)
+
+
+def test_the_handler_takes_no_lock_that_the_wait_holds_and_the_second_ctrl_c_kills() -> None:
+    fake = Fake(presses=2)
+    with pytest.raises(RunInterrupted) as ended:
+        fit(fake)
+    assert (ended.value.code, fake.stops) == (130, [False, True])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_stop_that_fails_is_told_and_the_run_counts_as_it_ends(capfd: pytest.CaptureFixture[str]) -> None:
+    fit(Fake("Completed", error=EngineRefused("scancel: no answer")))
+    assert "cannot be stopped, it goes on: scancel: no answer" in capfd.readouterr().err
+    with pytest.raises(RunFailed, match="Failed"):
+        fit(Fake("Failed"))
+
+
+def test_another_error_than_the_runs_own_end_is_raised_as_it_is() -> None:
+    def refused() -> None:
+        press()
+        raise EngineRefused("no such host")
+
+    with pytest.raises(EngineRefused, match="no such host"):
+        fit(Fake(), refused)
+
+
+def test_ctrl_c_during_the_start_stops_the_run_that_it_gives_and_a_second_one_breaks_the_start_off() -> None:
+    fake = Fake(presses=0)
+    with pytest.raises(RunInterrupted):
+        fit(fake, press)
+    assert fake.stops == [False]
+
+    def impatient() -> None:
+        press()
+        press()
+        pytest.fail("it goes on")
+
+    with pytest.raises(RunInterrupted):
+        fit(Fake(), impatient)
