@@ -59,6 +59,7 @@ def start(job, detach):
     paths = create_run(job.job_name, "queue", base_path=str(job.base_path))
     prepare(checked.in_run(paths), paths)
     paths.engine.mkdir(exist_ok=True)
+    give_to_engine(paths)
     with (paths.engine / "queue.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, __file__, str(paths.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -66,7 +67,6 @@ def start(job, detach):
         )  # fmt: skip
     ticket = {"pid": process.pid, "start": process_start_time(process.pid)}
     (paths.engine / "ticket.json").write_text(json.dumps(ticket))
-    give_to_engine(paths)
     while not (paths.engine / "queued").exists():  # from here on it can be stopped
         assert process.poll() is None, (paths.engine / "queue.log").read_text()
         time.sleep(0.02)

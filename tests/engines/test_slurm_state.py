@@ -20,23 +20,23 @@ from headrace.engines.slurm.slurm_state import (
 from headrace.runs import CauseKind, Status
 
 QUEUE_22 = """\
-2+1|COMPLETED|None|data[1-2]|2026-11-22T13:05:10|2026-11-22T13:05:14
-2+0|COMPLETED|None|dnn1|2026-11-22T13:05:10|2026-11-22T13:05:14
-4+1|PENDING|Resources||2026-11-22T13:15:10|2026-11-22T13:25:10
-4+0|PENDING|Priority||2026-11-22T13:05:12|2026-11-22T13:15:12
-6|RUNNING|None|data1|2026-11-22T13:05:19|2026-11-22T13:06:19
-8|CANCELLED|JobHeldUser||2026-11-22T13:05:23|2026-11-22T13:05:23
-9|PENDING|None||N/A|N/A
+2+1|COMPLETED|None|data[1-2]|2026-11-22T13:05:10|2026-11-22T13:05:14|(null)
+2+0|COMPLETED|None|dnn1|2026-11-22T13:05:10|2026-11-22T13:05:14|(null)
+4+1|PENDING|Resources||2026-11-22T13:15:10|2026-11-22T13:25:10|(null)
+4+0|PENDING|Priority||2026-11-22T13:05:12|2026-11-22T13:15:12|(null)
+6|RUNNING|None|data1|2026-11-22T13:05:19|2026-11-22T13:06:19|(null)
+8|CANCELLED|JobHeldUser||2026-11-22T13:05:23|2026-11-22T13:05:23|(null)
+9|PENDING|None||N/A|N/A|(null)
 """
 
 QUEUE_24 = """\
-1+1|COMPLETED|None|data[1-2]|2026-11-22T13:19:12|2026-11-22T13:19:13
-1+0|COMPLETED|None|dnn1|2026-11-22T13:19:12|2026-11-22T13:19:13
-3+1|CANCELLED|None|data1|2026-11-22T13:19:14|2026-11-22T13:19:15
-3+0|CANCELLED|None|dnn1|2026-11-22T13:19:14|2026-11-22T13:19:15
-6|PENDING|JobHeldUser||N/A|N/A
-7+1|RUNNING|None|data1|2026-11-22T13:19:21|NONE
-7+0|RUNNING|None|dnn1|2026-11-22T13:19:21|NONE
+1+1|COMPLETED|None|data[1-2]|2026-11-22T13:19:12|2026-11-22T13:19:13|(null)
+1+0|COMPLETED|None|dnn1|2026-11-22T13:19:12|2026-11-22T13:19:13|(null)
+3+1|CANCELLED|None|data1|2026-11-22T13:19:14|2026-11-22T13:19:15|(null)
+3+0|CANCELLED|None|dnn1|2026-11-22T13:19:14|2026-11-22T13:19:15|(null)
+6|PENDING|JobHeldUser||N/A|N/A|(null)
+7+1|RUNNING|None|data1|2026-11-22T13:19:21|NONE|(null)
+7+0|RUNNING|None|dnn1|2026-11-22T13:19:21|NONE|(null)
 """
 SHOWN_24 = (
     "JobId=3 HetJobId=3 HetJobOffset=0 JobName=b.sh HetJobIdSet=3-4 UserId=root(0) GroupId=root(0) "
@@ -80,12 +80,12 @@ def test_slurm_24_says_the_same_in_the_same_words() -> None:
 
 
 def test_a_job_that_lost_a_component_goes_on() -> None:
-    queue = parse_queue("5+0|RUNNING|None|dnn1|N/A|N/A\n5+1|NODE_FAIL|None|data1|N/A|N/A\n")
+    queue = parse_queue("5+0|RUNNING|None|dnn1|N/A|N/A|(null)\n5+1|NODE_FAIL|None|data1|N/A|N/A|(null)\n")
     assert phase_of(5, queue) is Phase.RUNNING
 
 
 def test_a_state_that_only_a_later_slurm_knows_counts_as_running() -> None:
-    assert phase_of(5, parse_queue("5|EXPEDITING|None|dnn1|N/A|N/A\n")) is Phase.RUNNING
+    assert phase_of(5, parse_queue("5|EXPEDITING|None|dnn1|N/A|N/A|(null)\n")) is Phase.RUNNING
 
 
 def test_why_a_job_waits_is_told_once() -> None:
@@ -101,7 +101,7 @@ def test_the_end_of_a_component_is_a_time_where_slurm_knows_it() -> None:
 
 
 def test_elements_of_arrays_and_other_lines_are_none_of_ours() -> None:
-    assert parse_queue("7_[1-3]|PENDING|Resources||N/A|N/A\nslurm_load_jobs error: x\n\n") == ()
+    assert parse_queue("7_[1-3]|PENDING|Resources||N/A|N/A|(null)\nslurm_load_jobs error: x\n\n") == ()
 
 
 def test_a_value_may_hold_blanks() -> None:

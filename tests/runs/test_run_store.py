@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import RunNotFound
-from headrace.runs import Run, RunPaths, adopt, create_run, list_runs, process_start_time, read_header, supervisor_alive
-from headrace.runs.store import job_name_of
+from headrace.runs import (
+    Run,
+    RunPaths,
+    adopt,
+    create_run,
+    give_to_engine,
+    list_runs,
+    process_start_time,
+    read_header,
+    store,
+    supervisor_alive,
+)
+from headrace.runs.store import RunHeader, job_name_of
 
 
 def test_a_new_run_is_private_and_has_its_header(tmp_path: Path) -> None:
@@ -80,6 +94,28 @@ sys.stdin.read()
         assert not supervisor_alive(header)
         child.wait(10)
     assert not supervisor_alive(header)
+
+
+@pytest.mark.parametrize("change", [adopt, give_to_engine])
+def test_a_header_is_changed_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[RunPaths], RunHeader]
+) -> None:
+    paths = create_run("j", runs=tmp_path)
+    locked = []
+
+    def read(paths: RunPaths) -> RunHeader:
+        directory = os.open(paths.root, os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            locked.append(True)
+        finally:
+            os.close(directory)
+        return read_header(paths)
+
+    monkeypatch.setattr(store, "read_header", read)
+    change(paths)
+    assert locked == [True]
 
 
 def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:

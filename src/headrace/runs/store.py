@@ -8,7 +8,9 @@ machine, is given to its engine with `give_to_engine`: then whoever wants to kno
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import fcntl
 import os
 import re
 import secrets
@@ -16,6 +18,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -164,10 +167,11 @@ def adopt(paths: RunPaths) -> RunHeader:
     Raises:
         OSError, msgspec.DecodeError: if the header cannot be read or written.
     """
-    header = read_header(paths)
-    if header.supervisor_pid != ASK_ENGINE:
-        header = _signed(header)
-        _write_header(paths.root, header)
+    with _locked(paths):
+        header = read_header(paths)
+        if header.supervisor_pid != ASK_ENGINE:
+            header = _signed(header)
+            _write_header(paths.root, header)
     return header
 
 
@@ -177,9 +181,23 @@ def give_to_engine(paths: RunPaths) -> RunHeader:
     Raises:
         OSError, msgspec.DecodeError: if the header cannot be read or written.
     """
-    asked = msgspec.structs.replace(read_header(paths), supervisor_pid=ASK_ENGINE, supervisor_start_time=0.0, node="")
-    _write_header(paths.root, asked)
+    with _locked(paths):
+        asked = msgspec.structs.replace(
+            read_header(paths), supervisor_pid=ASK_ENGINE, supervisor_start_time=0.0, node=""
+        )
+        _write_header(paths.root, asked)
     return asked
+
+
+@contextlib.contextmanager
+def _locked(paths: RunPaths) -> Iterator[None]:
+    """Lets one process of this machine at a time change the header."""
+    directory = os.open(paths.root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def _signed(header: RunHeader) -> RunHeader:

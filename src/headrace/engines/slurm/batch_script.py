@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.engines.slurm.components import components
+from headrace.engines.slurm.slurm_state import comment_of
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.job.model.slurm_options import SlurmNodes
@@ -51,7 +52,7 @@ def _lines(job: Job, plan: LaunchPlan, places: Places) -> Iterator[str]:
     yield "#!/bin/bash"
     yield _sbatch(f"--job-name={plan.job_name}")
     yield _sbatch(f"--output={log}", "--open-mode=append")
-    yield _sbatch("--export=NIL", f"--comment=headrace:{places.run_id}", f"--signal=B:USR2@{warning}")
+    yield _sbatch("--export=NIL", f"--comment={comment_of(places.run_id)}", f"--signal=B:USR2@{warning}")
     for number, group in enumerate(components(plan)):
         if number:
             yield "#SBATCH hetjob"

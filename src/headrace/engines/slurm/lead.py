@@ -24,7 +24,14 @@ import msgspec
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import addresses_of, allocation_of, placed
 from headrace.engines.slurm.slurm_state import why_terminated
-from headrace.engines.slurm.ticket import NodeStart, read_start, read_stop_request
+from headrace.engines.slurm.ticket import (
+    NOT_KNOWN,
+    NodeStart,
+    read_start,
+    read_stop_request,
+    read_ticket,
+    write_ticket,
+)
 from headrace.errors import HeadraceError
 from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
@@ -53,6 +60,7 @@ def main() -> int:
     log_to_stderr(os.environ.get(VARIABLE, ""))  # into engine/slurm.log
     become_subreaper()
     job_id = int(os.environ["SLURM_JOB_ID"])
+    keep_job(paths, job_id)
     try:
         plan = _place(paths, start, os.environ)
     except (HeadraceError, OSError, KeyError) as error:
@@ -65,6 +73,13 @@ def main() -> int:
     signals = LeadSignals(paths, job_id, plan.stop_grace)
     supervisor = Supervisor(paths, 0, PROVIDER, signals.orders, signals.early)
     return 0 if supervisor.run() is Status.COMPLETED else 1
+
+
+def keep_job(paths: RunPaths, job_id: int) -> None:
+    """Writes the job into the ticket, if the process that submitted it was killed before it could."""
+    ticket = read_ticket(paths)
+    if ticket.job_id == NOT_KNOWN:
+        write_ticket(paths, msgspec.structs.replace(ticket, job_id=job_id))
 
 
 def _place(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> LaunchPlan:

@@ -19,11 +19,15 @@ from headrace.engines.slurm.slurm_state import (
 from headrace.errors import EngineRefused
 
 SECONDS = 60.0  # for one answer of the controller
+UNKNOWN_JOB = "Invalid job id"  # Slurm has no other sign that it knows a job no more
+# Variables that would have Slurm's programs ask another cluster, or leave jobs out of what they list.
+_ELSEWHERE = ("SQUEUE_", "SCANCEL_", "SCONTROL_")
+CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 
 
 class SlurmUnreachable(EngineRefused):
-    """One of Slurm's programs failed."""
+    """One of Slurm's programs failed, or speaks of another cluster or user."""
 
 
 def check_programs() -> None:
@@ -33,11 +37,16 @@ def check_programs() -> None:
         raise EngineRefused(
             f"not found: {', '.join(missing)}", hint="start the job on a machine from which jobs are submitted to Slurm"
         )
+    named = [name for name in CLUSTERS if os.environ.get(name)]
+    if named:
+        words = ", ".join(f"{name} is {os.environ[name]}" for name in named)
+        hint = "unset it, and submit on a machine of that cluster"
+        raise EngineRefused(f"{words}, and headrace asks only the cluster of the machine on which it runs", hint)
 
 
 def submit(script: Path) -> int:
     """Submits a batch script. Returns the job's id. Raises SlurmUnreachable when it was refused."""
-    # `job` or `job;cluster`
+    # `job`, or `job;cluster` where a cluster was named, which `check_programs` refuses
     return int(_answer(["sbatch", "--parsable", str(script)]).strip().partition(";")[0])
 
 
@@ -46,12 +55,22 @@ def queue() -> tuple[Component, ...]:
     return parse_queue(_answer(["squeue", "-h", "--states=all", f"--user={os.getuid()}", "-o", QUEUE_FORMAT]))
 
 
-def show(job_id: int) -> tuple[EndedComponent, ...]:
-    """Returns how the components of a job ended; empty when Slurm does not know it any more, or does not answer."""
+def show(job_id: int, seconds: float = SECONDS) -> tuple[EndedComponent, ...]:
+    """Returns how the components of a job ended; empty when Slurm says that it knows no such job.
+
+    Args:
+        job_id: the job.
+        seconds: at most so long.
+
+    Raises:
+        SlurmUnreachable: it does not answer.
+    """
     try:
-        return parse_jobs(_answer(["scontrol", "-o", "show", "job", str(job_id)]))
-    except SlurmUnreachable:
-        return ()
+        return parse_jobs(_answer(["scontrol", "-o", "show", "job", str(job_id)], seconds))
+    except SlurmUnreachable as error:
+        if UNKNOWN_JOB in error.message:
+            return ()
+        raise
 
 
 def cancel(job_id: int, waiting: bool = False) -> None:
@@ -76,6 +95,11 @@ def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
     return {each["NodeName"]: each["NodeAddr"] for each in every if "NodeName" in each and "NodeAddr" in each}
 
 
+def cluster() -> str:
+    """Returns the name of the cluster that answers here. Raises SlurmUnreachable."""
+    return setting("ClusterName")
+
+
 def version() -> str:
     """Returns the version of Slurm, once its controller has answered. Raises SlurmUnreachable."""
     queue()
@@ -91,21 +115,23 @@ def setting(name: str) -> str:
     return ""
 
 
-def _answer(command: Sequence[str]) -> str:
+def _answer(command: Sequence[str], seconds: float = SECONDS) -> str:
+    here = {name: value for name, value in os.environ.items() if not (name in CLUSTERS or name.startswith(_ELSEWHERE))}
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
             check=False,
-            timeout=SECONDS,
+            timeout=seconds,
             stdin=subprocess.DEVNULL,
+            env=here,
             start_new_session=True,  # Ctrl-C in a terminal is for headrace: sbatch may have submitted the job already
         )
     except OSError as error:
         raise SlurmUnreachable(f"{command[0]} cannot be started: {error.strerror or error}") from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmUnreachable(f"{command[0]} did not answer within {SECONDS:g} s") from error
+        raise SlurmUnreachable(f"{command[0]} did not answer within {seconds:g} s") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise SlurmUnreachable(f"{command[0]}: {'; '.join(lines)}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from contextlib import suppress
 
 import msgspec
 
@@ -21,9 +21,20 @@ from headrace.engines.planning.plan_channels import check_channels, orders_of
 from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
-from headrace.engines.slurm.slurm_state import Component, Phase, end_without_word, phase_of, why_waiting
+from headrace.engines.slurm.slurm_state import (
+    Component,
+    Phase,
+    comment_of,
+    end_without_word,
+    job_of_run,
+    phase_of,
+    why_waiting,
+)
 from headrace.engines.slurm.ticket import (
+    NOT_KNOWN,
+    TICKET,
     NodeStart,
     StopRequest,
     Ticket,
@@ -116,12 +127,14 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> None:
     left = {name: job.processes_on(name) or int(name in job.entry_point_groups) for name in fed}
     how = NodeStart(options.launcher or (), options.python or sys.executable, left)
     write_start(paths, how, supervisor_environment(paths.id))
+    cluster, uid = slurm_commands.cluster(), os.getuid()
+    write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid))
     script = paths.engine / SCRIPT
     script.write_text(checked.script(paths, sys.executable), encoding="utf-8")
     give_to_engine(paths)
     job_id = slurm_commands.submit(script)
     try:
-        write_ticket(paths, Ticket(job_id))
+        write_ticket(paths, Ticket(job_id, cluster, uid))
     except BaseException:
         slurm_commands.cancel(job_id)
         raise
@@ -129,10 +142,10 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> None:
 
 def stop(run: Run, now: bool = False) -> bool:
     """Asks a run to stop. Returns whether it was still waiting or running."""
-    job_id = _job_of(run)
+    job_id, queue = _look(run)
     if job_id is None:
         raise EngineRefused(f"{run.id} has no Slurm job yet", hint="ask again in a moment")
-    phase = phase_of(job_id, slurm_commands.queue())
+    phase = phase_of(job_id, queue)
     if phase is Phase.WAITING:
         slurm_commands.cancel(job_id, waiting=True)
         phase = phase_of(job_id, slurm_commands.queue())
@@ -153,13 +166,12 @@ def refresh(run: Run) -> None:
     """Writes into the record that the job waits, and why; and its end, when the lead could not.
 
     Raises:
-        SlurmUnreachable: Slurm does not answer.
+        SlurmUnreachable: Slurm does not answer, or not for this job.
     """
-    job_id = _job_of(run)
+    asked = time.time()
+    job_id, queue = _look(run)
     if job_id is None:
         return
-    asked = time.time()
-    queue = _queue()
     phase = phase_of(job_id, queue)
     if phase is Phase.WAITING:
         with platform_news(run.paths) as news:
@@ -169,15 +181,18 @@ def refresh(run: Run) -> None:
     elif _is_over(job_id, queue):
         with platform_news(run.paths) as news:
             if not news.finished:
-                news.end(*end_without_word(job_id, slurm_commands.show(job_id), str(run.paths.root)))
+                shown = slurm_commands.show(job_id)
+                ended = shown if any(each.comment == comment_of(run.id) for each in shown) else ()
+                if phase is Phase.ENDED or not ended:  # else squeue and scontrol disagree: they are asked again
+                    news.end(*end_without_word(job_id, ended, str(run.paths.root)))
 
 
 def alive(run: Run) -> bool:
     """Returns whether Slurm still has the job, or had it a moment ago. Raises SlurmUnreachable."""
-    job_id = _job_of(run)
+    job_id, queue = _look(run)
     if job_id is None:
         return time.time() < run.header.created + SUBMIT_SECONDS
-    return not _is_over(job_id, _queue())
+    return not _is_over(job_id, queue)
 
 
 def capabilities() -> tuple[Capability, ...]:
@@ -200,11 +215,40 @@ def capabilities() -> tuple[Capability, ...]:
     return (*found, Capability("run folder", True, folder))
 
 
-def _job_of(run: Run) -> int | None:
-    """Returns the run's Slurm job; None when it is just being submitted, or never was."""
-    with suppress(FileNotFoundError, msgspec.DecodeError):
-        return read_ticket(run.paths).job_id
-    return None
+def _look(run: Run) -> tuple[int | None, tuple[Component, ...]]:
+    """Returns the run's Slurm job, and this user's jobs that Slurm knows.
+
+    The comment tells the job from others. One that is not there was forgotten; but only the cluster that had it, asked
+    by its user, can say that.
+
+    Returns:
+        The job, or None when it is just being submitted, or never was; and the queue.
+
+    Raises:
+        SlurmUnreachable: Slurm does not answer, it is asked from the wrong place, or another job has the id.
+    """
+    try:
+        ticket = read_ticket(run.paths)  # first: a job that it names is in a queue that is asked for later
+    except FileNotFoundError:
+        return None, ()
+    except msgspec.DecodeError as error:
+        raise SlurmUnreachable(f"{run.paths.engine / TICKET} cannot be read: {error}") from error
+    asked = time.monotonic()
+    queue = _queue(asked - FRESH_SECONDS)
+    listed = job_of_run(run.id, queue)
+    if listed is None:
+        queue = _queue(asked)
+        listed = job_of_run(run.id, queue)
+    if listed is not None:
+        return listed, queue
+    here, uid = slurm_commands.cluster(), os.getuid()
+    if (here, uid) != (ticket.cluster, ticket.uid):
+        what = f"{run.id} is a job of user {ticket.uid} on the Slurm cluster {ticket.cluster}"
+        hint = "ask on a machine of that cluster, as that user"
+        raise SlurmUnreachable(f"{what}; user {uid} asks the cluster {here}", hint)
+    if any(each.job_id == ticket.job_id for each in queue):
+        raise SlurmUnreachable(f"Slurm job {ticket.job_id} is not of {run.id}: its comment does not name the run")
+    return None if ticket.job_id == NOT_KNOWN else ticket.job_id, queue
 
 
 def _is_over(job_id: int, queue: tuple[Component, ...]) -> bool:
@@ -216,8 +260,9 @@ def _is_over(job_id: int, queue: tuple[Component, ...]) -> bool:
     return not 0 <= since < SETTLE_SECONDS
 
 
-def _queue() -> tuple[Component, ...]:
-    now = time.monotonic()
-    if not _seen or now - _seen[-1][0] > FRESH_SECONDS:
-        _seen[:] = [(time.monotonic(), slurm_commands.queue())]
+def _queue(since: float) -> tuple[Component, ...]:
+    """Returns what Slurm said at this time of time.monotonic or later."""
+    if not _seen or _seen[-1][0] < since:
+        now = time.monotonic()
+        _seen[:] = [(now, slurm_commands.queue())]
     return _seen[-1][1]

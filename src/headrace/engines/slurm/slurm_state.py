@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from headrace.runs import Cause, CauseKind, Status
 
-QUEUE_FORMAT = "%i|%T|%r|%N|%S|%e"
+QUEUE_FORMAT = "%i|%T|%r|%N|%S|%e|%k"
 _FIELDS = QUEUE_FORMAT.count("|") + 1
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z:/]*)=")
 _DURATION = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
@@ -54,6 +54,7 @@ class Component:
         reason: why it waits, e.g. ``Resources``; empty without one.
         nodes: e.g. ``data[1-2]``; empty while it waits.
         end: when it ended or will end at the latest, seconds since the epoch; 0 when that is not known.
+        comment: what the user wrote there; that of component 0 names the run.
     """
 
     job_id: int
@@ -62,6 +63,7 @@ class Component:
     reason: str
     nodes: str
     end: float = 0.0
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class EndedComponent:
         failed_node: the node that failed; empty in Slurm before 24.11.
         nodes: where it ran; empty if it never did.
         timed_out: it has run as long as it may.
+        comment: as for `Component`.
     """
 
     offset: int
@@ -86,17 +89,18 @@ class EndedComponent:
     failed_node: str
     nodes: str
     timed_out: bool = False
+    comment: str = ""
 
 
 def parse_queue(text: str) -> tuple[Component, ...]:
     """Reads what squeue printed in QUEUE_FORMAT. Jobs that are no components of a job are components 0."""
     found = []
     for line in text.splitlines():
-        fields = line.strip().split("|")
+        fields = line.strip().split("|", _FIELDS - 1)  # a comment may hold anything
         number, _, offset = fields[0].partition("+")
         if len(fields) == _FIELDS and number.isdigit():  # an element of an array is none of ours
             state, reason, nodes = fields[1], _NO_REASON.sub("", fields[2]), fields[3]
-            found.append(Component(int(number), int(offset or 0), state, reason, nodes, _time(fields[5])))
+            found.append(Component(int(number), int(offset or 0), state, reason, nodes, _time(fields[5]), fields[6]))
     return tuple(sorted(found, key=lambda each: (each.job_id, each.offset)))
 
 
@@ -104,6 +108,16 @@ def _time(text: str) -> float:
     with contextlib.suppress(ValueError):  # N/A, Unknown
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     return 0.0
+
+
+def comment_of(run_id: str) -> str:
+    """Returns the comment of a run's Slurm job, which tells it from every other job."""
+    return f"headrace:{run_id}"
+
+
+def job_of_run(run_id: str, queue: Iterable[Component]) -> int | None:
+    """Returns the job that a run has in the queue; None when it has none there."""
+    return next((each.job_id for each in queue if each.comment == comment_of(run_id)), None)
 
 
 def phase_of(job_id: int, queue: Iterable[Component]) -> Phase:
@@ -141,6 +155,7 @@ def parse_jobs(text: str) -> tuple[EndedComponent, ...]:
                 nodes=_text(values.get("NodeList", "")),
                 timed_out=seconds_of(values.get("RunTime", ""))
                 >= (seconds_of(values.get("TimeLimit", "")) or math.inf),
+                comment=values.get("Comment", ""),
             )
         )
     return tuple(sorted(found, key=lambda each: each.offset))

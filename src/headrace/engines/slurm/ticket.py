@@ -1,6 +1,6 @@
 """What the submitting machine leaves in the run's folder for the lead, and for whoever looks at the run later.
 
-engine/ticket.json        the Slurm job, by which the run is found again
+engine/ticket.json        the Slurm job, by which the run is found again, and where and as whom Slurm is asked for it
 engine/nodes.json         how the lead starts the agents
 engine/environment.json   the variables of the user who submitted the job, mode 0600
 engine/stop.json          that a person has asked to stop the run: its signal may come before the lead can take it
@@ -15,6 +15,7 @@ import msgspec
 from headrace.instance.launch_plan import write_atomically
 from headrace.runs import RunPaths
 
+NOT_KNOWN = 0  # no job of Slurm has this id
 TICKET, NODES, ENVIRONMENT, STOP = "ticket.json", "nodes.json", "environment.json", "stop.json"
 # What belongs to the machine or the terminal from which a job is submitted.
 _OF_THERE = ("SLURM_", "SBATCH_", "SRUN_", "SSH_", "XDG_", "DBUS_")
@@ -25,10 +26,14 @@ class Ticket(msgspec.Struct, frozen=True):
     """The Slurm job of a run.
 
     Attributes:
-        job_id: its id; that of component 0.
+        job_id: its id; that of component 0. NOT_KNOWN until sbatch has told it.
+        cluster: the cluster's ClusterName: job ids of another one mean other jobs.
+        uid: of the user who submitted it.
     """
 
     job_id: int
+    cluster: str
+    uid: int
 
 
 class NodeStart(msgspec.Struct, frozen=True):

@@ -1,0 +1,175 @@
+"""What is made of Slurm's answers, where a real cluster cannot show it: wrong places, other people's jobs, no answer.
+
+Slurm's programs are scripts that print the files of a folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.engines.slurm import slurm_commands, slurm_engine
+from headrace.engines.slurm.lead import keep_job
+from headrace.engines.slurm.slurm_commands import SlurmUnreachable
+from headrace.engines.slurm.ticket import NOT_KNOWN, Ticket, read_ticket, write_ticket
+from headrace.errors import EngineRefused
+from headrace.runs import Run, Status, create_run, give_to_engine
+from headrace.runs.events import RunFinished
+
+PRINT = """\
+#!/bin/sh
+[ -e {folder}/slow ] && exec sleep 60
+[ -e {folder}/{name}.fails ] && cat {folder}/{name}.fails >&2 && exit 1
+"""
+SCRIPTS = {
+    "squeue": "cat {folder}/queue\nenv > {folder}/squeue.env\n",
+    "scontrol": 'case "$*" in\n*config*) echo "ClusterName = alps" ;;\n*) cat {folder}/shown ;;\nesac\n',
+    "scancel": 'echo "$*" >> {folder}/cancelled\n',
+    "sbatch": "echo 7\n",
+}
+INVALID = "slurm_load_jobs error: Invalid job id specified"
+
+
+class Stage:
+    """A run with a ticket, and what Slurm answers.
+
+    Args:
+        folder: of the answers.
+        run: the run.
+    """
+
+    def __init__(self, folder: Path, run: Run) -> None:
+        self.folder = folder
+        self.run = run
+
+    def queue(self, state: str, comment: str = "", job: int = 7) -> None:
+        line = f"{job}|{state}|None|n1|2026-11-22T13:05:10|2026-11-22T13:05:14|{comment or f'headrace:{self.run.id}'}\n"
+        (self.folder / "queue").write_text(line)
+
+    def ticket(self, job: int = 7, cluster: str = "alps", uid: int | None = None) -> None:
+        write_ticket(self.run.paths, Ticket(job, cluster, os.getuid() if uid is None else uid))
+
+    def shown(self, state: str, comment: str = "") -> None:
+        words = f"JobId=7 JobState={state} ExitCode=0:0 NodeList=n1 Comment={comment or f'headrace:{self.run.id}'}\n"
+        (self.folder / "shown").write_text(words)
+
+    def scontrol_fails(self, words: str) -> None:
+        (self.folder / "scontrol.fails").write_text(words)
+
+    @property
+    def ends(self) -> list[Status]:
+        return [event.status for event in self.run.events() if isinstance(event, RunFinished)]
+
+    @property
+    def cancelled(self) -> str:
+        file = self.folder / "cancelled"
+        return file.read_text() if file.exists() else ""
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    (answers / "queue").touch()
+    (answers / "shown").touch()
+    for name, body in SCRIPTS.items():
+        script = answers / name
+        script.write_text((PRINT + body).format(folder=answers, name=name))
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{answers}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm_engine, "_seen", [])
+    paths = create_run("demo", "slurm", tmp_path / "runs")
+    give_to_engine(paths)
+    paths.engine.mkdir()
+    return Stage(answers, Run(paths, alive=lambda _: True))
+
+
+def test_a_run_is_its_job_by_the_comment_and_another_job_with_its_id_is_never_signalled(stage: Stage) -> None:
+    stage.ticket()
+    stage.queue("RUNNING", "headrace:another-run")
+    for ask in (slurm_engine.refresh, slurm_engine.alive, slurm_engine.stop):
+        with pytest.raises(SlurmUnreachable, match="its comment does not name the run"):
+            ask(stage.run)
+    assert (stage.ends, stage.cancelled) == ([], "")
+    stage.queue("RUNNING")
+    slurm_engine._seen.clear()
+    assert slurm_engine.stop(stage.run)
+    assert stage.cancelled == "--batch --signal=USR1 7\n"
+
+
+@pytest.mark.parametrize(("cluster", "uid"), [("other", None), ("alps", os.getuid() + 1)])
+def test_another_cluster_or_user_says_nothing_about_a_run(stage: Stage, cluster: str, uid: int | None) -> None:
+    stage.ticket(cluster=cluster, uid=uid)
+    for ask in (slurm_engine.refresh, slurm_engine.alive, slurm_engine.stop):
+        with pytest.raises(SlurmUnreachable, match=f"on the Slurm cluster {cluster}") as caught:
+            ask(stage.run)
+        assert "that cluster, as that user" in caught.value.hint
+    assert (stage.ends, stage.cancelled) == ([], "")
+
+
+def test_what_slurm_has_forgotten_has_failed_once_slurm_says_that_there_is_no_such_job(stage: Stage) -> None:
+    stage.ticket()
+    stage.scontrol_fails("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    with pytest.raises(SlurmUnreachable, match="Unable to contact"):
+        slurm_engine.refresh(stage.run)
+    (stage.folder / "scontrol.fails").unlink()
+    stage.shown("RUNNING")
+    slurm_engine.refresh(stage.run)
+    assert stage.ends == [], "squeue and scontrol disagree"
+    stage.shown("COMPLETED", "somebody else's")
+    slurm_engine.refresh(stage.run)
+    assert stage.ends == [Status.FAILED]
+    cause = stage.run.cause
+    assert cause is not None
+    assert "knows nothing of job 7 any more" in cause.reason
+
+
+def test_no_such_job_is_an_answer_and_every_other_failure_is_none(stage: Stage) -> None:
+    stage.scontrol_fails(INVALID)
+    assert slurm_commands.show(7) == ()
+    stage.scontrol_fails("")
+    with pytest.raises(SlurmUnreachable):
+        slurm_commands.show(7)
+
+
+def test_a_run_whose_submission_was_killed_before_its_ticket_is_found_and_can_be_stopped(stage: Stage) -> None:
+    stage.ticket(NOT_KNOWN)
+    assert slurm_engine.alive(stage.run), "it may be on its way"
+    with pytest.raises(EngineRefused, match="no Slurm job yet"):
+        slurm_engine.stop(stage.run)
+    stage.queue("RUNNING", job=9)
+    assert slurm_engine.alive(stage.run)
+    assert slurm_engine.stop(stage.run)
+    assert stage.cancelled == "--batch --signal=USR1 9\n"
+    keep_job(stage.run.paths, 9)
+    keep_job(stage.run.paths, 10)
+    assert read_ticket(stage.run.paths) == Ticket(9, "alps", os.getuid()), "the first word counts"
+
+
+def test_a_job_that_was_submitted_a_moment_ago_is_not_taken_for_a_forgotten_one(stage: Stage) -> None:
+    slurm_engine._queue(float("inf"))  # an empty queue, which is fresh enough for other runs
+    stage.ticket()
+    stage.queue("PENDING")
+    assert slurm_engine.alive(stage.run)
+
+
+def test_a_ticket_that_cannot_be_read_says_nothing_about_its_run(stage: Stage) -> None:
+    (stage.run.paths.engine / "ticket.json").write_bytes(msgspec.json.encode({"job_id": 7}))
+    with pytest.raises(SlurmUnreachable, match="cannot be read"):
+        slurm_engine.refresh(stage.run)
+
+
+def test_variables_that_would_have_slurm_ask_elsewhere_are_refused_or_not_passed_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    monkeypatch.setenv("SQUEUE_PARTITION", "elsewhere")
+    slurm_commands.queue()
+    assert not {"SLURM_CLUSTERS", "SQUEUE_PARTITION"} & {
+        line.partition("=")[0] for line in (stage.folder / "squeue.env").read_text().splitlines()
+    }
+    with pytest.raises(EngineRefused, match="SLURM_CLUSTERS is other"):
+        slurm_commands.check_programs()
