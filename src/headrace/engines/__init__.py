@@ -15,8 +15,8 @@ Two kinds of engines share this face:
 * A platform answers for it: `start` creates the run, prepares it, gives it to the engine
   (`headrace.runs.give_to_engine`: the header's pid becomes `ASK_ENGINE`), submits it, keeps what it needs to
   find it again in ``engine/ticket.json``, and returns a `headrace.engines.remote_handle.RemoteHandle`. What looks at
-  the run does so through `headrace.engines.asking.AskEngine`, which calls `refresh` and `alive`. The process that submitted it may go
-  away, the machine too.
+  the run does so through `headrace.engines.asking.AskEngine`, which calls `refresh` and `alive`. The process
+  that submitted it may go away, the machine too.
 
 An engine is found by entry point (see `headrace.job.find_engine`) and imported when it is used; anyone can install one.
 The functions of this module call those of the engine that is named, or that the run's header names.
