@@ -65,12 +65,10 @@ def show(job_id: int, seconds: float = SECONDS) -> tuple[EndedComponent, ...]:
     Raises:
         SlurmUnreachable: it does not answer.
     """
-    try:
-        return parse_jobs(_answer(["scontrol", "-o", "show", "job", str(job_id)], seconds))
-    except SlurmUnreachable as error:
-        if UNKNOWN_JOB in error.message:
-            return ()
-        raise
+    done = _run(["scontrol", "-o", "show", "job", str(job_id)], seconds)
+    if done.returncode and UNKNOWN_JOB in done.stderr:
+        return ()
+    return parse_jobs(_printed(done))
 
 
 def cancel(job_id: int, waiting: bool = False) -> None:
@@ -115,10 +113,14 @@ def setting(name: str) -> str:
     return ""
 
 
-def _answer(command: Sequence[str], seconds: float = SECONDS) -> str:
+def _answer(command: Sequence[str]) -> str:
+    return _printed(_run(command, SECONDS))
+
+
+def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     here = {name: value for name, value in os.environ.items() if not (name in CLUSTERS or name.startswith(_ELSEWHERE))}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -132,7 +134,10 @@ def _answer(command: Sequence[str], seconds: float = SECONDS) -> str:
         raise SlurmUnreachable(f"{command[0]} cannot be started: {error.strerror or error}") from error
     except subprocess.TimeoutExpired as error:
         raise SlurmUnreachable(f"{command[0]} did not answer within {seconds:g} s") from error
+
+
+def _printed(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SlurmUnreachable(f"{command[0]}: {'; '.join(lines)}")
+        raise SlurmUnreachable(f"{done.args[0]}: {'; '.join(lines)}")
     return done.stdout
