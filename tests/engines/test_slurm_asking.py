@@ -173,3 +173,14 @@ def test_variables_that_would_have_slurm_ask_elsewhere_are_refused_or_not_passed
     }
     with pytest.raises(EngineRefused, match="SLURM_CLUSTERS is other"):
         slurm_commands.check_programs()
+
+
+def test_ctrl_c_in_a_terminal_does_not_reach_slurms_programs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = stage.folder.parent / "own"
+    own.mkdir()
+    (own / "sbatch").write_text("#!/bin/sh\nread -r _ _ _ _ group _ < /proc/self/stat\necho $group\n")
+    (own / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(own), prepend=os.pathsep)
+    assert slurm_commands.submit(stage.folder / "job.sbatch") != os.getpgrp(), (
+        "it is no process of the terminal's group"
+    )
