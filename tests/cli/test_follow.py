@@ -1,4 +1,4 @@
-"""Following a run that is over while the end of its record is on its way: Ctrl-C breaks that off."""
+"""Following a run in the command line: what Ctrl-C does to engines that lock, and to those that fail."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import threading
 from pathlib import Path
 from unittest.mock import Mock
 
+import pytest
+
 from headrace.cli.follow import follow
 from headrace.engines.handle import Handle
-from headrace.runs import EventWriter, Run, Status, create_run
+from headrace.errors import EngineRefused
+from headrace.runs import EventWriter, Run, RunPaths, Status, create_run
 from headrace.runs.events import RunFinished
 
 
@@ -33,8 +36,34 @@ class Storing(Handle):
         self._stopped.set()
 
 
-def test_the_handler_waits_for_no_lock_that_the_wait_holds(tmp_path: Path) -> None:
-    paths = create_run("job", runs=tmp_path)
+class Deaf(Handle):
+    """A run whose engine cannot stop it; it completes then."""
+
+    def wait(self, timeout: float | None = None) -> Status:
+        return self.status
+
+    def stop(self, now: bool = False) -> None:
+        complete(self.paths)
+        raise EngineRefused("scancel: no answer")
+
+
+def complete(paths: RunPaths) -> None:
     with EventWriter(paths.events("engine")) as events:
         events.write(RunFinished(t=1.0, status=Status.COMPLETED))
+
+
+def test_the_handler_waits_for_no_lock_that_the_wait_holds(tmp_path: Path) -> None:
+    paths = create_run("job", runs=tmp_path)
+    complete(paths)
     assert follow(lambda: Storing(Run(paths)), Mock()).exit_code == 0
+
+
+def test_a_stop_that_fails_is_told_and_the_run_is_followed_to_its_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = create_run("job", runs=tmp_path)
+    screen = Mock()
+    screen.begin = lambda run: signal.raise_signal(signal.SIGINT)
+    assert follow(lambda: Deaf(Run(paths)), screen).exit_code == 0
+    screen.stopping.assert_called_once_with(now=False)
+    assert "cannot be stopped, it goes on: scancel: no answer" in capfd.readouterr().err

@@ -70,6 +70,7 @@ def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interr
 
 def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
     """Starts a run and shows it to its end. Ctrl-C, or a reader of the output that is gone, stops it with time to save.
+    A stop that fails is told, and the run is shown all the same.
 
     Args:
         start: starts the run.
@@ -80,17 +81,16 @@ def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
     """
     with Interrupts() as interrupts:
         handle = start()
-        try:
-            heard = watch(handle.run, screen, interrupts, handle.stop, handle.look_after)
-        except BaseException:
-            stop_and_wait(handle.stop, lambda: handle.wait(0.1) not in RUNNING, interrupts)
-            raise
-        with StopThread(lambda times: handle.stop()) as stopping:  # the end of its record may still be on its way
-            interrupts.on_signal = lambda: stopping.ask(interrupts.count)
+        with StopThread(handle.stop) as stopping:
+            try:
+                heard = watch(handle.run, screen, interrupts, stopping.ask, handle.look_after)
+            except BaseException:
+                stop_and_wait(stopping.ask, lambda: handle.wait(0.1) not in RUNNING, interrupts)
+                raise
+            interrupts.on_signal = stopping.ask  # the end of its record may still be on its way
             if interrupts.count > heard:
-                stopping.ask(interrupts.count)
+                stopping.ask()
             handle.wait()
-            interrupts.on_signal = lambda: None
     return handle
 
 

@@ -122,8 +122,8 @@ class CtrlC:
             stopping = StopThread(self._stop)
             stopping.__enter__()
             self._handle, self._stopping = handle, stopping
-            if self._count:
-                stopping.ask(self._count)
+            if self._count and not stopping.asked:
+                stopping.ask()
 
     def __enter__(self) -> CtrlC:
         if threading.current_thread() is threading.main_thread():
@@ -156,15 +156,14 @@ class CtrlC:
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
         if self._stopping is not None:
-            self._stopping.ask(self._count)
+            self._stopping.ask(now=self._count > 1)
         elif self._count > 1:
             raise KeyboardInterrupt  # `start` leaves nothing
         else:
             with contextlib.suppress(OSError):  # not with `print`, which the handler may have interrupted
                 os.write(2, b"headrace: stopping once it has started (Ctrl-C again to break off)\n")
 
-    def _stop(self, times: int) -> None:
+    def _stop(self, now: bool) -> None:
         assert self._handle is not None
-        words = "killing" if times > 1 else "stopping (Ctrl-C again to kill)"
-        print(f"headrace: {words}", file=sys.stderr, flush=True)
-        self._handle.stop(now=times > 1)
+        print("headrace: " + ("killing" if now else "stopping (Ctrl-C again to kill)"), file=sys.stderr, flush=True)
+        self._handle.stop(now=now)

@@ -18,12 +18,16 @@ class StopThread:
     """Stops a run for a signal handler. An error of the engine is told, and the run is waited for all the same.
 
     Args:
-        stop: stops the run; its argument is how often that was asked for.
+        stop: stops the run; its argument is whether at once.
+
+    Attributes:
+        asked: whether a stop was ever asked for.
     """
 
-    def __init__(self, stop: Callable[[int], None]) -> None:
+    def __init__(self, stop: Callable[[bool], None]) -> None:
+        self.asked = False
         self._stop = stop
-        self._asked: SimpleQueue[int] = SimpleQueue()  # the one queue that a signal handler may fill
+        self._wishes: SimpleQueue[bool | None] = SimpleQueue()  # the one queue that a signal handler may fill
         self._thread = threading.Thread(target=self._work, name="headrace-stop", daemon=True)
 
     def __enter__(self) -> StopThread:
@@ -31,24 +35,18 @@ class StopThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._asked.put(0)
+        self._wishes.put(None)
         self._thread.join()  # a stop that has begun is carried out
 
-    def ask(self, times: int) -> None:
-        """Asks for a stop, from a signal handler or elsewhere.
-
-        Args:
-            times: how often that was asked for with this call; nothing is done for a number that was there before.
-        """
-        self._asked.put(times)
+    def ask(self, now: bool = False) -> None:
+        """Asks for a stop, from a signal handler or elsewhere; `now` for one without time to save."""
+        self.asked = True
+        self._wishes.put(now)
 
     def _work(self) -> None:
-        done = 0
-        for times in iter(self._asked.get, 0):
-            if times > done:
-                done = times
-                try:
-                    self._stop(times)
-                except Exception as error:  # noqa: BLE001  (the boundary: any engine's; it is told)
-                    why = str(error) if isinstance(error, (HeadraceError, OSError)) else repr(error)
-                    print(f"headrace: the run cannot be stopped, it goes on: {why}", file=sys.stderr, flush=True)
+        while (now := self._wishes.get()) is not None:
+            try:
+                self._stop(now)
+            except Exception as error:  # noqa: BLE001  (the boundary: any engine's; it is told)
+                why = str(error) if isinstance(error, (HeadraceError, OSError)) else repr(error)
+                print(f"headrace: the run cannot be stopped, it goes on: {why}", file=sys.stderr, flush=True)
