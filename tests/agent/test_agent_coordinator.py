@@ -409,6 +409,16 @@ def test_a_host_that_its_platform_ends_is_an_infrastructure_failure_with_time_to
     assert cause.reason == "its agent was told to end by SIGTERM, by the platform"
 
 
+def test_a_stop_by_the_platform_leaves_time_to_save_although_programs_have_ended_by_its_signal_already():
+    play = started(ranks("dnn", "algo-1", "algo-2"), world=("dnn",), stop_grace=60.0)
+    play.exit("algo-2", "2", None, number=15)
+    cause = Cause(CauseKind.ENGINE_FAILED, "preempted", infrastructure=True)
+    play.take(play.core.stop_requested(Status.FAILED, cause, 15.0, play.now))
+    assert play.core.orders("algo-1").stop.grace == 15.0
+    play.end("algo-1", "algo-2")
+    assert play.verdict.cause == cause
+
+
 def test_when_its_platform_ends_a_host_that_nobody_needs_the_job_goes_on():
     play = feeding()
     for host in ("algo-2", "algo-3"):

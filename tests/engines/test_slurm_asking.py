@@ -6,16 +6,24 @@ Slurm's programs are scripts that print the files of a folder.
 from __future__ import annotations
 
 import os
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from test_slurm_lead import plan as make_plan
 
-from headrace.engines.slurm import slurm_commands, slurm_engine
-from headrace.engines.slurm.lead import keep_job
+from headrace.engines.slurm import slurm_commands, slurm_engine, slurm_instances
+from headrace.engines.slurm.lead import LeadSignals, keep_job
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.ticket import NOT_KNOWN, Ticket, read_ticket, write_ticket
+from headrace.engines.slurm.slurm_instances import SlurmInstances
+from headrace.engines.slurm.slurm_state import EndedComponent
+from headrace.engines.slurm.ticket import NOT_KNOWN, NodeStart, Ticket, read_ticket, write_start, write_ticket
 from headrace.errors import EngineRefused
+from headrace.instance.lifeline import encode
 from headrace.runs import Run, Status, create_run, give_to_engine
 from headrace.runs.events import RunFinished
 
@@ -154,6 +162,51 @@ def test_a_job_that_was_submitted_a_moment_ago_is_not_taken_for_a_forgotten_one(
     stage.ticket()
     stage.queue("PENDING")
     assert slurm_engine.alive(stage.run)
+
+
+@pytest.fixture
+def instances(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmInstances]:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm_instances, "ASK_SECONDS", 0.3)
+    write_start(stage.run.paths, NodeStart((), "python", {}), {})
+    found = SlurmInstances(make_plan(), stage.run.paths)
+    found._open_lifeline()
+    yield found
+    found.close()
+
+
+def test_a_stop_by_slurm_is_passed_on_before_slurm_is_asked_for_the_cause(
+    stage: Stage, instances: SlurmInstances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = LeadSignals(stage.run.paths, 7, 120.0)  # asks for KillWait, which this Slurm does not have
+    stage.shown("PREEMPTED")
+    passed_on: list[bytes] = []
+    show = slurm_commands.show
+
+    def noted(*given: Any) -> tuple[EndedComponent, ...]:
+        passed_on.append(os.read(instances._lifeline, 1 << 12))
+        return show(*given)
+
+    monkeypatch.setattr(slurm_commands, "show", noted)
+    order = signals.orders[signal.SIGTERM](False)
+    assert passed_on == [], "the supervisor's loop does not wait for Slurm"
+    instances.stop(order)
+    assert passed_on == [encode(order)]
+    status, cause = instances.verdict()
+    assert (status, str(cause)) == (Status.FAILED, "Slurm job 7 was preempted")
+
+
+def test_a_stop_by_slurm_does_not_wait_long_for_a_controller_that_does_not_answer(
+    stage: Stage, instances: SlurmInstances
+) -> None:
+    order = LeadSignals(stage.run.paths, 7, 120.0).orders[signal.SIGTERM](False)
+    (stage.folder / "slow").touch()
+    before = time.monotonic()
+    instances.stop(order)
+    assert time.monotonic() - before < 30
+    status, cause = instances.verdict()
+    assert (status, cause.infrastructure if cause else None) == (Status.FAILED, True)
+    assert "was ended by Slurm" in str(cause)
 
 
 def test_a_ticket_that_cannot_be_read_says_nothing_about_its_run(stage: Stage) -> None:

@@ -1,9 +1,9 @@
 """The agent of one host: carries out the coordinator's orders, reports what happens, and leaves nothing behind.
 
-What ends a host: an order to stop; a SIGTERM to the agent, which without a lifeline is its platform's doing; the loss
-of the coordinator; the loss of the engine's supervisor. In every case the programs get SIGTERM and time, then SIGKILL,
-then whatever they left running is ended, and the agent exits. If the agent itself is killed, the kernel kills its
-programs (see `processes.bootstrap`) and the engine's supervisor ends what they leave.
+What ends a host: an order to stop; a SIGTERM to the agent, which is its platform's doing without a lifeline or where a
+variable says so; the loss of the coordinator; the loss of the engine's supervisor. In every case the programs get
+SIGTERM and time, then SIGKILL, then whatever they left running is ended, and the agent exits. If the agent itself is
+killed, the kernel kills its programs (see `processes.bootstrap`) and the engine's supervisor ends what they leave.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from headrace.agent.program_specs import (
 from headrace.instance.certificates import read_certificates
 from headrace.instance.environment import Environment
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import COORDINATOR_LOST, CommandReader, StopJob
+from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM, CommandReader, StopJob
 from headrace.processes.process_table import descendants
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
 
@@ -99,6 +99,7 @@ class HostAgent:
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
         self._lifeline = lifeline
+        self._of_platform = not lifeline or bool(os.environ.get(OF_PLATFORM))  # whose signals are
         self._supervisor = os.getppid()
         tls = read_certificates(self.me.base_dir) if plan.encrypt else None
         paths = RunPaths(Path(self.me.record_dir))
@@ -235,12 +236,12 @@ class HostAgent:
     def _signalled(self, number: int) -> None:
         # No engine stops a job by a signal to an agent: it uses the lifeline or, without one, the control port.
         name = signal.Signals(number).name
-        if not self._lifeline and self._stop is None:
+        if self._of_platform and self._stop is None:
             self._client.report(HostLeaving(name))  # the platform ends this host
         if self._leader is None:
             self._told_to_leave = True
             self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
-        elif self._lifeline:  # for example the job's own program has signalled process 1 of its host
+        elif not self._of_platform:  # for example the job's own program has signalled process 1 of its host
             cause = Cause(CauseKind.STOPPED, f"the agent of {self.me.name} was told to stop by {name}")
             self._leader.stop(Status.FAILED, cause)
 

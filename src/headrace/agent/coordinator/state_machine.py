@@ -195,6 +195,8 @@ class Coordinator:
         wanted = usual if grace is None else grace
         if self._stop is None:
             if self._suspects:
+                if cause.infrastructure:  # the platform signals programs too: it, and not what they say, is the cause
+                    self._suspects.append(Suspect(SuspectKind.PLATFORM, now, cause))
                 self._decide(effects, now)
             else:
                 self._begin_stop(status, cause, wanted, effects, now)

@@ -18,7 +18,7 @@ from headrace.instance.certificates import certificate_files
 from headrace.instance.entry_command import make_executable
 from headrace.instance.environment import TF_DATA_SERVICE
 from headrace.instance.launch_plan import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
-from headrace.instance.lifeline import ATTEMPT, COST, RUN_ID, SCRATCH, SPENT
+from headrace.instance.lifeline import ATTEMPT, COST, OF_PLATFORM, RUN_ID, SCRATCH, SPENT
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.tfconfig import tf_config
 from headrace.instance.tfdata import is_tf_data
@@ -35,6 +35,7 @@ _OURS = (
     SPENT,
     COST,
     ATTEMPT,
+    OF_PLATFORM,
     FEED_VARIABLE,
     METRICS_VARIABLE,
     TF_DATA_SERVICE,

@@ -19,7 +19,7 @@ import psutil
 from headrace.engines.slurm.components import hosts_by_task
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan, write_atomically
-from headrace.instance.lifeline import OPTION, RUN_ID, SCRATCH
+from headrace.instance.lifeline import OF_PLATFORM, OPTION, RUN_ID, SCRATCH
 from headrace.instance.paths import BASE_VARIABLE, TreePaths
 from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths, read_plan
@@ -43,7 +43,7 @@ def main() -> None:
         words.append(OPTION)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    own = {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: str(scratch_dir(plan.run_id))}
+    own = {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: str(scratch_dir(plan.run_id)), OF_PLATFORM: "1"}
     os.execve(sys.executable, words, {**os.environ, **own})
 
 

@@ -110,7 +110,7 @@ class LeadSignals:
 
     Args:
         paths: the run's directory.
-        job_id: the Slurm job.
+        job_id: the Slurm job. The cluster is asked now how long its jobs have between SIGTERM and SIGKILL.
         stop_grace: seconds between SIGTERM and SIGKILL for the programs.
 
     Attributes:
@@ -120,7 +120,7 @@ class LeadSignals:
     def __init__(self, paths: RunPaths, job_id: int, stop_grace: float) -> None:
         self._paths = paths
         self._job_id = job_id
-        self._stop_grace = stop_grace
+        self._slurm_grace = min(stop_grace, max(LEAST_GRACE, _kill_wait() - LAST_WORDS))
         self._request_is_taken = False
         self.orders: StopOrders = {
             signal.SIGUSR1: self._by_user,
@@ -148,10 +148,8 @@ class LeadSignals:
         return StopJob(CauseKind.MAX_RUN.value, words, failed=False)
 
     def _by_slurm(self, again: bool) -> StopJob:
-        cause = why_terminated(self._job_id, slurm_commands.show(self._job_id))
-        grace = min(self._stop_grace, max(LEAST_GRACE, _kill_wait() - LAST_WORDS))
-        failed = cause.kind is not CauseKind.MAX_RUN
-        return StopJob(cause.kind.value, cause.reason, failed, grace, infrastructure=cause.infrastructure)
+        cause = why_terminated(self._job_id, ())  # Slurm is asked once the programs have been told
+        return StopJob(cause.kind.value, cause.reason, True, self._slurm_grace, infrastructure=cause.infrastructure)
 
 
 def _kill_wait() -> float:

@@ -17,7 +17,10 @@ import subprocess
 import time
 from collections.abc import Collection, Mapping
 
+from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.enter_host import LIFELINE
+from headrace.engines.slurm.slurm_commands import SlurmUnreachable
+from headrace.engines.slurm.slurm_state import why_terminated
 from headrace.engines.slurm.ticket import read_start
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.instances import Outcome, cause_of
@@ -36,6 +39,7 @@ ENTER = "headrace.engines.slurm.enter_host"
 AFTER_VERDICT = 15.0  # for the agents of all nodes to end, after the coordinator's verdict
 AFTER_GRACE = 12.0  # for the same, beyond the grace of a stop
 FORCED = 5.0  # between asking srun to end the step and killing it
+ASK_SECONDS = 2.5  # for Slurm to say why it ends the job, which has little time left
 LOOK = 0.5  # seconds between two looks at the record
 LAST_LINES = 20
 
@@ -73,6 +77,7 @@ class SlurmInstances:
         self._how = ""
         self._earlier = len(self._verdicts)
         self._asked: StopJob | None = None
+        self._ended_by_slurm = False
         self._begun = time.monotonic()
         self._leader_came = False
         self._kill_at = float("inf")
@@ -145,14 +150,18 @@ class SlurmInstances:
             self._lifeline = -1
 
     def stop(self, command: StopJob) -> None:
-        """Has the coordinator stop the job, or stop it faster."""
+        """Has the coordinator stop the job, or stop it faster. Of a stop by Slurm the cause is asked for afterwards."""
         grace = self._plan.stop_grace if command.grace is None else command.grace
         self._kill_at = min(self._kill_at, time.monotonic() + grace + AFTER_GRACE)
+        first = self._asked is None
         self._asked = self._asked or command
         try:
             os.write(self._lifeline, encode(command))
         except BlockingIOError:
             self._kill_at = 0.0  # the agent reads nothing: it is stopped
+        if first and command.infrastructure:
+            self._ended_by_slurm = True
+            self._asked = _named(command, int(os.environ["SLURM_JOB_ID"]))
 
     def ended(self, pid: int, status: int) -> Cause | None:
         """Takes the wait status of a child. The end of srun is the end of the attempt."""
@@ -200,7 +209,7 @@ class SlurmInstances:
         verdict = self._verdict_of_coordinator()
         if verdict is not None and verdict.status is Status.COMPLETED:
             return verdict.status, None
-        if self._asked is not None and (verdict is None or self._asked.infrastructure):
+        if self._asked is not None and (verdict is None or self._ended_by_slurm):
             # Slurm signals the agents too, and the coordinator knows only that.
             return (Status.FAILED if self._asked.failed else Status.STOPPED), cause_of(self._asked)
         if verdict is not None:
@@ -221,6 +230,17 @@ class SlurmInstances:
     def remove(self) -> None:
         """Removes temporary files on this node; the agents have removed those of their nodes."""
         remove_scratch(self._plan.run_id)
+
+
+def _named(command: StopJob, job_id: int) -> StopJob:
+    """Returns a stop by Slurm with the cause that Slurm names; the same when it does not answer soon."""
+    try:
+        cause = why_terminated(job_id, slurm_commands.show(job_id, ASK_SECONDS))
+    except SlurmUnreachable as error:
+        _log.warning("Slurm does not say why it ends its job: %s", error)
+        return command
+    failed = cause.kind is not CauseKind.MAX_RUN
+    return StopJob(cause.kind.value, cause.reason, failed, command.grace, infrastructure=cause.infrastructure)
 
 
 def _last(lines: tuple[str, ...]) -> str:
