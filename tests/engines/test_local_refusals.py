@@ -248,7 +248,7 @@ def test_a_disk_that_takes_no_run_is_told_with_the_folder_and_what_to_do(stage, 
     def full(*_, **__):
         raise OSError(number, os.strerror(number))  # as from write(2), which names no file
 
-    monkeypatch.setattr("headrace.engines.local.engine.create_run", full)
+    monkeypatch.setattr("headrace.engines.new_run.create_run", full)
     with pytest.raises(EngineRefused) as refused:
         engines.start(stage.job(SLEEP))
     assert str(runs_dir()) in refused.value.message

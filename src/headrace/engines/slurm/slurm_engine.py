@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 
@@ -12,10 +11,11 @@ import msgspec
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
 from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.checks import check_name, check_tensorflow
+from headrace.engines.local.checks import check_tensorflow
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.limits.cgroups import Places
 from headrace.engines.local.prepare_run import plan_text, prepare
+from headrace.engines.new_run import check_name, new_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, orders_of
 from headrace.engines.platform_news import platform_news
@@ -43,11 +43,11 @@ from headrace.engines.slurm.ticket import (
     write_stop_request,
     write_ticket,
 )
-from headrace.errors import EngineRefused, StorageError
+from headrace.errors import EngineRefused
 from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
-from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, create_run, give_to_engine, runs_dir
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
 from headrace.runs.events import SecondaryStatus
 
 SCRIPT = "job.sbatch"
@@ -103,19 +103,8 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
         JobInvalid, EngineRefused: then nothing is left.
     """
     checked = check(job)
-    try:
-        paths = create_run(job.job_name, "slurm", base_path=str(job.base_path))
-    except OSError as error:
-        raise EngineRefused(f"no run can be made in {runs_dir()}: {error.strerror or error}") from error
-    try:
+    with new_run(job, "slurm") as paths:
         _submit(checked.in_run(paths), paths)
-    except BaseException as error:
-        shutil.rmtree(paths.root, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise EngineRefused(f"the run cannot be prepared in {paths.root}: {error.strerror or error}") from error
-        if isinstance(error, StorageError):
-            raise EngineRefused(error.message, error.hint) from error
-        raise
     return RemoteHandle(paths)
 
 

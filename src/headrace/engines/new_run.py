@@ -1,0 +1,88 @@
+"""Makes the directory of a run that is about to start, under a name that no other run has which goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+
+import msgspec
+
+from headrace.engines.asking import AskEngine
+from headrace.errors import EngineRefused, StorageError
+from headrace.instance.files import hint
+from headrace.job import Job
+from headrace.runs import RunPaths, create_run, list_runs, runs_dir
+from headrace.runs.store import is_copy
+
+
+def check_name(job_name: str) -> None:
+    """Checks that no job of that name runs.
+
+    Raises:
+        EngineRefused: one does.
+    """
+    for run in list_runs(alive=AskEngine()):
+        try:
+            running = run.header.job_name == job_name and not is_copy(run.paths) and not run.finished
+        except (OSError, msgspec.DecodeError):  # no run that anybody could use
+            continue
+        if running:
+            raise EngineRefused(
+                f"a job named {job_name!r} is already running: {run.id}",
+                hint=f"stop it with `headrace stop {run.id}`, or choose another job_name",
+            )
+
+
+@contextlib.contextmanager
+def new_run(job: Job, engine: str) -> Iterator[RunPaths]:
+    """Makes the directory of a run. If the block that prepares and starts it fails, nothing of it is left.
+
+    Args:
+        job: the job.
+        engine: name of the engine.
+
+    Raises:
+        EngineRefused: a run of that name goes on, or the directory cannot be made or filled.
+    """
+    with _name_taken(job.job_name):
+        try:
+            paths = create_run(job.job_name, engine, base_path=str(job.base_path))
+        except OSError as error:
+            raise _refused(f"no run can be made in {runs_dir()}", error) from error
+    try:
+        yield paths
+    except BaseException as error:
+        shutil.rmtree(paths.root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _refused(f"the run cannot be prepared in {paths.root}", error) from error
+        if isinstance(error, StorageError):
+            raise EngineRefused(error.message, error.hint) from error
+        raise
+
+
+def _refused(what: str, error: OSError) -> EngineRefused:
+    """The error of a runs directory that cannot be written."""
+    advice = hint(error)
+    elsewhere = "HEADRACE_HOME says where runs lie" if advice else "set HEADRACE_HOME to a folder that you may write to"
+    file = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
+    words = "; ".join(filter(None, [advice, elsewhere]))
+    return EngineRefused(f"{what}: {error.strerror or error}{file}", hint=words)
+
+
+@contextlib.contextmanager
+def _name_taken(job_name: str) -> Iterator[None]:
+    """Checks the name once more, with no other start on this machine between the check and the new run."""
+    try:
+        runs_dir().mkdir(parents=True, exist_ok=True)
+        directory = os.open(runs_dir(), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _refused(f"no runs can be kept in {runs_dir()}", error) from error
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        check_name(job_name)
+        yield
+    finally:
+        os.close(directory)
