@@ -104,6 +104,7 @@ def test_the_plan_holds_nothing_of_the_machine_that_submits_the_job() -> None:
         ({"options": ["--nodes=3"]}, "options[0]", "--nodes is not for options"),
         ({"options": ["-N3"]}, "options[0]", "-N is not for options"),
         ({"options": ["--export=ALL"]}, "options[0]", "--export is not for options"),
+        ({"options": ["--clusters=alps"]}, "options[0]", "--clusters is not for options"),
         ({"options": ["--mem=1G\n#SBATCH -N 9"]}, "options[0]", "one line"),
         ({"partition": ""}, "partition", "1 to 256"),
         ({"partition": 3}, "partition", "must be a string"),

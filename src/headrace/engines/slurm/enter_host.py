@@ -43,8 +43,13 @@ def main() -> None:
         words.append(OPTION)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    own = {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: str(scratch_dir(plan.run_id)), OF_PLATFORM: "1"}
-    os.execve(sys.executable, words, {**os.environ, **own})
+    os.execve(sys.executable, words, {**os.environ, **agent_variables(plan, host)})
+
+
+def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:
+    """Returns the variables of a host's agent. Slurm signals it, also that of the leader, which has a lifeline."""
+    scratch = str(scratch_dir(plan.run_id))
+    return {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: scratch, OF_PLATFORM: "1"}
 
 
 def interface_of(address: str) -> str:

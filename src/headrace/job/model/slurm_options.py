@@ -29,6 +29,8 @@ _OURS = {
     "--error": "it is in the run's folder",
     "-e": "it is in the run's folder",
     "--comment": "it holds the run's id",
+    "--clusters": "submit it on a machine of that cluster",
+    "-M": "submit it on a machine of that cluster",
     "--signal": "it asks the job to stop before its time is over",
     "--requeue": "a job is started again with retry: {attempts: 3}",
     "--no-requeue": "it is given already",
