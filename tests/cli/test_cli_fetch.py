@@ -121,7 +121,9 @@ def test_ctrl_c_ends_the_wait_for_a_bucket_that_does_not_answer_at_the_end_of_a_
         assert time.monotonic() - began < allowed(10)
     assert running.returncode == 0, shown
     assert "small-" in shown
-    assert f"warning: the end of the record was not stored in {s3.uri('runs')}: broken off" in shown
+    assert f"warning: the end of the record was not stored in {s3.uri('runs')}: broken off by Ctrl-C" in shown
+    assert f"  record: headrace fetch {s3.uri('runs')}/small-" in shown
+    assert f"headrace: storing the end of the record in {s3.uri('runs')} (Ctrl-C ends this)" in shown
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> None:
@@ -150,7 +152,10 @@ def test_what_cannot_be_fetched_is_said_with_a_hint(
     into = cli("fetch", s3.uri("runs/far"), "--into", str(tmp_path / "other"))
     assert into.returncode == 0
     assert (tmp_path / "other" / far.paths.id / "run.json").is_file()
-    wrong = cli("plan", job_file("pass", extra="record: {uri: /shared/records, interval: 0.5}\n"))
+    job = job_file("pass", extra="record: {uri: /shared/records, interval: 0}\n")
+    wrong = cli("plan", job)
     assert wrong.returncode == 2
     assert "record.uri: must be an s3:// URI" in wrong.stderr
     assert "record.interval: must be 1 to 3600 seconds" in wrong.stderr
+    planned = cli("plan", job, "--set", "record.uri=s3://bkt/runs", "--set", "record.interval=3")
+    assert "record: s3://bkt/runs, every 3 s" in planned.stdout.splitlines()

@@ -88,6 +88,7 @@ def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
                 stop_and_wait(stopping.ask, lambda: handle.wait(0.1) not in RUNNING, interrupts)
                 raise
             interrupts.on_signal = stopping.ask  # the end of its record may still be on its way
+            screen.storing()
             if interrupts.count > heard:
                 stopping.ask()
             handle.wait()

@@ -39,21 +39,24 @@ def command(job: str, overrides: tuple[str, ...], engine: str, output: str, quie
     from headrace import engines
     from headrace.cli.follow import follow
     from headrace.cli.options import echo_json
-    from headrace.cli.views.run_screen import RunScreen, outcome
+    from headrace.cli.views.run_screen import RunScreen, fetch_line, outcome
     from headrace.cli.views.terminal import Terminal
     from headrace.job import load_job
 
     loaded = load_job(job, list(overrides))
+    record = loaded.record.uri if loaded.record is not None else ""
     if detach:
         handle = engines.start(loaded, engine, detach=True)
         click.echo(handle.isolation, err=True)
+        if record:
+            click.echo(fetch_line(record, handle.id), err=True)
         if output == "json":
             echo_json({"run_id": handle.id, "run_dir": str(handle.paths.root), "status": handle.status})
         else:
             click.echo(handle.id)
         return 0
     verbose = logging.getLogger("headrace").isEnabledFor(logging.INFO)
-    screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet, verbose=verbose)
+    screen = RunScreen(Terminal.standard(err=output == "json"), quiet=quiet, verbose=verbose, record=record)
     handle = follow(lambda: engines.start(loaded, engine), screen)
     code = handle.exit_code
     screen.end(handle.run, loaded.hint_after)

@@ -88,6 +88,13 @@ class StorageView(msgspec.Struct, frozen=True):
     checkpoint_path: str
 
 
+class RecordView(msgspec.Struct, frozen=True):
+    """Where else the record of the run goes, and every how many seconds."""
+
+    uri: str
+    interval: float
+
+
 class PlanView(msgspec.Struct, frozen=True):
     """What a job would run where. Nothing was started.
 
@@ -118,6 +125,7 @@ class PlanView(msgspec.Struct, frozen=True):
     cost: Projection
     limits: tuple[str, ...] = ()
     tf_data_ports: tuple[int, ...] = ()
+    record: RecordView | None = None
 
 
 def view(
@@ -157,6 +165,7 @@ def view(
         limits=limits,
         tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
         storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
+        record=None if job.record is None else RecordView(job.record.uri, job.record.interval),
         requirements=_requirements(job),
         stall_after=plan.stall_after,
         encrypt=plan.encrypt,

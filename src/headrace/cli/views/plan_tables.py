@@ -70,3 +70,5 @@ def _stored(plan: PlanView) -> Iterable[str]:
     yield f"model and output: {storage.output or 'output, in the folder of the run'}"
     if storage.checkpoints:
         yield f"checkpoints: {storage.checkpoint_path} of every host, kept in {storage.checkpoints}"
+    if plan.record is not None:
+        yield f"record: {plan.record.uri}, every {plan.record.interval:g} s"

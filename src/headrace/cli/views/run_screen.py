@@ -29,12 +29,14 @@ class RunScreen:
         terminal: where to write.
         quiet: only the end.
         verbose: what the agents log too.
+        record: where the job stores its record, ``s3://bucket/prefix``; empty for nowhere.
     """
 
-    def __init__(self, terminal: Terminal, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(self, terminal: Terminal, quiet: bool = False, verbose: bool = False, record: str = "") -> None:
         self._terminal = terminal
         self._quiet = quiet
         self._verbose = verbose
+        self._record = record
         self._progress = Progress()
         self._created = 0.0
 
@@ -46,6 +48,8 @@ class RunScreen:
         self._terminal.write(f"run {run.id}")
         for line in brief(read_plan(run.paths, LaunchPlan)):
             self._terminal.write(f"  {line}")
+        if self._record:
+            self._terminal.write(f"  {fetch_line(self._record, run.id)}")
         self._terminal.flush()
 
     def event(self, event: Event) -> None:
@@ -74,6 +78,12 @@ class RunScreen:
     def stopping(self, now: bool) -> None:
         """Says that the run is being stopped."""
         self._say("killing" if now else "stopping (Ctrl-C again to kill)")
+
+    def storing(self) -> None:
+        """Says what is waited for when the run has finished."""
+        self._terminal.below("")
+        if self._record and not self._quiet:
+            self._say(f"storing the end of the record in {self._record} (Ctrl-C ends this)")
 
     def tick(self, now: float) -> None:
         """Renews the progress line."""
@@ -116,6 +126,15 @@ class RunScreen:
     def _say(self, text: str) -> None:
         self._terminal.write(f"headrace: {text}")
         self._terminal.flush()
+
+
+def fetch_line(record: str, run_id: str) -> str:
+    """Returns where a run's record goes, and what to type to read it elsewhere.
+
+    >>> fetch_line("s3://bkt/runs", "my-job-20261120-190102-1a2b")
+    'record: headrace fetch s3://bkt/runs/my-job-20261120-190102-1a2b -f'
+    """
+    return f"record: headrace fetch {record}/{run_id} -f"
 
 
 def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 It is started as `python -m headrace.hosting.helpers.store_record RUN_DIR`, and looks every `interval` seconds until
 it is ended, with any signal: another one goes on where it was. A place that cannot be written is tried again, with a
-warning on standard error when that begins and when it is over. With the argument `last` behind RUN_DIR, when the run
-has finished and nobody writes any more, it stores what is left and ends: with 0, or with 1 and ``error: ...`` as the
-last line of standard error.
+warning on standard error when that begins and when it is over. With the arguments `last SECONDS` behind RUN_DIR, when
+the run has finished and nobody writes any more, it stores what is left and ends: with 0, or, when no try succeeds in so
+many seconds, with 1 and ``error: ...`` as the last line of standard error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "store_record"
 LAST = "last"
 ENGINE = "engine"
 MOST_SECONDS = 60.0  # between two tries at a place that cannot be written
-LAST_TRIES = 3
+MOST_SECONDS_LAST = 10.0  # the same, when the run has finished and somebody waits
 
 
 class RecordOrder(msgspec.Struct, frozen=True):
@@ -93,16 +93,19 @@ def follow(writer: SegmentWriter, interval: float, stop: int) -> None:
         pause = max(0.0, interval - (time.monotonic() - began))
 
 
-def finish(writer: SegmentWriter) -> None:
-    """Stores all that is left. Raises the error that stays after several tries."""
-    for tries in range(1, LAST_TRIES + 1):
+def finish(writer: SegmentWriter, seconds: float) -> None:
+    """Stores all that is left. Raises the error of the last try that could begin in so many seconds."""
+    deadline = time.monotonic() + seconds
+    pause = 1.0
+    while True:
         try:
             writer.store(last=True)
             return
         except HeadraceError:
-            if tries == LAST_TRIES:
+            if time.monotonic() + pause >= deadline:
                 raise
-            time.sleep(2.0**tries / 2)
+        time.sleep(pause)
+        pause = min(MOST_SECONDS_LAST, 2 * pause)
 
 
 def main(paths: RunPaths) -> None:
@@ -110,8 +113,8 @@ def main(paths: RunPaths) -> None:
     order = order_of(paths)
     with _alone(paths), Store() as store:
         writer = SegmentWriter(paths, store, order.place, order.writer, paths.engine / "segments.json")
-        if sys.argv[2:] == [LAST]:
-            finish(writer)
+        if sys.argv[2:3] == [LAST]:
+            finish(writer, float(sys.argv[3]))
             return
         stop, stop_end = os.pipe()
         os.set_blocking(stop_end, False)

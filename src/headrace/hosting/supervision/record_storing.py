@@ -19,6 +19,7 @@ from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import EventWriter, RunPaths
 from headrace.runs.events import RecordNotStored
 
+BY_STOP = "by Ctrl-C"
 AGAIN_SECONDS = 2.0  # at least, between two starts
 STEP = 0.02
 
@@ -56,7 +57,7 @@ class RecordStoring:
 def store_rest(
     paths: RunPaths,
     seconds: float,
-    unwanted: Callable[[], bool] = lambda: False,
+    unwanted: Callable[[], str] = lambda: "",
     environment: Mapping[str, str] | None = None,
 ) -> None:
     """Stores what is left of the record of a run that has finished. If that fails, an event of the run says so.
@@ -64,7 +65,7 @@ def store_rest(
     Args:
         paths: the run; no other process writes to its record any more, or stores it.
         seconds: at most so many.
-        unwanted: says whether to break off.
+        unwanted: says by what it is broken off; empty to go on.
         environment: variables of the process; those of this one if None.
     """
     if not is_wanted(paths, NAME):
@@ -80,11 +81,11 @@ def store_rest(
             events.write(RecordNotStored(t=time.time(), uri=uri, reason=reason))
 
 
-def _store_rest(paths: RunPaths, seconds: float, unwanted: Callable[[], bool], environment: dict[str, str]) -> str:
+def _store_rest(paths: RunPaths, seconds: float, unwanted: Callable[[], str], environment: dict[str, str]) -> str:
     """Returns why something is not stored, empty when all is."""
     with (paths.engine / f"{NAME}.log").open("ab") as log:
         process = spawn(
-            [sys.executable, *UTF8, "-m", f"headrace.hosting.helpers.{NAME}", str(paths.root), LAST],
+            [sys.executable, *UTF8, "-m", f"headrace.hosting.helpers.{NAME}", str(paths.root), LAST, str(seconds)],
             env=environment,
             cwd=paths.root,
             tied=True,
@@ -96,10 +97,11 @@ def _store_rest(paths: RunPaths, seconds: float, unwanted: Callable[[], bool], e
     with process.stdout as out:
         while process.poll() is None:
             late = time.monotonic() > deadline
-            if late or unwanted():
+            by = f"after {seconds:g} s without an answer" if late else unwanted()
+            if by:
                 process.kill()
                 process.wait()
-                return f"broken off after {seconds:g} s" if late else "broken off"
+                return f"broken off {by}"
             time.sleep(STEP)
         report = read_report(out.readline())  # the only one, and short
     if process.returncode == 0:

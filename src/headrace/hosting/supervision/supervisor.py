@@ -42,7 +42,7 @@ from headrace.hosting.supervision.attempts import clear, failure_reason, is_trie
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, HelperProcess, is_wanted
 from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome, cause_of, find_provider
-from headrace.hosting.supervision.record_storing import RecordStoring, store_rest
+from headrace.hosting.supervision.record_storing import BY_STOP, RecordStoring, store_rest
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.stop_orders import OF_A_PERSON, StopOrders
 from headrace.hosting.supervision.used_budget import Spent
@@ -148,7 +148,7 @@ class Supervisor:
             reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
             self._signals.clear()  # what comes now can only mean the end of the record
             self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
-            store_rest(self._paths, self._patience(RECORD_SECONDS), lambda: bool(self._signals) or self._orphaned())
+            store_rest(self._paths, self._patience(RECORD_SECONDS), self._record_unwanted)
         return status
 
     # --- the parts of a run --------------------------------------------------------------------------------------
@@ -292,6 +292,9 @@ class Supervisor:
                     helper.terminate()
             if now > kill_at or (kill_at < float("inf") and self._at_once()):
                 helper.kill()
+
+    def _record_unwanted(self) -> str:
+        return BY_STOP if self._signals else "as the process that started the run is gone" if self._orphaned() else ""
 
     def _patience(self, seconds: float) -> float:
         return min(seconds, ORPHANED_SECONDS) if any(wish.failed for wish in self._wishes) else seconds

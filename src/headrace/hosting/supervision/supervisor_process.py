@@ -17,7 +17,7 @@ import time
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.instances import find_provider
-from headrace.hosting.supervision.record_storing import store_rest
+from headrace.hosting.supervision.record_storing import BY_STOP, store_rest
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.process_table import Process, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
@@ -108,7 +108,7 @@ class SupervisorProcess:
 
     def _store(self) -> None:
         environment = supervisor_environment(self.run.id)
-        store_rest(self.run.paths, RECORD_SECONDS, lambda: self._storing_unwanted, environment)
+        store_rest(self.run.paths, RECORD_SECONDS, lambda: BY_STOP if self._storing_unwanted else "", environment)
 
     def _write_end(self) -> None:
         code = self._process.returncode

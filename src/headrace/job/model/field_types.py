@@ -196,10 +196,9 @@ def _seconds(value: object) -> float:
 
 
 def _record_interval(value: object) -> float:
-    seconds = _seconds(value)
-    if not 1 <= seconds <= 3600:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 3600:
         raise broken("must be 1 to 3600 seconds")
-    return seconds
+    return float(value)
 
 
 def _amount(value: object) -> float:
