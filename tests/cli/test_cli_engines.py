@@ -53,7 +53,29 @@ def test_what_an_engine_of_somebody_else_would_submit_is_written_as_files(
     assert "algo-1" in shown.stdout
     other = cli("plan", job, "--engine", "posh")
     assert (other.returncode, other.stderr.splitlines()[0]) == (2, "error: no engine is called 'posh'")
-    assert "there is: local, post" in other.stderr
+    assert "there is: local, post, slurm; did you mean post?" in other.stderr
+
+
+def test_an_engine_that_lacks_a_function_or_renders_a_bad_name_is_told(
+    cli: Cli, job_file: Callable[..., str], post: None, tmp_path: Path
+) -> None:
+    (tmp_path / "site" / "post_engine.py").write_text(
+        "from headrace.engines import Document\ndef render(job): return (Document('../esc.txt', ''),)\n"
+    )
+    job = job_file("")
+    partial = cli("run", job, "--engine", "post")
+    assert (partial.returncode, partial.stderr.splitlines()) == (
+        2,
+        [
+            "error: the engine 'post' (post_engine) has no function start",
+            "hint: docs/engines.md says which functions an engine has",
+        ],
+    )
+    out = cli("plan", job, "--engine", "post", "--render", "out")
+    assert (out.returncode, out.stderr.splitlines()[0]) == (
+        2,
+        "error: what the engine 'post' renders cannot be written: '../esc.txt' is no name of a document",
+    )
 
 
 def test_doctor_says_what_works_in_an_engine_and_what_to_install(cli: Cli, post: None) -> None:

@@ -12,6 +12,7 @@ import pytest
 from headrace.cli.follow import follow
 from headrace.engines.handle import Handle
 from headrace.errors import EngineRefused
+from headrace.job.stop_thread import RunLeft
 from headrace.runs import EventWriter, Run, RunPaths, Status, create_run
 from headrace.runs.events import RunFinished
 
@@ -67,3 +68,35 @@ def test_a_stop_that_fails_is_told_and_the_run_is_followed_to_its_end(
     assert follow(lambda: Deaf(Run(paths)), screen).exit_code == 0
     screen.stopping.assert_called_once_with(now=False)
     assert "cannot be stopped, it goes on: scancel: no answer" in capfd.readouterr().err
+
+
+class Stubborn(Handle):
+    """A run that goes on and whose engine cannot stop it. Ctrl-C comes once more whenever a stop has failed."""
+
+    tries = 0
+
+    def wait(self, timeout: float | None = None) -> Status:
+        return self.status
+
+    def stop(self, now: bool = False) -> None:
+        self.tries += 1
+        threading.Timer(0.3, press_main).start()
+        raise EngineRefused("scancel: no answer")
+
+
+def press_main() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_after_a_stop_that_failed_the_next_ctrl_c_leaves_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = create_run("job", runs=tmp_path)
+    handle, screen = Stubborn(Run(paths)), Mock()
+    screen.begin = lambda run: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(RunLeft):
+        follow(lambda: handle, screen)
+    assert handle.tries == 1
+    told = capfd.readouterr().err
+    assert f"Ctrl-C again leaves it; `headrace stop {paths.id}` stops it later" in told
+    assert told.endswith(f"headrace: left; {paths.id} may run on: `headrace stop {paths.id}` stops it later\n")

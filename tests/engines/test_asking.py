@@ -44,7 +44,7 @@ class Platform:
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
     made = Platform()
-    monkeypatch.setattr(engines, "find", lambda name: {"p": made}[name])
+    monkeypatch.setattr(engines, "find", lambda name, *_: {"p": made}[name])
     return made
 
 
@@ -86,7 +86,7 @@ def test_a_platform_that_does_not_answer_is_told_once_and_changes_nothing(platfo
     run = Run(paths, AskEngine(told.append, seconds=0))
     platform.down = True
     assert [run.finished, run.finished] == [False, False]
-    assert told == [f"{paths.id}: the engine p cannot be asked: no answer; this is what its record says"]
+    assert told == [f"{paths.id}: the engine p cannot be asked: no answer. Shown is what its record says."]
     platform.down = False
     assert not run.finished
     platform.down = True
@@ -103,7 +103,7 @@ def test_an_engine_that_fails_is_told_once_and_other_runs_are_seen_all_the_same(
     cache = RunCache(tmp_path, AskEngine(told.append, seconds=0))
     assert sorted(line.status for line in cache.lines(2.0) + cache.lines(2.0)) == ["Completed"] * 2 + ["InProgress"] * 2
     assert told == [
-        f"{paths.id}: the engine p cannot be asked: TimeoutExpired('queue', 60); this is what its record says"
+        f"{paths.id}: the engine p cannot be asked: TimeoutExpired('queue', 60). Shown is what its record says."
     ]
 
 

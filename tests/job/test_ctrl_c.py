@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -81,7 +83,9 @@ def test_another_error_than_the_runs_own_end_is_raised_as_it_is() -> None:
         fit(Fake(), refused)
 
 
-def test_ctrl_c_during_the_start_stops_the_run_that_it_gives_and_a_second_one_breaks_the_start_off() -> None:
+def test_ctrl_c_during_the_start_stops_the_run_that_it_gives_and_a_second_one_breaks_the_start_off(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     fake = Fake(presses=0)
     with pytest.raises(RunInterrupted):
         fit(fake, press)
@@ -94,3 +98,28 @@ def test_ctrl_c_during_the_start_stops_the_run_that_it_gives_and_a_second_one_br
 
     with pytest.raises(RunInterrupted):
         fit(Fake(), impatient)
+    assert "stopped by Ctrl-C before the run began" in capfd.readouterr().err
+
+
+def test_at_a_prompt_and_behind_a_script_with_one_it_is_a_keyboard_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(inspect=1))  # python -i
+    with pytest.raises(KeyboardInterrupt) as ended:
+        fit(Fake())
+    assert ended.type is KeyboardInterrupt
+
+
+def test_a_run_that_cannot_be_stopped_can_be_left(capfd: pytest.CaptureFixture[str]) -> None:
+    class Stubborn(Fake):
+        def wait(self, timeout: float | None = None) -> object:
+            press()
+            deadline = time.monotonic() + 20
+            while "Ctrl-C again leaves it" not in (told := capfd.readouterr().err):
+                assert time.monotonic() < deadline, told
+                time.sleep(0.01)
+            time.sleep(0.05)
+            press()
+            pytest.fail("it is waited for all the same")
+
+    with pytest.raises(RunInterrupted):
+        fit(Stubborn(error=EngineRefused("scancel: no answer")))
+    assert "left; job-1 may run on: `headrace stop job-1` stops it later" in capfd.readouterr().err

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from headrace.job.stop_thread import StopThread
+from headrace.job.stop_thread import RunLeft, StopThread
 from headrace.runs import EndOfRun, EventFollower, LogFollower, MetricFollower, Run, Selector, Status
 from headrace.runs.reader import POLL_SECONDS
 
@@ -70,7 +70,7 @@ def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interr
 
 def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
     """Starts a run and shows it to its end. Ctrl-C, or a reader of the output that is gone, stops it with time to save.
-    A stop that fails is told, and the run is shown all the same.
+    A stop that fails is told, and the run is shown all the same, until the next Ctrl-C leaves it.
 
     Args:
         start: starts the run.
@@ -78,12 +78,18 @@ def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
 
     Returns:
         The run, which is over.
+
+    Raises:
+        RunLeft: Ctrl-C after a stop that failed; the run goes on, as far as is known.
     """
     with Interrupts() as interrupts:
         handle = start()
-        with StopThread(handle.stop) as stopping:
+        with StopThread(handle.stop, handle.id) as stopping:
+            interrupts.on_signal = stopping.leave_if_failed
             try:
                 heard = watch(handle.run, screen, interrupts, stopping.ask, handle.look_after)
+            except RunLeft:
+                raise
             except BaseException:
                 stop_and_wait(stopping.ask, lambda: handle.wait(0.1) not in RUNNING, interrupts)
                 raise

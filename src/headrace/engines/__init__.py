@@ -91,7 +91,7 @@ def plan(job: Job, engine: str = "local") -> Planned:
         EngineRefused: no engine of that name.
         JobInvalid: the job asks for something that the engine does not have.
     """
-    return find(engine).plan(job)
+    return find(engine, "plan").plan(job)
 
 
 def check(job: Job, engine: str = "local") -> Planned:
@@ -104,7 +104,7 @@ def check(job: Job, engine: str = "local") -> Planned:
         JobInvalid: a file or CPU that is not there.
         EngineRefused: a port in use, a job of that name that runs, no engine of that name.
     """
-    return find(engine).check(job)
+    return find(engine, "check").check(job)
 
 
 def render(job: Job, engine: str = "local") -> tuple[Document, ...]:
@@ -116,7 +116,7 @@ def render(job: Job, engine: str = "local") -> tuple[Document, ...]:
     Raises:
         JobInvalid, EngineRefused: as `plan` does.
     """
-    return find(engine).render(job)
+    return find(engine, "render").render(job)
 
 
 def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
@@ -131,7 +131,7 @@ def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
     Raises:
         JobInvalid, EngineRefused: as `check` does; nothing was started, nothing is left.
     """
-    return find(engine).start(job, detach)
+    return find(engine, "start").start(job, detach)
 
 
 def stop(run: Run, now: bool = False) -> bool:
@@ -144,7 +144,7 @@ def stop(run: Run, now: bool = False) -> bool:
     Returns:
         Whether it was still running.
     """
-    return find(run.header.engine).stop(run, now)
+    return find(run.header.engine, "stop").stop(run, now)
 
 
 def refresh(run: Run) -> None:
@@ -157,7 +157,7 @@ def refresh(run: Run) -> None:
     Raises:
         HeadraceError, OSError: the platform cannot be asked now. That says nothing about the run.
     """
-    find(run.header.engine).refresh(run)
+    find(run.header.engine, "refresh").refresh(run)
 
 
 def alive(run: Run) -> bool:
@@ -168,7 +168,7 @@ def alive(run: Run) -> bool:
     Raises:
         HeadraceError, OSError: as `refresh` does.
     """
-    return find(run.header.engine).alive(run)
+    return find(run.header.engine, "alive").alive(run)
 
 
 def capabilities(engine: str = "local") -> tuple[Capability, ...]:
@@ -183,9 +183,17 @@ def capabilities(engine: str = "local") -> tuple[Capability, ...]:
     return found.capabilities()
 
 
-def find(name: str) -> Engine:
-    """Returns the engine of that name. Raises EngineRefused when there is none."""
+def find(name: str, function: str = "") -> Engine:
+    """Returns the engine of that name.
+
+    Args:
+        name: the engine.
+        function: what it must have.
+
+    Raises:
+        EngineRefused: there is no such engine, or it does not have the function.
+    """
     # Here, because the programs that make namespaces import this package too, and run without any library.
     from headrace.job.find_engine import find_engine
 
-    return cast(Engine, find_engine(name))
+    return cast(Engine, find_engine(name, function))

@@ -89,8 +89,10 @@ class AskEngine:
                     answer.alive = engines.alive(run)
         except Exception as error:  # noqa: BLE001  (the boundary to anybody's engine: other runs are not its concern)
             whom = f"the engine {engine} cannot be asked" if engine else "the copy cannot be brought up to date"
-            why = str(error) if isinstance(error, (HeadraceError, OSError)) else repr(error)
-            trouble = f"{run.id}: {whom}: {why}; this is what its record says"
+            why, hint = str(error) if isinstance(error, OSError) else repr(error), ""
+            if isinstance(error, HeadraceError):
+                why, hint = error.message, f"\nhint: {error.hint}" if error.hint else ""
+            trouble = f"{run.id}: {whom}: {why}. Shown is what its record says.{hint}"
         if trouble and trouble != answer.trouble:
             self._told(trouble)
         answer.trouble = trouble

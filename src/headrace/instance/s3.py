@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ MOST_PARTS = 10_000  # S3's limit
 CONNECT_SECONDS = 10.0
 ATTEMPTS = 3
 INSTALL = "pip install 'headrace[s3]'"
+
+_log = logging.getLogger(__name__)
 
 _MISSING = {"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 _CHANGED = {"PreconditionFailed", "412", "InvalidRange", "416"}
@@ -226,12 +229,23 @@ class S3:
                 f"{uri} cannot be {verb}: {error}", "look at AWS_PROFILE, AWS_REGION and ~/.aws"
             ) from error
         except (self._errors.HTTPClientError, self._errors.ConnectionError, *self._broken) as error:
+            _log.info("%s cannot be %s: %s", uri, verb, error)  # with the whole query of its URL
+            tried = "once" if self._attempts == 1 else f"{self._attempts} times"
             raise StorageError(
-                f"{uri} cannot be {verb}: no answer from {self.endpoint}, tried {self._attempts} times: {error}",
+                f"{uri} cannot be {verb}: no answer from {self.endpoint}, tried {tried}: {_without_query(error)}",
                 "is the endpoint right (AWS_ENDPOINT_URL), and does the network reach it?",
             ) from error
         except (self._errors.BotoCoreError, ValueError) as error:
             raise StorageError(f"{uri} cannot be {verb}: {error}") from error
+
+
+def _without_query(error: Exception) -> str:
+    """Returns the words of one of botocore's errors, in which the URL has no query."""
+    values = getattr(error, "kwargs", {})
+    if "endpoint_url" not in values:
+        return str(error)
+    url = str(values["endpoint_url"]).partition("?")[0]
+    return str(type(error)(**values | {"endpoint_url": url}))
 
 
 def _of_answer(response: dict[str, Any], uri: str, verb: str) -> HeadraceError:

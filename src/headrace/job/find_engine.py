@@ -9,6 +9,7 @@ how `Job.fit` reaches the one that it is given.
 
 from __future__ import annotations
 
+import difflib
 from importlib.metadata import EntryPoint, entry_points
 
 from headrace.errors import EngineRefused
@@ -21,26 +22,37 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
 
 
-def find_engine(name: str) -> object:
+def find_engine(name: str, function: str = "") -> object:
     """Returns the engine of that name; it is imported now.
 
     Args:
         name: as in `headrace run --engine NAME`.
+        function: what it must have; nothing if empty.
 
     Raises:
-        EngineRefused: no such engine is installed, or it cannot be imported.
+        EngineRefused: no such engine is installed, it cannot be imported, or it does not have the function.
     """
     found = {point.value: point for point in entry_points(group=GROUP, name=name)}
     if not found:
         names = ", ".join(engine_names())
-        hint = f"there is: {names}" if names else "headrace is not installed in this Python: pip install headrace"
+        near = difflib.get_close_matches(name, engine_names(), n=1)
+        advice = f"did you mean {near[0]}?" if near else "another one comes with a package: install that"
+        there = f"there is: {names}; {advice}"
+        hint = there if names else "headrace is not installed in this Python: pip install headrace"
         raise EngineRefused(f"no engine is called {name!r}", hint=hint)
     if len(found) > 1:
         raise EngineRefused(
             f"{len(found)} engines are called {name!r}: {', '.join(sorted(found))}",
             hint="uninstall the package of one of them",
         )
-    return _load(*found.values())
+    (point,) = found.values()
+    engine = _load(point)
+    if function and not callable(getattr(engine, function, None)):
+        raise EngineRefused(
+            f"the engine {name!r} ({point.value}) has no function {function}",
+            hint="docs/engines.md says which functions an engine has",
+        )
+    return engine
 
 
 def _load(point: EntryPoint) -> object:

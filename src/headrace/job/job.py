@@ -297,7 +297,7 @@ class Job(Structure):
             RunFailed: the run that was waited for did not succeed.
             RunInterrupted: Ctrl-C; the run was stopped, and the program ends.
         """
-        found = cast(_Engine, find_engine(engine))
+        found = cast(_Engine, find_engine(engine, "start"))
         if detach or not wait:
             handle = self._started(found, detach)
             if wait:

@@ -106,7 +106,8 @@ class CtrlC:
     The first one stops the run with time to save, a second one at once. While the run is being started the first one
     is kept for it, so that no run is left that nobody stops; a second one breaks off the start. When the run was
     stopped, the program ends with exit code 130 and without a traceback (`RunInterrupted`); where Python is used
-    interactively it goes on, with KeyboardInterrupt. A run that ended otherwise counts as it ended. A handler of the
+    interactively it goes on, with KeyboardInterrupt. When the run could not be stopped, the next one leaves it and ends
+    the program likewise. A run that ended otherwise counts as it ended. A handler of the
     user's own is left in its place, and then does what it does.
     """
 
@@ -119,7 +120,7 @@ class CtrlC:
     def stops(self, handle: RunHandle) -> None:
         """Names the run."""
         if self._installed:
-            stopping = StopThread(self._stop)
+            stopping = StopThread(self._stop, handle.id)
             stopping.__enter__()
             self._handle, self._stopping = handle, stopping
             if self._count and not stopping.asked:
@@ -143,7 +144,9 @@ class CtrlC:
             return
         if isinstance(error, RunFailed):
             print(error.message, file=sys.stderr, flush=True)
-        if hasattr(sys, "ps1"):
+        elif self._handle is None:
+            print("headrace: stopped by Ctrl-C before the run began", file=sys.stderr, flush=True)
+        if hasattr(sys, "ps1") or sys.flags.inspect:  # a prompt, or a script with a prompt behind it (python -i)
             raise KeyboardInterrupt from None
         raise RunInterrupted(130) from None
 

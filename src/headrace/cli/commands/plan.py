@@ -71,9 +71,14 @@ def _render(job: Job, engine: str, folder: Path, output: str) -> None:
     from headrace import engines
     from headrace.cli.options import echo_json
     from headrace.engines.documents import write_documents
+    from headrace.errors import EngineRefused
 
     documents = engines.render(job, engine)
-    files = write_documents(documents, folder)
+    try:
+        files = write_documents(documents, folder)
+    except ValueError as error:
+        hint = "docs/engines.md says what an engine renders: relative paths in the folder, each once"
+        raise EngineRefused(f"what the engine {engine!r} renders cannot be written: {error}", hint) from error
     if output == "json":
         named = zip(documents, files, strict=True)
         echo_json({"engine": engine, "documents": [{"name": one.name, "file": str(file)} for one, file in named]})

@@ -43,10 +43,14 @@ def command(job: str, overrides: tuple[str, ...], engine: str, output: str, quie
     from headrace.cli.views.terminal import Terminal
     from headrace.job import load_job
 
-    loaded = load_job(job, list(overrides))
+    try:
+        loaded = load_job(job, list(overrides))
+        handle = engines.start(loaded, engine, detach=True) if detach else None
+    except KeyboardInterrupt:
+        click.echo("headrace: stopped by Ctrl-C before the run began", err=True)
+        raise
     record = loaded.record.uri if loaded.record is not None else ""
-    if detach:
-        handle = engines.start(loaded, engine, detach=True)
+    if handle is not None:
         click.echo(handle.isolation, err=True)
         if record:
             click.echo(fetch_line(record, handle.id), err=True)
