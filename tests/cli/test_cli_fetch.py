@@ -94,6 +94,8 @@ def test_looking_at_a_copy_brings_it_up_to_date_and_an_unreachable_bucket_is_tol
         assert cut.returncode == 0
         assert "InProgress" in cut.stdout
         assert cut.stderr.count("cannot be brought up to date") == 1
+        assert "a copy, with nothing new for " in cut.stdout
+        assert "nothing new for " in cli("ps").stdout
         cli.env["AWS_ENDPOINT_URL"] = s3.endpoint
         far.event(RunFinished(t=time.time(), status=Status.COMPLETED))
         far.store(last=True)

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from headrace.errors import RecordDamaged, RunNotFound, StorageError, UsageError
+from headrace.insight import cost_report
 from headrace.instance.storage import Store
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run
 from headrace.runs.events import JobStarted, RunFinished
+from headrace.runs.run_listing import run_line
 from headrace.runs.segment_reader import RecordCopy, open_copy, read_copied
 from headrace.runs.segment_writer import PIECE_BYTES, SEGMENT_BYTES, SegmentWriter
 from headrace.runs.segments import Piece, SegmentHeader, encode, find_record, is_recorded, segment_name
@@ -301,3 +303,25 @@ def test_in_a_bucket_and_in_a_folder_it_is_the_same(run: RunPaths, tmp_path: Pat
             assert copy.update().complete
             assert files_of(copy.paths) == files_of(run)
     assert s3.listed()[0].startswith(f"runs/{run.id}/segments/engine/0000000001-")
+
+
+def test_the_clocks_of_a_copy_stand_at_its_newest_part_until_it_is_complete(run: RunPaths, tmp_path: Path) -> None:
+    store = Memory()
+    with EventWriter(run.events("engine")) as events:
+        events.write(JobStarted(t=Run(run).header.created + 5))
+    writer = writer_of(run, store)
+    writer.store()
+    copy = copy_of(store, f"{PLACE}/job", tmp_path / "copies")
+    stored = copy.update().t
+    copied = Run(copy.paths)
+    line = run_line(copied, stored + 1000)
+    assert line.seconds == pytest.approx(stored - line.created, abs=0.01)
+    assert line.silent_seconds == pytest.approx(1000)
+    notes = cost_report(copied).notes
+    assert any(note.startswith("a copy, with nothing new for ") for note in notes)
+    assert (Run(run).known_until, run_line(Run(run), stored + 1000).silent_seconds) == (None, None)
+    with EventWriter(run.events("engine")) as events:
+        events.write(RunFinished(t=stored, status=Status.COMPLETED))
+    writer.store(last=True)
+    assert copy.update().complete
+    assert copied.known_until is None

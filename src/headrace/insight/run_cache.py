@@ -117,7 +117,8 @@ class RunIndex:
             stamps = (_stamp(self.paths.header), _stamp(self.paths.plan))
             if self._facts is None or self._facts[0] != stamps:
                 self._facts = (stamps, read_header(self.paths), planned_groups(self.paths))
-            return line_of(self._facts[1], self.state(), self._facts[2], now)
+            run = self.run
+            return line_of(self._facts[1], self.state(), self._facts[2], run.present(now), run.silent_seconds(now))
 
     def timeline(self, now: float) -> Timeline:
         """Returns its lanes and events; a run with a damaged header has them, too."""
@@ -125,7 +126,13 @@ class RunIndex:
             state = self.state()
             events = self._events.events
             return timeline(
-                self.paths.id, self._created(), events, state, planned_groups(self.paths), now, self.damage()
+                self.paths.id,
+                self._created(),
+                events,
+                state,
+                planned_groups(self.paths),
+                self.run.present(now),
+                self.damage(),
             )
 
     def metrics(self, start: float | None, end: float | None, points: int) -> Metrics:

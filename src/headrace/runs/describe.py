@@ -31,7 +31,8 @@ def describe(run: Run) -> dict[str, object]:
         OSError, msgspec.DecodeError: the run's header cannot be read.
     """
     header, state = run.header, run.state()
-    now = time.time()
+    clock = time.time()
+    now = run.present(clock)
     last = run.events()[-1:]
     seconds = billed(state, now)
     found: dict[str, object] = {
@@ -59,7 +60,8 @@ def describe(run: Run) -> dict[str, object]:
     model = next((each.uri for each in state.artefacts if each.name == "model"), "")
     if model:
         found["ModelArtifacts"] = {"S3ModelArtifacts": model}
-    return {**found, "headrace": _ours(run, header, state, now)}
+    ours = _ours(run, header, state, now)
+    return {**found, "headrace": {**ours, "silent_seconds": run.silent_seconds(clock)}}
 
 
 def job_arn(job_name: str) -> str:

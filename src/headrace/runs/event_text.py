@@ -121,6 +121,15 @@ def record_text(event: RecordNotStored) -> str:
     return f"the end of the record was not stored in {event.uri}: {event.reason}"
 
 
+def silence_text(seconds: float) -> str:
+    """Returns that a copy of a record has had nothing new for so long.
+
+    >>> silence_text(34.6)
+    'a copy, with nothing new for 35 s: its clocks stand at its newest part'
+    """
+    return f"a copy, with nothing new for {seconds:.0f} s: its clocks stand at its newest part"
+
+
 def left_out(event: MetricsLeftOut) -> str:
     """Returns what the search for metrics left out, with its number once that is known.
 

@@ -19,6 +19,7 @@ from headrace.runs.events import ArtefactsStored, Event, JobFinished, RunFinishe
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metric_records import HostSecond, Metric, ServiceSecond, ValueSecond
 from headrace.runs.run_paths import HOST, VALUES, RunPaths, Stream
+from headrace.runs.segment_reader import read_copied
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
 from headrace.runs.tail import Damage, Newer, TailSet, Told, Tree, UnknownKind
@@ -190,6 +191,26 @@ class Run:
             return is_copy(self.paths) or supervisor_alive(self.header) if self._alive is None else self._alive(self)
         except (OSError, msgspec.DecodeError):
             return False
+
+    @property
+    def known_until(self) -> float | None:
+        """Of a copy that is not complete, when its newest part was stored, seconds since the epoch: nobody here knows
+        what came later. None of every other run."""
+        try:
+            copied = read_copied(self.paths)
+        except UsageError:  # told by who brings the copy up to date; see `AskEngine`
+            return None
+        return None if copied is None or copied.complete else copied.t or None
+
+    def present(self, now: float) -> float:
+        """Returns until when clocks count that still run: now, or what `known_until` says."""
+        until = self.known_until
+        return now if until is None else until
+
+    def silent_seconds(self, now: float) -> float | None:
+        """Returns for how long a copy that is not complete has had nothing new; None of every other run."""
+        until = self.known_until
+        return None if until is None else max(0.0, round(now - until, 3))
 
     def events(self) -> list[Event]:
         """Returns all events of all writers, in the order of time."""

@@ -27,11 +27,12 @@ class RunLine(msgspec.Struct, frozen=True):
         attempt: from 1.
         hosts: how many instances it has; 0 before they run.
         created: seconds since the epoch.
-        seconds: from there to its end, or to now.
+        seconds: from there to its end, or to now, or to the newest part of a copy that is not complete.
         exit_code: None while it goes on.
         cause: why it did not succeed, in words.
         degraded: the data service lost workers or servers while the job went on.
         groups: its instance groups, as planned; empty when there is no readable plan.
+        silent_seconds: for how long a copy that is not complete has had nothing new; None of every other run.
     """
 
     run_id: str
@@ -47,6 +48,7 @@ class RunLine(msgspec.Struct, frozen=True):
     cause: str
     degraded: bool = False
     groups: tuple[GroupLine, ...] = ()
+    silent_seconds: float | None = None
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -63,10 +65,12 @@ def planned_groups(paths: RunPaths) -> tuple[GroupLine, ...]:
 
 def run_line(run: Run, now: float) -> RunLine:
     """Returns the line of a run. Raises OSError or msgspec.DecodeError when its header cannot be read."""
-    return line_of(run.header, run.state(), planned_groups(run.paths), now)
+    return line_of(run.header, run.state(), planned_groups(run.paths), run.present(now), run.silent_seconds(now))
 
 
-def line_of(header: RunHeader, state: RunState, groups: tuple[GroupLine, ...], now: float) -> RunLine:
+def line_of(
+    header: RunHeader, state: RunState, groups: tuple[GroupLine, ...], now: float, silent_seconds: float | None
+) -> RunLine:
     """Returns the line of a run, from values alone."""
     return RunLine(
         run_id=header.run_id,
@@ -82,4 +86,5 @@ def line_of(header: RunHeader, state: RunState, groups: tuple[GroupLine, ...], n
         cause=str(state.cause or ""),
         degraded=state.degraded,
         groups=groups,
+        silent_seconds=silent_seconds,
     )

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from headrace.runs import RunPaths
     from headrace.runs.segment_reader import Copied, RecordCopy
 
+SILENT_SECONDS = 30.0
+"""Without a new part for so long, `fetch --follow` says so."""
+
 
 @click.command("fetch", short_help="Copy the record of a run from where its job stores it (s3://), once or live.")
 @click.argument("record", metavar="RUN|S3_URI")
@@ -101,6 +104,7 @@ def _follow(copy: RecordCopy, every: float) -> Copied:
     from headrace.errors import RecordDamaged, StorageError
 
     told = ""
+    tell_at = SILENT_SECONDS  # then after twice as long, and so on
     while True:
         time.sleep(every)
         try:
@@ -115,3 +119,9 @@ def _follow(copy: RecordCopy, every: float) -> Copied:
         told = ""
         if copied.complete:
             return copied
+        silent = time.time() - copied.t
+        if silent >= tell_at:
+            tell_at *= 2
+            click.echo(f"headrace: nothing new for {silent:.0f} s", err=True)
+        elif silent < SILENT_SECONDS:
+            tell_at = SILENT_SECONDS

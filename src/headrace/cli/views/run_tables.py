@@ -10,7 +10,7 @@ from headrace.cli.views.plan_tables import console
 from headrace.cli.views.progress import duration
 from headrace.cli.views.table import columns as _table
 from headrace.runs import Run
-from headrace.runs.event_text import counted, losses, record_text
+from headrace.runs.event_text import counted, losses, record_text, silence_text
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.run_listing import RunLine
 
@@ -24,8 +24,10 @@ def show_runs(lines: list[RunLine], every: bool) -> None:
     shown = _table(("run", "status", "", "hosts", "started", "ran for"), right=("hosts", "ran for"))
     for line in lines:
         attempt = f"attempt {line.attempt}" if line.attempt > 1 else ""
-        words = [word for word in (line.secondary_status, attempt) if word]
-        second = ", ".join(words) if line.secondary_status != line.status else attempt
+        going = line.silent_seconds is not None and line.exit_code is None
+        silent = f"nothing new for {duration(line.silent_seconds or 0.0)}" if going else ""
+        status = line.secondary_status if line.secondary_status != line.status else ""
+        second = ", ".join(word for word in (status, attempt, silent) if word)
         hosts, took = str(line.hosts or "-"), duration(line.seconds)
         shown.add(line.run_id, line.status, second, hosts, moment(line.created), took)
     out.print(shown)
@@ -35,10 +37,14 @@ def show_status(run: Run, now: float) -> None:
     """Prints the life of a run."""
     out = console()
     state = run.state()
+    silent = None if state.finished else run.silent_seconds(now)
+    now = run.present(now)
     second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
     degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
     attempt = f", attempt {state.attempt}" if state.attempt > 1 else ""
     out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
+    if silent is not None:
+        out.print(Text(silence_text(silent)))
     if state.failure_reason:
         out.print(Text(f"failure reason: {state.failure_reason}"))
     if state.cause is not None and str(state.cause) != state.failure_reason:

@@ -228,7 +228,7 @@ def advised(
         time_to_train=trained,
         cost_of_run=None
         if trained is None or unread
-        else cost_of(state, plan, None, now=time.time(), region=where, on=on).total,
+        else cost_of(state, plan, None, now=run.present(time.time()), region=where, on=on).total,
         verdict=report(run).verdict,
     )
     return msgspec.structs.replace(found, notes=(*(note for note in (unread, unnamed) if note), *found.notes))

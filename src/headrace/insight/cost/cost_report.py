@@ -31,6 +31,7 @@ from headrace.insight.figures.loaders import Training, job_time, training_of
 from headrace.insight.figures.missing_files import absent
 from headrace.insight.figures.planned_job import PlannedGroup, PlannedJob, planned_job
 from headrace.runs import LoaderSecond, Run, RunState, Status, Stream
+from headrace.runs.event_text import silence_text
 from headrace.runs.lifecycle import HostTime
 
 _NAMES = (
@@ -144,7 +145,8 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
         OSError, msgspec.DecodeError: if its header cannot be read.
     """
     header, state = run.header, run.state()
-    moment = datetime.now(timezone.utc).timestamp() if now is None else now
+    clock = datetime.now(timezone.utc).timestamp()
+    moment = run.present(clock) if now is None else now
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
     job, unread = planned_job(run)
     found = cost_of(
@@ -156,7 +158,9 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
         on=on,
         engine="" if unread else header.engine,
     )
-    first = (*([unread] if unread else []), *map(str, (*run.damage, *absent(run.paths, state))))
+    silent = None if state.finished or now is not None else run.silent_seconds(clock)
+    copy = [] if silent is None else [silence_text(silent)]
+    first = (*copy, *([unread] if unread else []), *map(str, (*run.damage, *absent(run.paths, state))))
     return msgspec.structs.replace(found, notes=(*first, *found.notes))
 
 

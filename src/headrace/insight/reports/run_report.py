@@ -47,7 +47,7 @@ from headrace.runs import (
     old_records,
 )
 from headrace.runs.cause import CauseInWords, in_words
-from headrace.runs.event_text import losses, sentence
+from headrace.runs.event_text import losses, sentence, silence_text
 from headrace.runs.run_paths import AGENT
 
 
@@ -130,7 +130,9 @@ def report(run: Run) -> Report:
     metrics = run.metrics()
     loaders = of_kind(metrics, LoaderSecond)
     training = training_of(loaders)
-    now = time.time() if state.ended is None else state.ended
+    clock = time.time()
+    now = run.present(clock) if state.ended is None else state.ended
+    silent = None if state.finished else run.silent_seconds(clock)
     header = run.header
     plan, unread = planned_job(run)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
@@ -149,7 +151,7 @@ def report(run: Run) -> Report:
         damage=(*run.damage, *absent(run.paths, state)),
         now=now,
     )
-    first = (unread,) if unread else ()
+    first = (*((unread,) if unread else ()), *(() if silent is None else (silence_text(silent),)))
     return msgspec.structs.replace(found, notes=(*first, *found.notes, *_left_out(run, plan, state)), unread=unread)
 
 
