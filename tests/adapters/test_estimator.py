@@ -136,6 +136,9 @@ def test_fit_runs_and_the_latest_job_is_known(script: str, capfd: pytest.Capture
     latest = estimator.latest_training_job
     assert latest is not None
     assert latest.describe()["TrainingJobStatus"] == "Completed"
+    assert latest.name == latest.describe()["TrainingJobName"]
+    assert latest.run_id.startswith(f"{latest.name}-")
+    assert Run.open("pytorch-training").id == latest.run_id
     estimator.sagemaker_session.logs_for_job(latest.name)
     assert "hello from algo-1" in capfd.readouterr().out
     assert Path(estimator.model_data.removeprefix("file://")).is_file()

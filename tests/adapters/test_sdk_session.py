@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace import estimator as sagemaker
-from headrace.errors import UsageError
+from headrace.errors import StorageError, UsageError
 from headrace.estimator import PyTorch, Session, TrainingInput, get_execution_role
 from objectstore import ObjectStore
 
@@ -114,3 +114,13 @@ def test_data_are_uploaded_to_a_bucket_of_s3_that_is_named(folder: Path, s3: Obj
     assert Session(default_bucket=s3.bucket).upload_data("data", key_prefix="p") == s3.uri("p")
     assert s3.listed() == ["p/b.txt", "p/labels/a.txt", "p/train.npz"]
     assert s3.get("p/labels/a.txt") == b"a"
+
+
+def test_a_place_of_the_bucket_that_holds_nothing_is_told_as_it_was_written(folder: Path) -> None:
+    estimator = PyTorch("train.py", instance_type="local", instance_count=1)
+    with pytest.raises(UsageError, match=r"^s3://headrace-local/none: the bucket of this machine") as error:
+        estimator.job({"training": "s3://headrace-local/none"})
+    assert "upload_data" in error.value.hint
+    with pytest.raises(StorageError, match=r"key_prefix '../../esc' leads out of headrace-local") as outside:
+        Session().upload_data("data", key_prefix="../../esc")
+    assert "rename" not in outside.value.hint

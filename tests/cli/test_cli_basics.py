@@ -69,6 +69,7 @@ def test_version(cli: Cli) -> None:
     ("arguments", "error"),
     [
         (["frobnicate"], "No such command 'frobnicate'"),
+        (["rn"], "No such command 'rn': did you mean 'run'?"),
         (["run"], "Missing argument 'JOB'"),
         (["run", "no-such.yaml"], "no-such.yaml"),
         (["plan", "no-such.yaml"], "no-such.yaml"),

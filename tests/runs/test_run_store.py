@@ -144,6 +144,16 @@ def test_a_job_name_means_its_newest_run(tmp_path: Path) -> None:
     assert len(list_runs(tmp_path)) == 7
 
 
+def test_the_base_name_of_an_estimators_jobs_means_the_newest_run_of_them(tmp_path: Path) -> None:
+    create_run("nb-2026-11-22-14-10-35-475", runs=tmp_path, created=1000.0)
+    made = create_run("nb-2026-11-22-14-10-36-001", runs=tmp_path, created=1000.5)
+    assert Run.open("nb", tmp_path).id == made.id
+    with pytest.raises(RunNotFound):
+        Run.open("n", tmp_path)
+    named = create_run("nb", runs=tmp_path)
+    assert Run.open("nb", tmp_path).id == named.id, "a job that has just this name comes first"
+
+
 def test_a_missing_run_is_answered_with_the_nearest_names(tmp_path: Path) -> None:
     create_run("digits-heterogeneous", runs=tmp_path)
     with pytest.raises(RunNotFound, match="no run 'digits-heterogenous'") as caught:

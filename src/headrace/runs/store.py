@@ -32,6 +32,7 @@ from headrace.runs.tail import Damage
 P = TypeVar("P")
 
 _ID = re.compile(r"(?P<name>.+)-\d{8}-\d{6}-[0-9a-f]{4}")
+_TIME_OF_JOB = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$")  # the end of a job name that an estimator makes
 
 
 RECORD_VERSION = 2
@@ -273,7 +274,7 @@ def unreadable_headers(runs: Path | None = None) -> list[Damage]:
 
 
 def find_run(name_or_id: str, runs: Path | None = None) -> RunPaths:
-    """Returns the run of that id, else the newest run of the job of that name.
+    """Returns the run of that id, else the newest run of the job of that name, else of a `base_job_name`.
 
     Raises:
         RunNotFound: if there is none; the hint holds the nearest names.
@@ -283,10 +284,16 @@ def find_run(name_or_id: str, runs: Path | None = None) -> RunPaths:
     if name_or_id in ids:
         return RunPaths(parent / name_or_id)
     mine = [run_id for run_id in ids if job_name_of(run_id) == name_or_id]
+    mine = mine or [run_id for run_id in ids if _base_job_name(run_id) == name_or_id]
     newest = max(mine, key=lambda run_id: _created(parent / run_id), default=None)
     if newest is None:
         raise RunNotFound(f"no run {name_or_id!r} in {parent}", hint=_nearest(name_or_id, ids))
     return RunPaths(parent / newest)
+
+
+def _base_job_name(run_id: str) -> str:
+    """Returns the job name of a run without the time that an estimator adds to it."""
+    return _TIME_OF_JOB.sub("", job_name_of(run_id))
 
 
 def _parent(runs: Path | None) -> Path:

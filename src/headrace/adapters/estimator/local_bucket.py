@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.errors import UsageError
+from headrace.errors import StorageError, UsageError
 from headrace.instance import storage
 from headrace.instance.storage import Store
 from headrace.runs import runs_dir
@@ -39,8 +39,16 @@ def place_of(uri: str) -> str:
 
 
 def channel_of(uri: str) -> str | dict[str, str]:
-    """Returns the channel that a URI stands for: as `place_of`; of one file, a manifest that names it."""
+    """Returns the channel that a URI stands for: as `place_of`; of one file, a manifest that names it.
+
+    Raises:
+        StorageError: a key that cannot be a path.
+        UsageError: the bucket of this machine has nothing there.
+    """
     place = place_of(uri)
+    if place != uri and not Path(place).exists():
+        there = f"the bucket of this machine, {buckets_dir() / NAME}, has nothing there"
+        raise UsageError(f"{uri}: {there}", "put the data there first: Session().upload_data(path, key_prefix=...)")
     if place == uri or not Path(place).is_file():
         return place
     manifest = buckets_dir() / MANIFESTS / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
@@ -64,6 +72,11 @@ def upload(path: str, bucket: str, key_prefix: str) -> str:
         raise UsageError(f"upload_data: {source.absolute()} does not exist", "give the path of a file or folder")
     root = source if source.is_dir() else source.parent
     uri = storage.join(f"s3://{bucket}", *filter(None, [key_prefix.strip("/")]))
+    try:
+        place_of(uri)
+    except StorageError as error:
+        hint = "give names with / between them, without . and .."
+        raise StorageError(f"upload_data: key_prefix {key_prefix!r} leads out of {bucket}", hint) from error
     files = [source] if source.is_file() else sorted(file for file in source.rglob("*") if file.is_file())
     pairs = [(file, place_of(storage.join(uri, file.relative_to(root).as_posix()))) for file in files]
     with Store() as store:

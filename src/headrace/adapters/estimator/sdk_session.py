@@ -72,7 +72,7 @@ class Session:
 
     def add(self, job: TrainingJob) -> TrainingJob:
         """Adds a job and returns it."""
-        self._jobs[job.name] = job
+        self._jobs[job.name] = self._jobs[job.run_id] = job
         return job
 
     def logs_for_job(self, job_name: str, wait: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.job import Job, RunHandle, run_handle
 from headrace.runs import Run
 from headrace.runs.describe import describe
+from headrace.runs.store import job_name_of
 
 
 class TrainingJob:
@@ -24,14 +25,19 @@ class TrainingJob:
 
     @property
     def name(self) -> str:
-        """Id of the run; `headrace logs` and `headrace status` take it."""
-        return self._handle.id
+        """Name of the job; `headrace logs` and `headrace status` take it, and then mean its newest run."""
+        return job_name_of(self._handle.id)
 
     job_name = name
 
+    @property
+    def run_id(self) -> str:
+        """Id of the run; every command takes it."""
+        return self._handle.id
+
     def describe(self) -> dict[str, object]:
         """Returns the job in the shape of DescribeTrainingJob."""
-        return describe(Run.open(self.name))
+        return describe(Run.open(self.run_id))
 
     @property
     def model_data(self) -> str | None:

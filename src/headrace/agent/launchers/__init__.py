@@ -1,4 +1,5 @@
-"""Launchers that start ranks in headrace's place: torchrun (elastic) and mpirun.
+"""Programs that start ranks in headrace's place: torchrun (elastic) and mpirun. All other ranks, the usual ones, are
+planned in `headrace.agent.program_specs` and started by `headrace.agent.host.programs`.
 
 MPI: mpirun on the first host of a world, its daemons on the others, the ranks as programs of their own hosts.
 

@@ -97,7 +97,7 @@ def explain(cause: Cause, plan: LaunchPlan, code: Path) -> Cause:
         return cause
     named = "; ".join(f"{clash.place}: {clash.why}" for clash in found[:NAMED])
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    note = f"the code counts on more than isolation {plan.isolation.level} gives ({named}{more})"
+    note = f"the code counts on more than its level of isolation gives ({named}{more})"
     return msgspec.structs.replace(cause, note=f"{note}; {plan.isolation.words()}")
 
 
