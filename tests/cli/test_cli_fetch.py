@@ -121,6 +121,15 @@ def test_ctrl_c_ends_the_wait_for_a_bucket_that_does_not_answer_at_the_end_of_a_
         running.send_signal(signal.SIGINT)
         shown = "".join(running.communicate(timeout=60))
         assert time.monotonic() - began < allowed(10)
+        proxy.hung = False
+        later = cli("wait", "small")
+        assert later.returncode == 0
+        assert f"storing the end of the record in {s3.uri('runs')}" in later.stderr
+        assert "not stored" not in later.stderr + cli("status", "small").stdout
+        assert json.loads(cli("fetch", s3.uri("runs/small"), "--into", str(tmp_path), "--output", "json").stdout)[
+            "complete"
+        ]
+        assert cli("wait", "small").stderr == "", "nothing is left"
     assert running.returncode == 0, shown
     assert "small-" in shown
     assert f"warning: the end of the record was not stored in {s3.uri('runs')}: broken off by Ctrl-C" in shown

@@ -118,7 +118,9 @@ def told(event: Event) -> str:
 
 def record_text(event: RecordNotStored) -> str:
     """Returns that the end of a run's record is only on its own machine."""
-    return f"the end of the record was not stored in {event.uri}: {event.reason}"
+    if not event.reason:
+        return f"the end of the record is stored in {event.uri} once more"
+    return f"the end of the record was not stored in {event.uri}: {event.reason}; `headrace wait RUN` tries it again"
 
 
 def silence_text(seconds: float) -> str:

@@ -315,7 +315,7 @@ class RecordNotStored(_Event, frozen=True, tag="record_not_stored"):
 
     Attributes:
         uri: the place.
-        reason: why, in words.
+        reason: why, in words; empty when it is tried once more: what was said before no longer holds.
     """
 
     uri: str

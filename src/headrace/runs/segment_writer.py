@@ -49,17 +49,20 @@ class Stored(msgspec.Struct):
         name: its name.
         sent: append-only file to the bytes of it that are stored.
         digests: whole file to the digest of what is stored.
+        last: that was the last one: the run has finished and all of it is stored.
     """
 
     number: int = 0
     name: str = ""
     sent: dict[str, int] = {}
     digests: dict[str, str] = {}
+    last: bool = False
 
     def take(self, name: str, header: SegmentHeader) -> None:
         """Adds a segment that is stored."""
         self.name = max(self.name, name)
         self.number = max(self.number, header.number)
+        self.last = header.last
         for piece in header.pieces:
             if piece.offset is None:
                 self.digests[piece.path] = piece.digest
@@ -68,6 +71,14 @@ class Stored(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(Stored)
+
+
+def stored_to_end(state: Path) -> bool:
+    """Returns whether a state file says that the run has finished and all of it is stored. Raises OSError."""
+    try:
+        return _DECODER.decode(state.read_bytes()).last
+    except (FileNotFoundError, msgspec.DecodeError):  # the store knows
+        return False
 
 
 @dataclass(frozen=True)
@@ -185,7 +196,7 @@ class SegmentWriter:
                     left -= found[0].size
         pieces = [*self._changed(stored), *(grown if last else reversed(grown))]
         ends = last and not full
-        if not pieces and not ends:
+        if not pieces and (stored.last or not ends):
             return None
         number = stored.number + 1
         header = SegmentHeader(

@@ -187,7 +187,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         elif isinstance(event, RunFinished):
             fold.word = fold.word or event
         elif isinstance(event, RecordNotStored):
-            fold.record_not_stored = event
+            fold.record_not_stored = event if event.reason else None
     status, cause, ended = _verdict(fold, supervised)
     finished = fold.word is not None or not supervised
     if ended is not None:

@@ -59,6 +59,11 @@ def write_order(run: RunPaths, order: RecordOrder) -> None:
     _order_file(run).write_bytes(msgspec.json.format(msgspec.json.encode(order)) + b"\n")
 
 
+def state_file(run: RunPaths) -> Path:
+    """Returns the file that says what is stored."""
+    return run.engine / "segments.json"
+
+
 def _order_file(run: RunPaths) -> Path:
     return run.engine / f"{NAME}.json"
 
@@ -112,7 +117,7 @@ def main(paths: RunPaths) -> None:
     """Entry point."""
     order = order_of(paths)
     with _alone(paths), Store() as store:
-        writer = SegmentWriter(paths, store, order.place, order.writer, paths.engine / "segments.json")
+        writer = SegmentWriter(paths, store, order.place, order.writer, state_file(paths))
         if sys.argv[2:3] == [LAST]:
             finish(writer, float(sys.argv[3]))
             return

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from headrace.exit_status import exit_text, split_status
-from headrace.hosting.helpers.store_record import LAST, NAME, order_of
+from headrace.hosting.helpers.store_record import LAST, NAME, order_of, state_file
 from headrace.hosting.supervision.helper_processes import HelperProcess, is_wanted
 from headrace.processes.child_report import read_report
 from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import EventWriter, RunPaths
 from headrace.runs.events import RecordNotStored
+from headrace.runs.segment_writer import stored_to_end
 
 BY_STOP = "by Ctrl-C"
 AGAIN_SECONDS = 2.0  # at least, between two starts
@@ -54,11 +55,22 @@ class RecordStoring:
             _log.warning("storing the record: no process could be made: %s", error)
 
 
+def place_of_rest(paths: RunPaths) -> str:
+    """Returns where the end of the record of a run that has finished is still to be stored; empty when nothing is.
+
+    Raises:
+        OSError, msgspec.DecodeError: the order cannot be read.
+    """
+    return "" if not is_wanted(paths, NAME) or stored_to_end(state_file(paths)) else order_of(paths).place
+
+
 def store_rest(
     paths: RunPaths,
     seconds: float,
     unwanted: Callable[[], str] = lambda: "",
     environment: Mapping[str, str] | None = None,
+    *,
+    once_more: bool = False,
 ) -> None:
     """Stores what is left of the record of a run that has finished. If that fails, an event of the run says so.
 
@@ -67,9 +79,12 @@ def store_rest(
         seconds: at most so many.
         unwanted: says by what it is broken off; empty to go on.
         environment: variables of the process; those of this one if None.
+        once_more: an event of the run says before that it is tried again: the stored record says so, too.
     """
     if not is_wanted(paths, NAME):
         return
+    if once_more:
+        _write_event(paths, RecordNotStored(t=time.time(), uri=order_of(paths).place, reason=""))
     try:
         reason = _store_rest(paths, seconds, unwanted, dict(os.environ if environment is None else environment))
         uri = order_of(paths).place if reason else ""
@@ -77,8 +92,12 @@ def store_rest(
         reason, uri = str(error), ""
     if reason:
         _log.warning("the record is not stored to its end: %s", reason)
-        with EventWriter(paths.events(NAME)) as events:
-            events.write(RecordNotStored(t=time.time(), uri=uri, reason=reason))
+        _write_event(paths, RecordNotStored(t=time.time(), uri=uri, reason=reason))
+
+
+def _write_event(paths: RunPaths, event: RecordNotStored) -> None:
+    with EventWriter(paths.events(NAME)) as events:
+        events.write(event)
 
 
 def _store_rest(paths: RunPaths, seconds: float, unwanted: Callable[[], str], environment: dict[str, str]) -> str:

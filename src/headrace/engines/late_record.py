@@ -1,0 +1,35 @@
+"""Stores the end of the record of a run that is over, where its supervisor could not: its bucket did not answer, Ctrl-C
+ended the wait for it, or it was killed. It needs the run's directory, so it works on the machine of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.hosting.supervision.record_storing import BY_STOP, place_of_rest, store_rest
+from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.runs import Run
+from headrace.runs.events import RunFinished
+from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive
+
+
+def store_late(run: Run, seconds: float, told: Callable[[str], None], unwanted: Callable[[], bool]) -> None:
+    """Stores what is left of a run's record. If that fails, the run's state says so, as after the run.
+
+    Args:
+        run: the run; nothing is done while it goes on, its supervisor lives, or when it is a copy.
+        seconds: at most so many.
+        told: gets a sentence when there is something to store.
+        unwanted: says whether to break off.
+
+    Raises:
+        OSError, msgspec.DecodeError: the run's header or the order of its record cannot be read.
+    """
+    header = run.header
+    answers = header.supervisor_pid != ASK_ENGINE and supervisor_alive(header)
+    if is_copy(run.paths) or answers or not any(isinstance(event, RunFinished) for event in run.events()):
+        return
+    place = place_of_rest(run.paths)
+    if place:
+        told(f"storing the end of the record in {place} (Ctrl-C ends this)")
+        environment = supervisor_environment(run.id)
+        store_rest(run.paths, seconds, lambda: BY_STOP if unwanted() else "", environment, once_more=True)
