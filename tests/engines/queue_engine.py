@@ -19,9 +19,10 @@ from pathlib import Path
 
 from headrace.engines import Document
 from headrace.engines.local import engine as local
-from headrace.engines.local.prepare_run import plan_text, prepare
+from headrace.engines.new_run import new_run
 from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.remote_job import plan_document, prepare_remote_run
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.paths import BASE_VARIABLE
@@ -32,7 +33,6 @@ from headrace.runs import (
     Run,
     RunPaths,
     Status,
-    create_run,
     give_to_engine,
     process_start_time,
     read_plan,
@@ -43,22 +43,17 @@ QUEUE = "QUEUE"  # variable: folder of the queue
 OPEN = "open"  # a file there: jobs may run
 DOWN = "down"  # a file there: the platform does not answer
 
-plan = local.plan
-
-
-def check(job):
-    return local._work_out(job)
+plan, check = local.plan, local.check  # its hosts are on this machine
 
 
 def render(job):
-    return (Document("job.txt", plan_text(plan(job).plan)),)
+    return (Document("job.txt", plan_document(plan(job)).text),)
 
 
 def start(job, detach):
     checked = check(job)
-    paths = create_run(job.job_name, "queue", base_path=str(job.base_path))
-    prepare(checked.in_run(paths), paths)
-    paths.engine.mkdir(exist_ok=True)
+    with new_run(job, "queue") as paths:
+        prepare_remote_run(checked, paths)
     give_to_engine(paths)
     with (paths.engine / "queue.log").open("ab") as log:
         process = subprocess.Popen(

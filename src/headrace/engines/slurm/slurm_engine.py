@@ -10,16 +10,12 @@ import msgspec
 
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
-from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.checks import check_tensorflow
-from headrace.engines.local.limits.assign import Machine
-from headrace.engines.local.limits.cgroups import Places
-from headrace.engines.local.prepare_run import plan_text, prepare
-from headrace.engines.new_run import check_name, new_run
-from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
-from headrace.engines.planning.plan_channels import check_channels, orders_of
+from headrace.engines.new_run import new_run
+from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
+from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.remote_job import check_remote_job, plan_document, prepare_remote_run
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
@@ -44,7 +40,6 @@ from headrace.engines.slurm.ticket import (
     write_ticket,
 )
 from headrace.errors import EngineRefused
-from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
@@ -80,12 +75,7 @@ def check(job: Job) -> SlurmJob:
     """
     planned = plan(job)
     slurm_commands.check_programs()
-    job.check_files()
-    check_name(job.job_name)
-    check_certificates(planned.plan)
-    check_tensorflow(job)
-    check_places(job)
-    check_channels(planned.orders)
+    check_remote_job(planned)
     return planned
 
 
@@ -93,7 +83,7 @@ def render(job: Job) -> tuple[Document, ...]:
     """Returns the batch script and the launch plan. Raises as `plan` does."""
     planned = plan(job)
     script = planned.script(RunPaths(runs_dir() / job.job_name), sys.executable)
-    return (Document(SCRIPT, script), Document("plan.json", plan_text(planned.plan)))
+    return (Document(SCRIPT, script), plan_document(planned))
 
 
 def start(job: Job, detach: bool = False) -> RemoteHandle:
@@ -110,8 +100,7 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
 
 def _submit(checked: SlurmJob, paths: RunPaths) -> None:
     job, options = checked.job, checked.job.slurm
-    prepare(CheckedJob(job, checked.plan, checked.orders, Machine(()), Places({}, {})), paths)
-    paths.engine.mkdir(exist_ok=True)
+    prepare_remote_run(checked, paths)
     fed = job.feed_groups if job.feed_workers == "auto" else ()
     left = {name: job.processes_on(name) or int(name in job.entry_point_groups) for name in fed}
     how = NodeStart(options.launcher or (), options.python or sys.executable, left)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.limits.assign import Machine
-from headrace.engines.local.plan_hosts import in_run, make_plan
+from headrace.engines.local.plan_hosts import in_run
+from headrace.engines.remote_job import remote_plan
 from headrace.engines.slurm.batch_script import Places, batch_script
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.job import Job, LocalOptions
+from headrace.job import Job
 from headrace.job.rules.unsupported import Unused
 from headrace.runs import RunPaths
 
@@ -78,15 +78,8 @@ def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, 
         paths: the run's directory; it need not exist.
         python: interpreter of the user's programs.
     """
-    # The CPUs, memory and addresses of the local engine are those of another machine.
-    anywhere = job.model_copy(update={"engines": job.engines.model_copy(update={"local": LocalOptions()})})
-    plan = make_plan(anywhere, paths, Machine(()), python)
-    hosts = tuple(
-        msgspec.structs.replace(host, address=host.name, cpus=(), gpus=None, memory=0, cpu_weight=0.0)
-        for host in plan.hosts
-    )
-    options = job.slurm
+    plan, options = remote_plan(job, paths, python), job.slurm
     plan = msgspec.structs.replace(
-        plan, hosts=hosts, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
+        plan, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
     )
     return SlurmJob(job, plan, orders)

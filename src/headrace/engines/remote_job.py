@@ -1,0 +1,142 @@
+"""A job for hosts that a platform gives: its plan, its checks, and the directory of its run. For engines of one's own.
+
+    planned = plan_remote_job(job)         # or check_remote_job: what `plan` and `check` of an engine return
+    plan_document(planned)                 # of `render`
+    with new_run(job, "mine") as paths:    # of `start`; `headrace.engines.new_run`
+        prepare_remote_run(planned, paths)
+
+Nothing of the machine that submits is in the plan: no CPUs, no memory, no isolation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from headrace.engines.documents import Document
+from headrace.engines.local.checked_job import CheckedJob
+from headrace.engines.local.checks import check_tensorflow
+from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.limits.cgroups import Places
+from headrace.engines.local.plan_hosts import in_run, make_plan
+from headrace.engines.local.prepare_run import plan_text, prepare
+from headrace.engines.new_run import check_name
+from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
+from headrace.engines.planning.plan_channels import check_channels, orders_of
+from headrace.hosting.inputs.host_certificates import check_certificates
+from headrace.instance.channels.stage_orders import ChannelOrder
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.job import Job, LocalOptions
+from headrace.job.rules.unsupported import Unused
+from headrace.runs import RunPaths, runs_dir
+
+
+class PlannedRemotely(Protocol):
+    """A `RemoteJob`, or what else an engine makes of a job that has these three."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """Its launch plan."""
+
+    @property
+    def orders(self) -> tuple[ChannelOrder, ...]:
+        """All its channels."""
+
+
+@dataclass(frozen=True)
+class RemoteJob:
+    """A job for a platform, as `plan` and `check` of an engine return it.
+
+    Attributes:
+        job: the job.
+        plan: its launch plan. Its id and folders stand for a run that does not exist.
+        orders: all its channels.
+        limits: what its hosts may use, in sentences; the engine says it with `dataclasses.replace`.
+        without_effect: what of the job the engine does not use; likewise.
+    """
+
+    job: Job
+    plan: LaunchPlan
+    orders: tuple[ChannelOrder, ...]
+    limits: tuple[str, ...] = ()
+    without_effect: tuple[Unused, ...] = ()
+
+
+def plan_remote_job(job: Job, address_of: Callable[[str], str] = str, python: str = "") -> RemoteJob:
+    """Returns a job with its launch plan. Starts and writes nothing.
+
+    Args:
+        job: the job.
+        address_of: the address that the hosts of the job reach one of them by; its name (``algo-1``) by default.
+        python: interpreter of the user's programs there; the one of this process if empty.
+
+    Raises:
+        JobInvalid: ports that do not exist.
+        EngineRefused: a folder for checkpoints that hosts cannot have.
+    """
+    check_checkpoint_folder(job, False)
+    paths = RunPaths(runs_dir() / job.job_name)
+    return RemoteJob(job, remote_plan(job, paths, python or sys.executable, address_of), orders_of(job))
+
+
+def remote_plan(job: Job, paths: RunPaths, python: str, address_of: Callable[[str], str] = str) -> LaunchPlan:
+    """Returns the launch plan of a job on hosts that are no part of this machine. Pure.
+
+    Args:
+        job: the job.
+        paths: the run's directory; it need not exist.
+        python: interpreter of the user's programs.
+        address_of: see `plan_remote_job`.
+    """
+    # The CPUs, memory and addresses of the local engine are those of another machine.
+    anywhere = job.model_copy(update={"engines": job.engines.model_copy(update={"local": LocalOptions()})})
+    plan = make_plan(anywhere, paths, Machine(()), python)
+    hosts = tuple(
+        msgspec.structs.replace(host, address=address_of(host.name), cpus=(), gpus=None, memory=0, cpu_weight=0.0)
+        for host in plan.hosts
+    )
+    return msgspec.structs.replace(plan, hosts=hosts)
+
+
+def check_remote_job(planned: PlannedRemotely) -> None:
+    """Checks what can be known before a job is submitted: its name, files, channels, places, certificates.
+
+    Raises:
+        JobInvalid, EngineRefused: it could not run.
+    """
+    job = planned.job
+    job.check_files()
+    check_name(job.job_name)
+    check_certificates(planned.plan)
+    check_tensorflow(job)
+    check_places(job)
+    check_channels(planned.orders)
+
+
+def prepare_remote_run(planned: PlannedRemotely, paths: RunPaths) -> None:
+    """Fills the directory of a run: the job, its code, the plan, a tree for each host, the secret with mode 0600.
+
+    Args:
+        planned: the job.
+        paths: the run's directory, which exists; all hosts see it under this path.
+
+    Raises:
+        UsageError, StorageError: code or requirements that cannot be used.
+        OSError: something cannot be read or written.
+    """
+    plan = in_run(planned.plan, paths)
+    prepare(CheckedJob(planned.job, plan, planned.orders, Machine(()), Places({}, {})), paths)
+    paths.engine.mkdir(exist_ok=True)
+
+
+def plan_document(planned: PlannedRemotely) -> Document:
+    """Returns plan.json, as `render` gives it. It holds no secret."""
+    return Document("plan.json", plan_text(planned.plan))
