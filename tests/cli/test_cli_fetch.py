@@ -153,7 +153,7 @@ def test_what_cannot_be_fetched_is_said_with_a_hint(
         far.store()
     nothing = cli("fetch", s3.uri("runs"))
     assert nothing.returncode == 2
-    assert f"name one of its runs: {far.paths.id}" in nothing.stderr
+    assert f"name one of the runs in {s3.uri('runs')}: {far.paths.id}" in nothing.stderr
     cli.env["HEADRACE_HOME"] = str(tmp_path)
     (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
     for what in ("far", s3.uri("runs/far")):
@@ -168,5 +168,7 @@ def test_what_cannot_be_fetched_is_said_with_a_hint(
     assert wrong.returncode == 2
     assert "record.uri: must be an s3:// URI" in wrong.stderr
     assert "record.interval: must be 1 to 3600 seconds" in wrong.stderr
+    for bucket, rule in (("Bad_Bucket", "must name a bucket: 3 to 63"), ("headrace-local", "a folder of this machine")):
+        assert rule in cli("plan", job, "--set", f"record.uri=s3://{bucket}/runs").stderr
     planned = cli("plan", job, "--set", "record.uri=s3://bkt/runs", "--set", "record.interval=3")
     assert "record: s3://bkt/runs, every 3 s" in planned.stdout.splitlines()

@@ -238,6 +238,26 @@ def test_a_copy_that_lost_bytes_heals_and_several_processes_may_keep_one(run: Ru
     for thread in beside:
         thread.join()
     assert mine.read_bytes() == log.read_bytes()
+    writer.store(last=True)
+    assert copy.update().complete
+    for name in (mine, copy.paths.plan):
+        name.unlink()
+        assert copy.update().complete
+    assert files_of(copy.paths) == files_of(run)
+
+
+def test_a_copy_needs_a_folder_that_is_free(run: RunPaths, tmp_path: Path) -> None:
+    store = Memory()
+    writer_of(run, store).store()
+    where = find_record(store, f"{PLACE}/job")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "other" / run.id).mkdir(parents=True)
+    (tmp_path / "other" / run.id / "run.json").write_text("{}")
+    for folder, words in (("file", "is not a folder"), ("other", "is neither a copy nor a run")):
+        with pytest.raises(UsageError, match=words):
+            open_copy(store, *where, tmp_path / folder)
+    with pytest.raises(UsageError, match="/proc cannot be written"):
+        open_copy(store, *where, Path("/proc"))
 
 
 def test_a_record_is_found_by_run_and_by_job_and_a_copy_is_told_from_the_record(run: RunPaths, tmp_path: Path) -> None:
@@ -249,7 +269,10 @@ def test_a_record_is_found_by_run_and_by_job_and_a_copy_is_told_from_the_record(
     assert find_record(store, f"{PLACE}/{older.id}/") == (older.id, f"{PLACE}/{older.id}")
     with pytest.raises(RunNotFound, match="no record") as error:
         find_record(store, PLACE)
-    assert error.value.hint.startswith(f"name one of its runs: {run.id}, {older.id}")
+    assert error.value.hint.startswith(f"name one of the runs in {PLACE}: {run.id}, {older.id}")
+    with pytest.raises(RunNotFound, match="nope: there is no record") as error:
+        find_record(store, f"{PLACE}/nope")
+    assert error.value.hint.startswith(f"name one of the runs in {PLACE}: {run.id}, {older.id}")
     with pytest.raises(UsageError, match="is the record itself"):
         open_copy(store, run.id, f"{PLACE}/{run.id}", tmp_path / "runs")
     assert read_copied(run) is None

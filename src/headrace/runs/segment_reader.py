@@ -31,9 +31,10 @@ from headrace.runs.segments import (
     segment_name,
     writers_place,
 )
-from headrace.runs.store import COPIED
+from headrace.runs.store import COPIED, read_header
 
 HEADER = "run.json"
+ELSEWHERE = "choose another folder of runs: --into DIR"
 AT_ONCE = 8  # segments that are read at the same time, and kept in memory
 
 
@@ -58,11 +59,13 @@ class Copied(msgspec.Struct):
         place: of the run's record.
         writers: by name.
         leader: the writer that has the run's header, and the last word.
+        sizes: file to how many bytes of it are copied; none of a copy that an older headrace has begun.
     """
 
     place: str
     leader: str
     writers: dict[str, WriterCursor] = {}
+    sizes: dict[str, int] = {}
 
     @property
     def complete(self) -> bool:
@@ -107,19 +110,28 @@ def open_copy(store: ObjectStore, run_id: str, place: str, runs: Path) -> RunPat
         runs: directory of runs.
 
     Raises:
-        UsageError: the directory is there and is no copy of that record.
+        UsageError: the directory is there and is no copy of that record, or cannot be made.
         StorageError: the record cannot be read, or has no header yet.
-        OSError: the directory cannot be made.
     """
     paths = RunPaths(runs.absolute() / run_id)
     if not paths.root.exists():
         _make(store, paths, place)
     copied = read_copied(paths)
     if copied is None:
-        raise UsageError(f"{paths.root} is the record itself, and no copy", "choose another folder of runs: --into DIR")
+        what = (
+            "the record itself, and no copy" if _is_record(paths) else "there already, and is neither a copy nor a run"
+        )
+        raise UsageError(f"{paths.root} is {what}", ELSEWHERE)
     if copied.place != place:
-        raise UsageError(f"{paths.root} is a copy of {copied.place}", "choose another folder of runs: --into DIR")
+        raise UsageError(f"{paths.root} is a copy of {copied.place}", ELSEWHERE)
     return paths
+
+
+def _is_record(paths: RunPaths) -> bool:
+    try:
+        return read_header(paths).run_id == paths.id
+    except (OSError, msgspec.DecodeError):  # something else has that name
+        return False
 
 
 def _make(store: ObjectStore, paths: RunPaths, place: str) -> None:
@@ -135,9 +147,15 @@ def _make(store: ObjectStore, paths: RunPaths, place: str) -> None:
 
 
 def _appear(paths: RunPaths, copied: Copied, header: bytes) -> None:
-    paths.root.parent.mkdir(parents=True, exist_ok=True)
-    staging = paths.root.parent / f".{paths.id}.{os.getpid()}"
-    staging.mkdir(mode=0o700)
+    runs = paths.root.parent
+    staging = runs / f".{paths.id}.{os.getpid()}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(mode=0o700)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{runs} is not a folder", ELSEWHERE) from error
+    except OSError as error:
+        raise UsageError(f"{runs} cannot be written: {error.strerror}", ELSEWHERE) from error
     try:
         (staging / COPIED).write_bytes(msgspec.json.encode(copied))
         (staging / HEADER).write_bytes(header)
@@ -181,6 +199,8 @@ class RecordCopy:
             copied = read_copied(self.paths)
             if copied is None:
                 raise UsageError(f"{self.paths.root} is no copy of a record")
+            if self._lost(copied):
+                copied.writers.clear()
             try:
                 self._update_all(copied)
             except _Behind:
@@ -192,6 +212,16 @@ class RecordCopy:
                         f"{behind} of {copied.place} is missing", "what was stored before it is copied"
                     ) from None
             return copied
+
+    def _lost(self, copied: Copied) -> bool:
+        """Returns whether somebody removed a file of the copy, or a part of it."""
+        for name, copied_size in copied.sizes.items():
+            try:
+                if (self.paths.root / name).stat().st_size < copied_size:
+                    return True
+            except FileNotFoundError:
+                return True
+        return False
 
     def _update_all(self, copied: Copied) -> None:
         for writer in self._store.folders(writers_place(copied.place)):
@@ -220,6 +250,10 @@ class RecordCopy:
                     header, pieces = decode(data, uri)
                     for piece, content in zip(header.pieces, pieces, strict=True):
                         self._take(piece, content)
+                        end = (piece.offset or 0) + piece.size
+                        copied.sizes[piece.path] = (
+                            end if piece.offset is None else max(end, copied.sizes.get(piece.path, 0))
+                        )
                     cursor.name, cursor.t, cursor.last = uri.rpartition("/")[2], header.t, header.last
                     self.segments += 1
                 self._replace(COPIED, msgspec.json.encode(copied))

@@ -171,7 +171,7 @@ def find_record(store: ObjectStore, uri: str) -> tuple[str, str]:
     """Returns (run id, place) of a run's record: of that place, or of the newest run of the job that it names.
 
     Args:
-        store: where to look; two or three requests.
+        store: where to look; four requests at most.
         uri: ``<place>/<run id>`` or ``<place>/<job name>``.
 
     Raises:
@@ -186,7 +186,12 @@ def find_record(store: ObjectStore, uri: str) -> tuple[str, str]:
     if runs:
         newest = max(runs, key=lambda run: run[-20:])
         return newest, joined(parent, newest)
-    there = [run for run in store.folders(uri) if job_name_of(run) != run]
-    newest_first = sorted(there, key=lambda run: run[-20:], reverse=True)
-    known = f"name one of its runs: {', '.join(newest_first[:5])}" if there else "write s3://BUCKET/PREFIX/RUN"
+    for folder in (uri.rstrip("/"), *([] if parent.endswith(":/") else [parent])):
+        runs = [run for run in store.folders(folder) if job_name_of(run) != run]
+        if runs:
+            break
+    newest_first = sorted(runs, key=lambda run: run[-20:], reverse=True)
+    known = (
+        f"name one of the runs in {folder}: {', '.join(newest_first[:5])}" if runs else "write s3://BUCKET/PREFIX/RUN"
+    )
     raise RunNotFound(f"{uri}: there is no record of a run", known)

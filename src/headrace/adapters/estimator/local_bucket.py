@@ -14,9 +14,10 @@ from pathlib import Path
 from headrace.errors import StorageError, UsageError
 from headrace.instance import storage
 from headrace.instance.storage import Store
+from headrace.job.model.path_types import LOCAL_BUCKET
 from headrace.runs import runs_dir
 
-NAME = "headrace-local"
+NAME = LOCAL_BUCKET
 MANIFESTS = f"{NAME}.manifests"
 
 

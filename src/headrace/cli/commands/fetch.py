@@ -77,9 +77,11 @@ def command(record: str, into: str | None, follow: bool, every: float, output: s
             }
         )
         return
+    from headrace.insight.render.plain_text import size_text
+
     ago = max(0.0, time.time() - copied.t)
     end = "complete" if copied.complete else f"the newest part was stored {ago:.0f} s ago"
-    click.echo(f"{paths.id}: {run.status.value}; {copy.bytes / 1e6:.3f} MB copied to {paths.root}; {end}")
+    click.echo(f"{paths.id}: {run.status.value}; {size_text(copy.bytes)} copied to {paths.root}; {end}")
 
 
 def _copy_of(store: Store, record: str, runs: Path) -> RunPaths:

@@ -81,7 +81,7 @@ def quantity(value: float, unit: str) -> str:
     ('192.0 ms', '3 MiB', '0.00126 USD', '12')
     """
     if unit.startswith("bytes"):
-        return _bytes(value) + unit.removeprefix("bytes")
+        return size_text(value) + unit.removeprefix("bytes")
     if unit.startswith("USD"):
         return f"{amount(value)} {unit}"
     if unit == "1":
@@ -91,7 +91,12 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.{_places(value)}f}{'' if unit == '1/s' else ' ' + unit}"
 
 
-def _bytes(value: float) -> str:
+def size_text(value: float) -> str:
+    """Returns a number of bytes in words.
+
+    >>> size_text(812), size_text(1234567)
+    ('812 B', '1 MiB')
+    """
     for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if value >= size:
             return f"{value / size:.{1 if value < 10 * size and name != 'MiB' else 0}f} {name}"

@@ -17,10 +17,13 @@ from headrace.job.model.field_types import AsList, text_of
 from headrace.job.problems.finding import broken
 
 OUTSIDE, INSIDE = "must lie inside source_dir", "give its path relative to source_dir"
+LOCAL_BUCKET = "headrace-local"
+"""The bucket of the estimators, which is a folder of this machine."""
 CHECKPOINT_FOLDER = "/opt/ml/checkpoints"
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*)://")
 _S3 = re.compile(r"s3://[^/\s]+(?:/.*)?")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HTTPS = re.compile(r"https://[^/\s]+(?:/.*)?")
 _ARCHIVES = (".tar.gz", ".tgz")
 _MODULE = re.compile(r"-m\s+([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)")
@@ -167,6 +170,11 @@ def _record_place(value: object) -> str:
             "must be an s3:// URI",
             hint="for a folder, set HEADRACE_HOME: runs and their records are in its folder runs",
         )
+    bucket = text.split("/")[2]
+    if bucket == LOCAL_BUCKET:
+        raise broken("must be in a bucket of an object store", hint=f"{LOCAL_BUCKET} is a folder of this machine")
+    if not _BUCKET.fullmatch(bucket):
+        raise broken("must name a bucket: 3 to 63 lowercase letters, digits, dots and hyphens")
     return text.rstrip("/")
 
 
