@@ -7,14 +7,17 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from command_line import Cli
 
 from flaky_s3 import flaky
+from headrace.cli.commands import fetch
 from headrace.instance.storage import Store
 from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream, create_run, list_runs
 from headrace.runs.events import JobStarted, RunFinished
+from headrace.runs.segment_reader import Copied, RecordCopy, WriterCursor
 from headrace.runs.segment_writer import SegmentWriter
 from objectstore import ObjectStore
 from patience import allowed
@@ -172,3 +175,16 @@ def test_what_cannot_be_fetched_is_said_with_a_hint(
         assert rule in cli("plan", job, "--set", f"record.uri=s3://{bucket}/runs").stderr
     planned = cli("plan", job, "--set", "record.uri=s3://bkt/runs", "--set", "record.interval=3")
     assert "record: s3://bkt/runs, every 3 s" in planned.stdout.splitlines()
+
+
+def test_a_copy_that_is_followed_says_for_how_long_nothing_new_has_come(capsys: pytest.CaptureFixture[str]) -> None:
+    class Copy:
+        def __init__(self, *ages: float) -> None:
+            self.ages = list(ages)
+
+        def update(self) -> Copied:
+            cursor = WriterCursor("1", time.time() - self.ages.pop(0), last=not self.ages)
+            return Copied("s3://bkt/runs/far", "engine", {"engine": cursor})
+
+    fetch._follow(cast("RecordCopy", Copy(2, 31, 40, 61, 90, 1, 31, 1)), 0.0)
+    assert [line.split()[-2] for line in capsys.readouterr().err.splitlines()] == ["31", "61", "31"]
