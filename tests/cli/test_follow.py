@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from headrace.cli.follow import follow
+from headrace.cli.main import invoke
 from headrace.engines.handle import Handle
 from headrace.errors import EngineRefused
 from headrace.job.stop_thread import RunLeft
@@ -82,6 +83,14 @@ class Stubborn(Handle):
         self.tries += 1
         threading.Timer(0.3, press_main).start()
         raise EngineRefused("scancel: no answer")
+
+
+def test_ctrl_c_before_the_run_begins_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headrace.job.load_job", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert invoke(["run", "job.yaml"]) == 130
+    assert capfd.readouterr().err.strip() == "headrace: stopped by Ctrl-C before the run began"
 
 
 def press_main() -> None:

@@ -36,14 +36,14 @@ def command(job: str, overrides: tuple[str, ...], engine: str, output: str, quie
       headrace run job.yaml --quiet --output json
       run=$(headrace run job.yaml --detach) && headrace logs $run -f && headrace wait $run
     """
-    from headrace import engines
-    from headrace.cli.follow import follow
-    from headrace.cli.options import echo_json
-    from headrace.cli.views.run_screen import RunScreen, fetch_line, outcome
-    from headrace.cli.views.terminal import Terminal
-    from headrace.job import load_job
-
     try:
+        from headrace import engines
+        from headrace.cli.follow import follow
+        from headrace.cli.options import echo_json
+        from headrace.cli.views.run_screen import RunScreen, fetch_line, outcome
+        from headrace.cli.views.terminal import Terminal
+        from headrace.job import load_job
+
         loaded = load_job(job, list(overrides))
         handle = engines.start(loaded, engine, detach=True) if detach else None
     except KeyboardInterrupt:
