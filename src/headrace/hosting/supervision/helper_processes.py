@@ -116,6 +116,12 @@ class HelperProcess:
         """Whether its process is gone."""
         return self.exit_code is not None or self.signal is not None
 
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended, or has reported an error after which it ends; readers see the end of data later."""
+        self._read()
+        return self.ended or bool(self._report.error)
+
     def terminate(self) -> None:
         """Asks it to end."""
         self.told = True

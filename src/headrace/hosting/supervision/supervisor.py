@@ -251,11 +251,11 @@ class Supervisor:
         trouble: Cause | None = None
         for helper in self._beside:
             seconds = self._patience(LAST_SYNC_SECONDS) if helper.name == "sync" else HELPER_GRACE
-            unasked = helper.ended
+            failed = helper.failed  # on a busy machine a program may have ended before the process that failed it
             helper.terminate()
             self._until_ended(helper, time.monotonic() + seconds, self._at_once)
             # Data that the job has read may have ended too early, or what it has saved may be lost.
-            if unasked or (helper.name == "sync" and helper.exit_code != 0):
+            if failed or (helper.name == "sync" and helper.exit_code != 0):
                 trouble = helper.failure()
         self._beside = []
         return trouble
