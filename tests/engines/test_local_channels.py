@@ -177,7 +177,8 @@ print(os.path.exists(folder + "/nothing"), open(folder + "/a.txt").read())
     everything = {**data, "z-big": hashlib.sha256(big.encode()).hexdigest()}
     seen = found(handle)
     assert [host["whole"] for host in seen.values()] == [everything, everything]
-    assert [sorted(host["shard"]) for host in seen.values()] == [["a.txt", "sub/c.txt"], ["b.txt", "z-big"]]
+    shards = [sorted(seen[f"algo-{number}"]["shard"]) for number in (1, 2)]
+    assert shards == [["a.txt", "sub/c.txt"], ["b.txt", "z-big"]]
     assert seen["algo-1"]["shard"] | seen["algo-2"]["shard"] == everything
     for number in (1, 2):
         assert text(handle, f"dnn/algo-{number}[0]").splitlines()[1:] == ["errno 30"] * 4 + ["False A"]
