@@ -15,9 +15,10 @@ from headrace.insight import cost_report
 from headrace.instance.storage import Store
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run
 from headrace.runs.events import JobStarted, RunFinished
+from headrace.runs.record_pieces import BATCH_BYTES, PIECE_BYTES
 from headrace.runs.run_listing import run_line
 from headrace.runs.segment_reader import RecordCopy, open_copy, read_copied
-from headrace.runs.segment_writer import PIECE_BYTES, SEGMENT_BYTES, SegmentWriter
+from headrace.runs.segment_writer import SegmentWriter
 from headrace.runs.segments import Piece, SegmentHeader, encode, find_record, is_recorded, segment_name
 from headrace.runs.store import COPIED
 from objectstore import ObjectStore
@@ -170,7 +171,7 @@ def test_much_at_once_comes_in_bounded_segments_and_the_events_are_not_kept_wait
         grow(run.log(Stream("g", "algo-1", str(rank))), b"x" * 99 + b"\n" + b"long" * PIECE_BYTES)
     grow(run.events("engine"), b"{}\n")
     writer_of(run, store).store()
-    assert max(map(len, store.objects.values())) < SEGMENT_BYTES + 10_000
+    assert max(map(len, store.objects.values())) < BATCH_BYTES + 10_000
     first = store.objects[min(store.objects)]
     assert '"events/engine.jsonl"' in first.partition(b"\n")[0].decode()
     assert len(store.objects) > 2

@@ -21,10 +21,10 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import RecordDamaged, StorageError, UsageError
+from headrace.runs.record_pieces import PieceMissing, replace_file, take_piece
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segments import (
     ObjectStore,
-    Piece,
     decode,
     joined,
     number_of,
@@ -79,10 +79,6 @@ class Copied(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(Copied)
-
-
-class _Behind(Exception):
-    """Bytes are missing before a piece: the machine went down, and files lost more than copied.json."""
 
 
 def read_copied(paths: RunPaths) -> Copied | None:
@@ -203,11 +199,11 @@ class RecordCopy:
                 copied.writers.clear()
             try:
                 self._update_all(copied)
-            except _Behind:
+            except PieceMissing:
                 copied.writers.clear()  # all segments are read once more; what is there is dropped
                 try:
                     self._update_all(copied)
-                except _Behind as behind:
+                except PieceMissing as behind:
                     raise RecordDamaged(
                         f"{behind} of {copied.place} is missing", "what was stored before it is copied"
                     ) from None
@@ -249,44 +245,19 @@ class RecordCopy:
                 for uri, data in zip(uris, pool.map(self._store.read, uris), strict=True):
                     header, pieces = decode(data, uri)
                     for piece, content in zip(header.pieces, pieces, strict=True):
-                        self._take(piece, content)
+                        self.bytes += take_piece(self.paths.root, piece, content)
                         end = (piece.offset or 0) + piece.size
                         copied.sizes[piece.path] = (
                             end if piece.offset is None else max(end, copied.sizes.get(piece.path, 0))
                         )
                     cursor.name, cursor.t, cursor.last = uri.rpartition("/")[2], header.t, header.last
                     self.segments += 1
-                self._replace(COPIED, msgspec.json.encode(copied))
+                replace_file(self.paths.root / COPIED, msgspec.json.encode(copied))
         if missing:
             raise RecordDamaged(
                 f"{joined(folder, segment_name(missing, '*'))} is missing: what was stored after it is not copied",
                 "somebody removed it, or a rule of the bucket did; see `headrace logs` for what is before it",
             )
-
-    def _take(self, piece: Piece, content: memoryview) -> None:
-        if piece.offset is None:
-            self._replace(piece.path, content)
-            return
-        path = self.paths.root / piece.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            if piece.offset > size:
-                raise _Behind(f"{piece.path} from byte {size} to {piece.offset}")
-            new = content[size - piece.offset :]
-            self.bytes += len(new)
-            while new:
-                new = new[os.write(descriptor, new) :]
-        finally:
-            os.close(descriptor)
-
-    def _replace(self, name: str, content: bytes | memoryview) -> None:
-        """Writes a whole file, which is there at once."""
-        path = self.paths.root / name
-        temporary = path.with_name(f".{name}.{os.getpid()}")
-        temporary.write_bytes(content)
-        temporary.replace(path)
 
 
 def _without_gap(number: int, names: Sequence[str]) -> tuple[Sequence[str], int]:
