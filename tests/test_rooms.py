@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
-    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console"},
+    "endpoint": {"job", "engines", "runs", "insight", "catalog"},
+    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console", "endpoint"},
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes", "hosting"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
@@ -96,6 +97,7 @@ ORDER: dict[str, list[str]] = {
         "advise",
         "run_cache",
     ],
+    "endpoint": ["http", "s3"],
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [

@@ -1,0 +1,204 @@
+"""What a request and a reply are, for whoever answers requests.
+
+A request's target and headers are kept as they were sent, since signatures are made of them. Bodies are streams: an
+upload is never held in memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+
+CHUNK_BYTES = 1 << 18
+"""How much of a body is read, hashed and written at once."""
+
+
+class HttpProblem(HeadraceError):
+    """A request that cannot be answered as it was meant. The server sends `status` with the message as text.
+
+    Args:
+        status: HTTP's status, 400 to 599.
+        message: what is wrong, for people.
+        hint: what to do about it.
+        closes: the connection cannot be used any more, since nobody knows where the next request begins.
+    """
+
+    def __init__(self, status: int, message: str, hint: str = "", *, closes: bool = False) -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.closes = closes
+
+
+class BodyProblem(HttpProblem):
+    """A body that did not arrive whole: malformed, too slow, larger than allowed, or its sender has gone."""
+
+
+class ClientGone(BodyProblem):
+    """The other end closed the connection, or stood still for too long. There is nobody to answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, message, closes=True)
+
+
+class Headers:
+    """Headers in the order in which they came. Names are compared without regard to case.
+
+    Args:
+        pairs: name and value of each, the name as it was sent, the value without blanks around it.
+    """
+
+    __slots__ = ("_first", "_pairs")
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self._pairs = tuple(pairs)
+        self._first: dict[str, str] = {}
+        for name, value in self._pairs:
+            self._first.setdefault(name.lower(), value)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._first
+
+    def __getitem__(self, name: str) -> str:
+        return self._first[name.lower()]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __repr__(self) -> str:
+        return f"Headers({list(self._pairs)!r})"
+
+    def get(self, name: str, default: str = "") -> str:
+        """Returns the first value of a header; `default` if there is none."""
+        return self._first.get(name.lower(), default)
+
+    def get_all(self, name: str) -> list[str]:
+        """Returns all values of a header, in order."""
+        wanted = name.lower()
+        return [value for each, value in self._pairs if each.lower() == wanted]
+
+
+class RequestBody(ABC):
+    """A body that is read once, from its beginning to its end."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int | None:
+        """Bytes in all, if the head of the request says so; None for a chunked body."""
+
+    @abstractmethod
+    def read(self, size: int = CHUNK_BYTES) -> bytes:
+        """Returns the next bytes, `size` at most; empty at the end of the body.
+
+        Raises:
+            BodyProblem: it is malformed, too large or too slow, or the sender has gone.
+        """
+
+    def read_all(self, limit: int) -> bytes:
+        """Returns what is left of the body.
+
+        Args:
+            limit: bytes that it may have.
+
+        Raises:
+            BodyProblem: it is longer (status 413), or did not arrive whole.
+        """
+        if self.length is not None and self.length > limit:
+            raise BodyProblem(413, f"the body has {self.length} bytes; at most {limit} are read here")
+        parts: list[bytes] = []
+        left = limit
+        while part := self.read(min(CHUNK_BYTES, left + 1)):
+            left -= len(part)
+            if left < 0:
+                raise BodyProblem(413, f"the body has more than the {limit} bytes that are read here")
+            parts.append(part)
+        return b"".join(parts)
+
+
+class BytesBody(RequestBody):
+    """A body that is in memory."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def length(self) -> int:
+        """Bytes in all."""
+        return len(self._data)
+
+    def read(self, size: int = CHUNK_BYTES) -> bytes:
+        """Returns the next bytes, `size` at most; empty at the end."""
+        part = self._data[self._at : self._at + size]
+        self._at += len(part)
+        return part
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """A request.
+
+    Attributes:
+        method: as it was sent, e.g. ``PUT``.
+        raw_path: path of the target as it was sent: not decoded, not normalised, e.g. ``/bucket//a%20b/../c``.
+        raw_query: what stands after the first ``?``, as it was sent; empty if nothing does.
+        headers: in the order in which they were sent.
+        body: is read once. Whoever checks it puts another one around it: ``dataclasses.replace(request, body=...)``.
+        peer: address and port of the other end.
+        secure: the request came through TLS.
+        proxied_host: the name that the client asked the proxy to connect it with; empty without a proxy.
+    """
+
+    method: str
+    raw_path: str
+    raw_query: str = ""
+    headers: Headers = field(default_factory=Headers)
+    body: RequestBody = field(default_factory=BytesBody)
+    peer: tuple[str, int] = ("", 0)
+    secure: bool = False
+    proxied_host: str = ""
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """Part of a file as the body of a reply, sent by the kernel.
+
+    Attributes:
+        file: path, or an open descriptor, which is closed after the reply (or when there is none).
+        offset: where it begins.
+        size: bytes; the file has at least offset + size.
+    """
+
+    file: Path | int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class HttpReply:
+    """A reply.
+
+    Attributes:
+        status: HTTP's status.
+        headers: names and values. The server adds Content-Length or Transfer-Encoding, Date and Connection itself;
+            Content-Length given here counts in replies to HEAD only.
+        body: all of it, part of a file, or pieces that are sent one after the other as they are made.
+        reason: words after the status; empty: HTTP's own.
+        after: is called when the reply was sent, or could not be sent.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | FileSlice | Iterator[bytes] = b""
+    reason: str = ""
+    after: Callable[[], None] | None = None
+
+
+Handler = Callable[[HttpRequest], HttpReply]
+"""Answers a request; called by many threads at once. It may raise `HttpProblem`."""
