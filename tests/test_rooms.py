@@ -50,7 +50,7 @@ HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "nu
 
 NO_IMPORT = {
     ("headrace.job.find_engine", "headrace.engines"): "the name of a group of entry points",
-    ("headrace.engines.local.agents", "headrace.agent"): "started as a program of its own",
+    ("headrace.hosting.supervision.host_agents", "headrace.agent"): "started as a program of its own",
     ("headrace.engines.slurm.enter_host", "headrace.agent"): "started as a program of its own",
 }
 
@@ -101,7 +101,7 @@ ORDER: dict[str, list[str]] = {
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [
-    "isolation", "limits", "local_capabilities", "agents", "local_instances", "local_run", "plan_hosts", "ports",
+    "isolation", "limits", "local_capabilities", "local_instances", "local_run", "plan_hosts", "ports",
     "checks", "checked_job", "isolation_plan", "prepare_run", "engine",
 ]  # fmt: skip
 MODULES_IN_A_FOLDER = 22

@@ -6,10 +6,12 @@ import subprocess
 
 import pytest
 
-from headrace.engines.local.agents import Agents
-from headrace.engines.local.isolation.start_agents import Start, Started, Starter
+from headrace.engines.local.isolation.start_agents import Starter
 from headrace.engines.local.limits.cgroups import RECORD, RunGroups, find_places
 from headrace.errors import HeadraceError
+from headrace.hosting.supervision.agent_starter import Start, Started
+from headrace.hosting.supervision.attempt_end import AttemptEnd
+from headrace.hosting.supervision.host_agents import HostAgents
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
 from headrace.runs import EventWriter, RunPaths
 
@@ -40,7 +42,8 @@ def test_a_host_that_cannot_be_made_is_named_with_its_last_words(tmp_path):
     (tmp_path / "engine").mkdir()
     with EventWriter(paths.events("engine")) as events:
         groups = RunGroups(plan.run_id, find_places(), tmp_path / RECORD)
-        agents = Agents(paths, plan, events, {}, NoRoom(), groups)
+        end = AttemptEnd(paths, plan.stop_grace)
+        agents = HostAgents(paths, plan, plan.hosts, events, {}, end, NoRoom(), groups)
         try:
             with pytest.raises(HeadraceError, match=r"algo-1 could not be isolated: .* ended: no room") as caught:
                 agents.start()

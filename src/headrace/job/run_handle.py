@@ -121,7 +121,7 @@ class CtrlC:
         """Names the run."""
         if self._installed:
             stopping = StopThread(self._stop, handle.id)
-            stopping.__enter__()
+            stopping.start()
             self._handle, self._stopping = handle, stopping
             if self._count and not stopping.asked:
                 stopping.ask()
@@ -139,7 +139,7 @@ class CtrlC:
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if self._stopping is not None:
-            self._stopping.__exit__()
+            self._stopping.close()
         if not self._count or not self._stopped(error):
             return
         if isinstance(error, RunFailed):

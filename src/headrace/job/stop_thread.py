@@ -42,13 +42,21 @@ class StopThread:
         self._wishes: SimpleQueue[bool | None] = SimpleQueue()  # the one queue that a signal handler may fill
         self._thread = threading.Thread(target=self._work, name="headrace-stop", daemon=True)
 
-    def __enter__(self) -> StopThread:
+    def start(self) -> None:
+        """Starts the thread."""
         self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread; a stop that has begun is carried out first."""
+        self._wishes.put(None)
+        self._thread.join()
+
+    def __enter__(self) -> StopThread:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._wishes.put(None)
-        self._thread.join()  # a stop that has begun is carried out
+        self.close()
 
     def ask(self, now: bool = False) -> None:
         """Asks for a stop, from a signal handler or elsewhere; `now` for one without time to save.

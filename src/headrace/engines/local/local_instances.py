@@ -12,10 +12,11 @@ import signal
 import time
 from collections.abc import Collection, Mapping
 
-from headrace.engines.local.agents import Agents
 from headrace.engines.local.isolation.clashes import explain
 from headrace.engines.local.isolation.start_agents import Starter, open_starter
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, RunGroups, find_places, sweep
+from headrace.hosting.supervision.attempt_end import AttemptEnd
+from headrace.hosting.supervision.host_agents import HostAgents
 from headrace.hosting.supervision.instances import Outcome
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import StopJob
@@ -45,7 +46,8 @@ class LocalInstances:
         self._starter = Starter()
         self._prepared = False
         self._groups = RunGroups(plan.run_id, find_places(), paths.root / RECORD)
-        self._agents: Agents | None = None
+        self._end = AttemptEnd(paths, plan.stop_grace)
+        self._agents: HostAgents | None = None
 
     @property
     def hosts(self) -> Collection[str]:
@@ -77,7 +79,8 @@ class LocalInstances:
 
     def start(self, used: Mapping[str, str]) -> None:
         """See `Instances.start`."""
-        self._agents = Agents(self._paths, self._plan, self._events, used, self._starter, self._groups)
+        plan, hosts = self._plan, self._plan.hosts
+        self._agents = HostAgents(self._paths, plan, hosts, self._events, used, self._end, self._starter, self._groups)
         self._agents.start()
 
     def stop(self, command: StopJob) -> None:

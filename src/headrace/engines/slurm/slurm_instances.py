@@ -23,6 +23,7 @@ from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import why_terminated
 from headrace.engines.slurm.ticket import read_start
 from headrace.exit_status import exit_text
+from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.launch_plan import LaunchPlan
@@ -30,14 +31,11 @@ from headrace.instance.lifeline import StopJob, encode
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
-from headrace.runs.events import HostRegistered, JobFinished
-from headrace.runs.reader import EventFollower
 
 _log = logging.getLogger(__name__)
 
 ENTER = "headrace.engines.slurm.enter_host"
 AFTER_VERDICT = 15.0  # for the agents of all nodes to end, after the coordinator's verdict
-AFTER_GRACE = 12.0  # for the same, beyond the grace of a stop
 FORCED = 5.0  # between asking srun to end the step and killing it
 ASK_SECONDS = 2.5  # for Slurm to say why it ends the job, which has little time left
 LOOK = 0.5  # seconds between two looks at the record
@@ -65,8 +63,7 @@ class SlurmInstances:
         self._plan = plan
         self._paths = paths
         self._start, _ = read_start(paths)
-        self._follower = EventFollower(paths, lambda _: None)
-        self._verdicts: list[JobFinished] = []
+        self._end = AttemptEnd(paths, plan.stop_grace)
         self._lifeline = -1
         self._step = ""
         self._steps = 0
@@ -75,12 +72,8 @@ class SlurmInstances:
     def _new_attempt(self) -> None:
         self._srun: subprocess.Popen[bytes] | None = None
         self._how = ""
-        self._earlier = len(self._verdicts)
-        self._asked: StopJob | None = None
         self._ended_by_slurm = False
         self._begun = time.monotonic()
-        self._leader_came = False
-        self._kill_at = float("inf")
         self._killed_at = float("inf")
         self._look_at = 0.0
 
@@ -102,14 +95,14 @@ class SlurmInstances:
     @property
     def leader_ended(self) -> bool:
         """Whether the coordinator has given its verdict."""
-        return self._verdict_of_coordinator() is not None
+        return self._end.verdict is not None
 
     def prepare(self) -> None:
         """Makes nothing: the nodes are there."""
 
     def start(self, used: Mapping[str, str]) -> None:
         """Starts the agents of all nodes, as one step."""
-        self._follow()
+        self._end.begin()
         self._new_attempt()
         self._open_lifeline()
         log = self._paths.engine / "srun.log"
@@ -151,17 +144,14 @@ class SlurmInstances:
 
     def stop(self, command: StopJob) -> None:
         """Has the coordinator stop the job, or stop it faster. Of a stop by Slurm the cause is asked for afterwards."""
-        grace = self._plan.stop_grace if command.grace is None else command.grace
-        self._kill_at = min(self._kill_at, time.monotonic() + grace + AFTER_GRACE)
-        first = self._asked is None
-        self._asked = self._asked or command
+        first = self._end.ask(command)
         try:
             os.write(self._lifeline, encode(command))
         except BlockingIOError:
-            self._kill_at = 0.0  # the agent reads nothing: it is stopped
+            self._end.end_within(0)  # the agent reads nothing: it is stopped
         if first and command.infrastructure:
             self._ended_by_slurm = True
-            self._asked = _named(command, int(os.environ["SLURM_JOB_ID"]))
+            self._end.asked = _named(command, int(os.environ["SLURM_JOB_ID"]))
 
     def ended(self, pid: int, status: int) -> Cause | None:
         """Takes the wait status of a child. The end of srun is the end of the attempt."""
@@ -178,14 +168,13 @@ class SlurmInstances:
         if self._srun is None or now < self._look_at:
             return
         self._look_at = now + LOOK
-        self._follow()
-        if self._verdict_of_coordinator() is not None:
-            self._kill_at = min(self._kill_at, now + AFTER_VERDICT)
-        if not self._leader_came and now - self._begun > self._plan.start_timeout:
-            self._kill_at = 0.0
+        if self._end.look() is not None:
+            self._end.end_within(AFTER_VERDICT)
+        if not self._end.registered and now - self._begun > self._plan.start_timeout:
+            self._end.end_within(0)
         if now > self._killed_at + FORCED:
             self._signal(signal.SIGKILL)
-        elif now > self._kill_at and self._killed_at == float("inf"):
+        elif now >= self._end.kill_at and self._killed_at == float("inf"):
             _log.warning("step %s does not end: it is ended", self._step)
             self._killed_at = now
             self._signal(signal.SIGTERM)  # srun then ends its step by force
@@ -195,32 +184,26 @@ class SlurmInstances:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._srun.pid, number)  # not reaped yet, so the pid is still its own
 
-    def _follow(self) -> None:
-        fresh = self._follower.poll()
-        self._verdicts += [event for event in fresh if isinstance(event, JobFinished)]
-        self._leader_came = self._leader_came or any(isinstance(event, HostRegistered) for event in fresh)
-
-    def _verdict_of_coordinator(self) -> JobFinished | None:
-        return self._verdicts[self._earlier] if len(self._verdicts) > self._earlier else None
-
     def verdict(self) -> Outcome:
         """Returns how the attempt ended."""
-        self._follow()
-        verdict = self._verdict_of_coordinator()
+        verdict = self._end.look()
         if verdict is not None and verdict.status is Status.COMPLETED:
             return verdict.status, None
-        if self._asked is not None and (verdict is None or self._ended_by_slurm):
-            # Slurm signals the agents too, and the coordinator knows only that.
-            return (Status.FAILED if self._asked.failed else Status.STOPPED), cause_of(self._asked)
-        if verdict is not None:
-            return verdict.status, verdict.cause
+        asked = self._end.asked
+        if (
+            asked is not None and self._ended_by_slurm
+        ):  # Slurm signals the agents too, and the coordinator knows only that
+            return (Status.FAILED if asked.failed else Status.STOPPED), cause_of(asked)
+        return self._end.outcome(self._without_verdict())
+
+    def _without_verdict(self) -> Cause:
         lines = tuple((self._paths.engine / "srun.log").read_text(errors="replace").splitlines()[-LAST_LINES:])
-        if not self._leader_came:
+        if not self._end.registered:
             seconds = f"{time.monotonic() - self._begun:.0f} s"
             words = f"Slurm did not start the agents on the nodes ({seconds}; srun {self._how}): {_last(lines)}"
-            return Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=lines, infrastructure=True)
+            return Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=lines, infrastructure=True)
         words = f"the coordinator ended without a verdict; srun {self._how}: {_last(lines)}"
-        return Status.FAILED, Cause(CauseKind.COORDINATOR_LOST, words, last_lines=lines, infrastructure=True)
+        return Cause(CauseKind.COORDINATOR_LOST, words, last_lines=lines, infrastructure=True)
 
     def close(self) -> None:
         """Ends the lifeline."""

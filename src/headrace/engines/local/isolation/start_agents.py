@@ -21,12 +21,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from headrace.engines.local.isolation.network_layout import FILE, HOSTS_SECONDS, LINKS, Layout
 from headrace.engines.local.isolation.uplink_watch import WayOut
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text, split_status
+from headrace.hosting.supervision.agent_starter import AgentStarter, Start, Started
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.spawn import spawn
@@ -39,39 +39,7 @@ END_SECONDS = 1.0  # between the last message of a process and its end
 LOG = "network.log"
 
 
-@dataclass
-class Started:
-    """An agent that runs, or has ended.
-
-    Attributes:
-        pid: its process.
-        returncode: None until it has been waited for; then as `subprocess.Popen` has it.
-    """
-
-    pid: int
-    returncode: int | None = None
-
-
-@dataclass
-class Start:
-    """What to start in place of an agent, so that it becomes the agent of a host.
-
-    Attributes:
-        host: name of the host.
-        argv: the command line.
-        variables: variables that the agent needs besides its own.
-        pass_fds: descriptors that it needs besides its own.
-        report: where it says how it went; -1 when it is the agent itself.
-    """
-
-    host: str
-    argv: tuple[str, ...]
-    variables: dict[str, str]
-    pass_fds: tuple[int, ...] = ()
-    report: int = -1
-
-
-class Starter:
+class Starter(AgentStarter):
     """Starts agents as plain processes.
 
     Attributes:
@@ -79,28 +47,6 @@ class Starter:
     """
 
     broken = ""
-
-    def prepare(self, host: str, argv: Sequence[str]) -> Start:
-        """Returns what to start. It must be started, with the caller as its parent, and given to `agent`.
-
-        Args:
-            host: name of the host.
-            argv: the agent.
-        """
-        return Start(host, tuple(argv), {})
-
-    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
-        """Returns the agent.
-
-        Args:
-            start: what `prepare` returned.
-            process: what was started.
-
-        Raises:
-            HeadraceError: it could not be started.
-        """
-        process.returncode = 0  # the supervisor waits for it, by its pid
-        return Started(process.pid)
 
     def own(self) -> list[int]:
         """Returns the processes that belong to the starter, which end when it is closed."""
@@ -132,7 +78,7 @@ class NamespaceStarter(Starter):
         self._writing: dict[str, int] = {}  # ends of the reports, until their writers have been started
 
     def prepare(self, host: str, argv: Sequence[str]) -> Start:
-        """See `Starter.prepare`."""
+        """See `AgentStarter.prepare`."""
         reading, writing = os.pipe()
         self._writing[host] = writing
         user = self._user if self._layout.user_namespace else -1
@@ -142,7 +88,7 @@ class NamespaceStarter(Starter):
         return Start(host, words, {SCRATCH: "/tmp"}, passed, reading)
 
     def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
-        """See `Starter.agent`."""
+        """See `AgentStarter.agent`."""
         os.close(self._writing.pop(start.host))
         deadline = time.monotonic() + HOSTS_SECONDS
         try:

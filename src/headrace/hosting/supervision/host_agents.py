@@ -1,6 +1,8 @@
-"""The agents of one attempt: the supervisor starts them, sends them orders and sees how they end.
+"""The agents of the hosts of this machine in one attempt: the supervisor starts them, sends them orders and sees how
+they end. They are all agents of the job (the local engine), or some, with or without the leader's.
 
 * When an agent dies, the supervisor tells the leader's agent; when the leader's dies, it tells the others to stop.
+  Where the leader is on another machine, `gone` says how they ended, and who asks passes it on.
 * A host that was released early is not lost: its agent ended with 0 while the job continued.
 * Agents that do not end in time are killed, and the leader's when it has been stopped (SIGSTOP) for some seconds: the
   coordinator is in it, which finds out about the others.
@@ -18,14 +20,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.engines.local.isolation.start_agents import Start, Started, Starter
-from headrace.engines.local.limits.cgroups import RunGroups
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
-from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome, cause_of
+from headrace.hosting.supervision.agent_starter import AgentStarter, HostGroups, Start, Started
+from headrace.hosting.supervision.attempt_end import AFTER_GRACE, AttemptEnd
+from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
@@ -34,8 +36,8 @@ from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_m
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
-from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
-from headrace.runs.events import HostLost, HostStarted, JobFinished
+from headrace.runs import Cause, CauseKind, EventWriter, RunPaths
+from headrace.runs.events import HostLost, HostStarted
 from headrace.runs.run_paths import AGENT
 
 _log = logging.getLogger(__name__)
@@ -43,7 +45,6 @@ _log = logging.getLogger(__name__)
 AFTER_VERDICT = 4.0  # for the agents to end, after the coordinator's verdict
 STOPPED_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
 NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
-AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
 
 
 @dataclass
@@ -64,42 +65,48 @@ class _Begun:
     memory: OomCounter | None
 
 
-class Agents:
+class HostAgents:
     """See the module.
 
     Args:
         paths: the run's directory.
         plan: the launch plan.
-        events: the engine's event file.
+        hosts: those of this machine.
+        events: the event file of this machine's supervisor.
         used: variables that tell the agents what is used up already of time and money.
+        end: how the attempt ends; it begins now.
         starter: makes the instances.
-        groups: the run's control groups.
+        groups: the control groups of the hosts.
 
     Attributes:
-        leader_ended: the leader's agent is gone.
+        leader_ended: the leader's agent was one of them and is gone.
+        gone: how agents other than the leader's ended: host to exit code (negative: a signal) and words.
     """
 
     def __init__(
         self,
         paths: RunPaths,
         plan: LaunchPlan,
+        hosts: Sequence[HostPlan],
         events: EventWriter,
         used: Mapping[str, str],
-        starter: Starter,
-        groups: RunGroups,
+        end: AttemptEnd,
+        starter: AgentStarter,
+        groups: HostGroups,
     ) -> None:
         self.leader_ended = False
+        self.gone: dict[str, tuple[int, str]] = {}
         self._paths = paths
         self._plan = plan
+        self._hosts = hosts
         self._events = events
         self._used = used
+        self._end = end
         self._starter = starter
         self._groups = groups
         self._agents: dict[int, _Agent] = {}
-        self._earlier = len(self._verdicts())  # of earlier attempts
         self._cause: Cause | None = None  # why the leader is no help any more
-        self._asked: StopJob | None = None  # the first request to stop that the leader got
-        self._kill_at = float("inf")
+        end.begin()
 
     @property
     def pids(self) -> Collection[int]:
@@ -107,9 +114,9 @@ class Agents:
         return self._agents.keys()
 
     def start(self) -> None:
-        """Starts the agents of all hosts, side by side. Raises OSError, HeadraceError."""
-        begun = [self._begin(host) for host in self._plan.hosts]
-        for host, each in zip(self._plan.hosts, begun, strict=True):
+        """Starts the agents of the hosts, side by side. Raises OSError, HeadraceError."""
+        begun = [self._begin(host) for host in self._hosts]
+        for host, each in zip(self._hosts, begun, strict=True):
             process = self._started(each, host.name)
             memory = None if each.memory is None else RecentKills(each.memory)
             agent = _Agent(host, process, each.lifeline, memory, StoppedTime(process.pid))
@@ -130,7 +137,7 @@ class Agents:
         ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), **self._used}
         env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
         path = self._paths.engine / f"{host.name}.log"
-        weight = host.cpu_weight * len(self._plan.hosts)
+        weight = host.cpu_weight * len(self._hosts)
         groups = self._groups.add(host.name, memory=host.memory, cpu_weight=weight)
         kills = self._groups.open_events(host.name)
         if kills is not None:
@@ -159,15 +166,24 @@ class Agents:
         return _Begun(start, process, writing, None if kills is None else OomCounter(kills))
 
     def stop(self, command: StopJob) -> None:
-        """Has the job stopped, or stopped faster."""
-        grace = self._plan.stop_grace if command.grace is None else command.grace
-        self._kill_at = min(self._kill_at, time.monotonic() + grace + AFTER_GRACE)
-        if self.leader_ended:
+        """Has the job stopped, or stopped faster; where the leader is elsewhere, only the hosts of this machine."""
+        if self.leader_ended or not self._leads():
+            self._end.end_within((self._plan.stop_grace if command.grace is None else command.grace) + AFTER_GRACE)
             self._tell_all(command)
             return
-        self._asked = self._asked or command
+        self._end.ask(command)
         if not self._tell(self._plan.leader, command):
-            self._kill_at = 0.0  # its pipe is full or broken: it is stopped, or ends
+            self._end.end_within(0)  # its pipe is full or broken: it is stopped, or ends
+
+    def agent_gone(self, gone: AgentGone) -> None:
+        """Tells the leader's agent that the one of a host of another machine has ended."""
+        self._tell(self._plan.leader, gone)
+
+    def signal_agents(self, number: int) -> None:
+        """Signals all agents, as their platform would."""
+        for pid in self._agents:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)  # not reaped yet, so the pid is still its own
 
     def ended(self, pid: int, status: int) -> None:
         """Takes the wait status of an agent."""
@@ -177,19 +193,11 @@ class Agents:
         how = f"agent {_how_it_ended(agent, status)}"
         _log.info("%s: %s", agent.host.name, how)
         if agent.host.name != self._plan.leader:
-            heard_nothing = agent.process.returncode == COORDINATOR_LOST
-            self._tell(self._plan.leader, AgentGone(agent.host.name, how, heard_nothing))
-            # Only the leader is left: the others lost contact with it, or got its verdict, so it must end now. If they
-            # were killed or released, it continues.
-            alone = (
-                not self.leader_ended and len(self._agents) == 1
-            )  # else the whole record would be read for each host
-            if alone and (agent.process.returncode > 0 or self.verdict_of_coordinator() is not None):
-                self._kill_at = min(self._kill_at, time.monotonic() + self._plan.stop_grace + AFTER_GRACE)
+            self._other_ended(agent, how)
             return
         self.leader_ended = True
         patience = AFTER_VERDICT
-        if self.verdict_of_coordinator() is None:
+        if self._end.look() is None:
             group, host = agent.host.group, agent.host.name
             lines = self._last_words(host)
             self._cause = Cause(CauseKind.HOST_LOST, how, group, host, AGENT, last_lines=lines, infrastructure=True)
@@ -197,7 +205,20 @@ class Agents:
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
             self._tell_all(StopJob(CauseKind.COORDINATOR_LOST.value, f"the leader's {how}", failed=True, grace=grace))
             patience += grace
-        self._kill_at = min(self._kill_at, time.monotonic() + patience)
+        self._end.end_within(patience)
+
+    def _other_ended(self, agent: _Agent, how: str) -> None:
+        code = agent.process.returncode
+        assert code is not None
+        self.gone[agent.host.name] = (code, how)
+        if not self._leads() or self.leader_ended:
+            return
+        self._tell(self._plan.leader, AgentGone(agent.host.name, how, code == COORDINATOR_LOST))
+        # Only the leader is left: the others lost contact with it, or got its verdict, so it must end now. If they
+        # were killed or released, it continues.
+        alone = len(self._agents) == 1 and len(self._hosts) == len(self._plan.hosts)
+        if alone and (code > 0 or self._end.look() is not None):
+            self._end.end_within(self._plan.stop_grace + AFTER_GRACE)
 
     def look_after(self) -> None:
         """Notes what the kernel killed for memory, and kills the agents when their time is over."""
@@ -208,26 +229,16 @@ class Agents:
                 agent.found_stopped = agent.stopped_time.seconds() > (
                     STOPPED_AFTER_VERDICT if self.leader_ended else LIMIT
                 )
-            if agent.found_stopped or time.monotonic() > self._kill_at:
+            if agent.found_stopped or time.monotonic() > self._end.kill_at:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
-    def verdict_of_coordinator(self) -> JobFinished | None:
-        """Returns the coordinator's verdict, None if it has not given one."""
-        verdicts = self._verdicts()
-        return verdicts[self._earlier] if len(verdicts) > self._earlier else None
-
     def verdict(self) -> Outcome:
-        """Returns how the attempt ended."""
-        verdict = self.verdict_of_coordinator()
-        if verdict is not None:
-            return verdict.status, verdict.cause
-        if self._asked is not None:
-            return (Status.FAILED if self._asked.failed else Status.STOPPED), cause_of(self._asked)
-        return Status.FAILED, self._cause or NO_VERDICT
+        """Returns how the attempt ended. It is known only where the leader is."""
+        return self._end.outcome(self._cause or NO_VERDICT)
 
-    def _verdicts(self) -> list[JobFinished]:
-        return [event for event in Run(self._paths).events() if isinstance(event, JobFinished)]
+    def _leads(self) -> bool:
+        return any(host.name == self._plan.leader for host in self._hosts)
 
     def _last_words(self, host: str) -> tuple[str, ...]:
         path = self._paths.engine / f"{host}.log"
