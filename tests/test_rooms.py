@@ -102,7 +102,7 @@ ORDER: dict[str, list[str]] = {
 }
 LOCAL_ENGINE = [
     "isolation", "limits", "local_capabilities", "local_instances", "local_run", "plan_hosts", "ports",
-    "checks", "checked_job", "isolation_plan", "prepare_run", "engine",
+    "checks", "checked_job", "isolation_plan", "engine",
 ]  # fmt: skip
 MODULES_IN_A_FOLDER = 22
 FACES = {  # a name that stands twice on purpose: what users import or type, before what is behind it

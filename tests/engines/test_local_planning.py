@@ -6,7 +6,7 @@ import pytest
 
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.plan_hosts import feed_executors, make_plan
-from headrace.engines.local.prepare_run import moved_paths
+from headrace.engines.planning.prepare_run import moved_paths
 from headrace.errors import JobInvalid
 from headrace.hosting.inputs.source_code import snapshot
 from headrace.instance.isolation_level import NAMESPACE, Isolation

@@ -18,18 +18,17 @@ from typing import Protocol
 import msgspec
 
 from headrace.engines.documents import Document
-from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.checks import check_tensorflow
 from headrace.engines.local.limits.assign import Machine
-from headrace.engines.local.limits.cgroups import Places
-from headrace.engines.local.plan_hosts import in_run, make_plan
-from headrace.engines.local.prepare_run import plan_text, prepare
+from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.new_run import check_name
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, orders_of
+from headrace.engines.planning.prepare_run import prepare
+from headrace.engines.planning.run_folders import in_run
 from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.instance.channels.stage_orders import ChannelOrder
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job, LocalOptions
 from headrace.job.rules.unsupported import Unused
 from headrace.runs import RunPaths, runs_dir
@@ -106,6 +105,12 @@ def remote_plan(job: Job, paths: RunPaths, python: str, address_of: Callable[[st
     return msgspec.structs.replace(plan, hosts=hosts)
 
 
+def ranks_beside_workers(job: Job) -> dict[str, int]:
+    """Returns the groups whose data workers are as many as their ranks leave CPUs, with the ranks of a host."""
+    fed = job.feed_groups if job.feed_workers == "auto" else ()
+    return {name: job.processes_on(name) or int(name in job.entry_point_groups) for name in fed}
+
+
 def check_remote_job(planned: PlannedRemotely) -> None:
     """Checks what can be known before a job is submitted: its name, files, channels, places, certificates.
 
@@ -132,8 +137,7 @@ def prepare_remote_run(planned: PlannedRemotely, paths: RunPaths) -> None:
         UsageError, StorageError: code or requirements that cannot be used.
         OSError: something cannot be read or written.
     """
-    plan = in_run(planned.plan, paths)
-    prepare(CheckedJob(planned.job, plan, planned.orders, Machine(()), Places({}, {})), paths)
+    prepare(planned.job, in_run(planned.plan, paths), planned.orders, paths)
     paths.engine.mkdir(exist_ok=True)
 
 

@@ -369,11 +369,16 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     temporary.replace(path)
 
 
+def plan_text(plan: LaunchPlan) -> str:
+    """Returns plan.json."""
+    return msgspec.json.format(msgspec.json.encode(plan)).decode() + "\n"
+
+
 def write_plan(plan: LaunchPlan, base_dir: str | os.PathLike[str], secret: str) -> None:
     """Writes plan and secret into an instance's tree."""
     directory = channel_dir(base_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(directory / PLAN_NAME, msgspec.json.format(msgspec.json.encode(plan)))
+    write_atomically(directory / PLAN_NAME, plan_text(plan).encode())
     write_atomically(directory / SECRET_NAME, secret.encode(), mode=0o600)
 
 

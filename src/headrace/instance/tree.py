@@ -87,7 +87,7 @@ def build_tree(
     *,
     current_host: str,
     groups: Sequence[Group],
-    code: str | os.PathLike[str],
+    code: str | os.PathLike[str] | None,
     job_name: str,
     entry_point: str,
     hyperparameters: Mapping[str, object] | None = None,
@@ -104,7 +104,7 @@ def build_tree(
         base: base directory of the host.
         current_host: name of the host, e.g. ``algo-1``.
         groups: all instance groups of the job, in its order.
-        code: directory with the user's code, empty when there is none; copied to ``code``.
+        code: directory with the user's code, empty when there is none; copied to ``code``. None: it comes later.
         job_name: name of the training job.
         entry_point: the user's script inside `code`; empty when a command runs instead.
         hyperparameters: the user's, as Python values.
@@ -152,7 +152,8 @@ def build_tree(
         paths.output_intermediate,
     ):
         directory.mkdir(parents=True, exist_ok=True)
-    copy_code(Path(code), paths.code)
+    if code is not None:
+        copy_code(Path(code), paths.code)
     for name, channel in channels.items():
         if channel.source is None:
             continue

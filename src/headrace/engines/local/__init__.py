@@ -7,7 +7,6 @@ caller (or keeper) -> supervisor -> one agent a host -> programs
     plan_hosts       job to launch plan (pure)
     checked_job      what `check` returns and `start` uses
     checks           whether this machine can start the job
-    prepare_run      fills the run's directory: code, trees, plan, secret
     isolation_plan   the layout of isolated hosts
     limits           CPUs, memory and GPUs of each host
     isolation        namespaces: each host a machine of its own

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace.engines.local.checks import missing_mpirun
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.limits.cgroups import Places
 from headrace.engines.local.limits.explain import explain_limits
-from headrace.engines.local.plan_hosts import in_run
-from headrace.instance.channels.stage_orders import ChannelOrder
-from headrace.instance.launch_plan import LaunchPlan
-from headrace.job import Job
-from headrace.job.rules.unsupported import Unused
-from headrace.runs import RunPaths
+from headrace.engines.planning.engine_job import EngineJob
 
 
 @dataclass(frozen=True)
-class CheckedJob:
+class CheckedJob(EngineJob):
     """A job for this machine.
 
     Attributes:
-        job: the job.
-        plan: its launch plan. Until `in_run` its paths and run id stand for a run that does not exist.
-        orders: all its channels.
         machine: what this machine has for it.
         places: where control groups can be made for it.
     """
 
-    job: Job
-    plan: LaunchPlan
-    orders: tuple[ChannelOrder, ...]
+    ENGINE = "local"
+
     machine: Machine
     places: Places
 
@@ -40,15 +31,6 @@ class CheckedJob:
         return explain_limits(self.job, self.machine, self.places) + missing_mpirun(self.job, self.plan)
 
     @property
-    def without_effect(self) -> tuple[Unused, ...]:
-        """What of the job is accepted and has no effect on this machine."""
-        return self.job.without_effect("local")
-
-    @property
     def isolated(self) -> bool:
         """Whether every host has a file system of its own."""
         return self.plan.isolation.own_files
-
-    def in_run(self, paths: RunPaths) -> CheckedJob:
-        """Returns the same for a run that exists now."""
-        return replace(self, plan=in_run(self.plan, paths))

@@ -11,22 +11,25 @@ from headrace.engines.handle import Handle
 from headrace.engines.local import local_capabilities
 from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.checks import check_tensorflow
+from headrace.engines.local.isolation.network_layout import INTERFACE
 from headrace.engines.local.isolation.probing import choose, network_here
+from headrace.engines.local.isolation_plan import arrange
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
 from headrace.engines.local.local_instances import MODULE
 from headrace.engines.local.local_run import LocalHandle
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ChosenPorts, choose_ports
-from headrace.engines.local.prepare_run import plan_text, prepare
 from headrace.engines.new_run import check_name, new_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
+from headrace.engines.planning.prepare_run import prepare
 from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.hosting.supervision.start import start_supervisor
 from headrace.hosting.supervision.start_detached import start_keeper
 from headrace.hosting.supervision.supervisor_process import stop_run
+from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, runs_dir, supervisor_alive
 
@@ -92,7 +95,22 @@ def start(job: Job, detach: bool = False) -> Handle:
 
 def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
     with new_run(checked.job, "local") as paths:
-        prepare(checked.in_run(paths), paths)
+        placed = checked.in_run(paths)
+
+        def arrange_isolation(plan: LaunchPlan) -> None:
+            if placed.isolated:
+                arrange(replace(placed, plan=plan), paths)
+
+        own_network = placed.plan.isolation.own_network
+        prepare(
+            placed.job,
+            placed.plan,
+            placed.orders,
+            paths,
+            interface=INTERFACE if own_network else "lo",
+            views=placed.isolated,
+            arrange=arrange_isolation,
+        )
         return LocalHandle((start_keeper if detach else start_supervisor)(paths, MODULE, ports.descriptors))
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 
-import msgspec
-
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
 from headrace.engines.local.isolation.network_layout import address_of
 from headrace.engines.local.limits.assign import HostLimits, Machine, assign_limits
+from headrace.engines.planning.run_folders import in_run
 from headrace.errors import JobInvalid
 from headrace.instance.isolation_level import Isolation
 from headrace.instance.launch_plan import (
@@ -65,7 +64,7 @@ def make_plan(
             name=host,
             group=group,
             address=address_of(network, number_of(host)) if isolation.own_network else f"{prefix}.{number_of(host)}",
-            base_dir=DEFAULT_BASE,
+            base_dir=DEFAULT_BASE if isolation.own_files else "",
             record_dir="",
             cpus=limits[host].cpus,
             gpus=limits[host].gpus,
@@ -102,19 +101,6 @@ def make_plan(
     )
     _check_last_ports(job, plan)
     return in_run(plan, paths)
-
-
-def in_run(plan: LaunchPlan, paths: RunPaths) -> LaunchPlan:
-    """Returns the plan with the id and the folders of a run in place of those that it has."""
-    hosts = tuple(
-        msgspec.structs.replace(
-            host,
-            base_dir=DEFAULT_BASE if plan.isolation.own_files else str(paths.host(host.name)),
-            record_dir=str(paths.root),
-        )
-        for host in plan.hosts
-    )
-    return msgspec.structs.replace(plan, run_id=paths.id, hosts=hosts)
 
 
 def _check_last_ports(job: Job, plan: LaunchPlan) -> None:

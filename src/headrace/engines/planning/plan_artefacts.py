@@ -114,11 +114,11 @@ def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collec
     folder.mkdir(exist_ok=True)
     for name in wanted:
         (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(artefacts)) + b"\n")
-    isolated = plan.isolation.own_files
     for host in artefacts.hosts:
         Path(host.checkpoints).mkdir(parents=True, exist_ok=True)
         if artefacts.checkpoints:
-            content = msgspec.json.encode({"LocalPath": job.checkpoint_local_path if isolated else host.checkpoints})
+            own = plan.host(host.name).base_dir == DEFAULT_BASE  # a file system of its own
+            content = msgspec.json.encode({"LocalPath": job.checkpoint_local_path if own else host.checkpoints})
             write_atomically(TreePaths(host.base).input_config / CHECKPOINT_CONFIG, content)
 
 

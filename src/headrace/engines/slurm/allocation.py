@@ -13,6 +13,7 @@ import msgspec
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components, hosts_by_task
 from headrace.errors import EngineRefused
+from headrace.hosting.inputs.host_facts import with_data_workers
 from headrace.instance.launch_plan import LaunchPlan
 
 _CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
@@ -80,14 +81,8 @@ def placed(
         raise EngineRefused(f"the job has {len(hosts)} hosts and got the nodes {nodes}", hint)
     node_of = dict(zip((host.name for host in hosts), allocation.nodes, strict=True))
     cpus = dict(zip((group.name for group in components(plan)), allocation.cpus, strict=True))
-    groups = tuple(
-        msgspec.structs.replace(group, feed_executors=max(1, cpus[group.name] - executors_left[group.name]))
-        if group.name in executors_left
-        else group
-        for group in plan.groups
-    )
     moved = tuple(msgspec.structs.replace(host, address=addresses[node_of[host.name]]) for host in plan.hosts)
-    return msgspec.structs.replace(plan, groups=groups, hosts=moved)
+    return msgspec.structs.replace(with_data_workers(plan, cpus, executors_left), hosts=moved)
 
 
 def addresses_of(nodes: Sequence[str]) -> dict[str, str]:

@@ -9,18 +9,16 @@ environment stays for the user's scripts.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
-import psutil
-
 from headrace.engines.slurm.components import hosts_by_task
+from headrace.hosting.inputs.host_facts import interface_of, name_interface
 from headrace.hosting.supervision.scratch_dir import scratch_dir
-from headrace.instance.launch_plan import HostPlan, LaunchPlan, write_atomically
+from headrace.instance.launch_plan import HostPlan, LaunchPlan
 from headrace.instance.lifeline import OF_PLATFORM, OPTION, RUN_ID, SCRATCH
-from headrace.instance.paths import BASE_VARIABLE, TreePaths
+from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths, read_plan
 
@@ -35,7 +33,7 @@ def main() -> None:
     interface = interface_of(host.address)
     if not interface:
         sys.exit(f"error: this node has no interface with the address {host.address}")
-    _name_interface(host, interface)
+    name_interface(host.base_dir, interface)
     log = os.open(paths.engine / f"{host.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     words = [sys.executable, *UTF8, "-m", "headrace.agent"]
     if host.name == plan.leader:
@@ -50,18 +48,6 @@ def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:
     """Returns the variables of a host's agent. Slurm signals it, also that of the leader, which has a lifeline."""
     scratch = str(scratch_dir(plan.run_id))
     return {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: scratch, OF_PLATFORM: "1"}
-
-
-def interface_of(address: str) -> str:
-    """Returns the network interface of this machine that has an address; empty when none has it."""
-    every = psutil.net_if_addrs().items()
-    return next((name for name, found in every if any(each.address == address for each in found)), "")
-
-
-def _name_interface(host: HostPlan, interface: str) -> None:
-    file = TreePaths(host.base_dir).resource_config
-    config = json.loads(file.read_bytes())
-    write_atomically(file, json.dumps(config | {"network_interface_name": interface}).encode())
 
 
 if __name__ == "__main__":

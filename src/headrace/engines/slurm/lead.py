@@ -37,7 +37,7 @@ from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
 from headrace.hosting.supervision.supervisor import ENGINE, Supervisor
 from headrace.instance.certificates import write_certificates
-from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, channel_dir, write_atomically, write_plan
+from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, channel_dir, plan_text, write_atomically, write_plan
 from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
@@ -93,7 +93,7 @@ def _place(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> L
         write_plan(plan, host.base_dir, secret)
         if plan.encrypt:
             write_certificates(Path(host.base_dir), certificates[host.name])
-    write_atomically(paths.plan, msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    write_atomically(paths.plan, plan_text(plan).encode())
     return plan
 
 

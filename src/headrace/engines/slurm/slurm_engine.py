@@ -15,7 +15,7 @@ from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
-from headrace.engines.remote_job import check_remote_job, plan_document, prepare_remote_run
+from headrace.engines.remote_job import check_remote_job, plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
@@ -101,9 +101,7 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
 def _submit(checked: SlurmJob, paths: RunPaths) -> None:
     job, options = checked.job, checked.job.slurm
     prepare_remote_run(checked, paths)
-    fed = job.feed_groups if job.feed_workers == "auto" else ()
-    left = {name: job.processes_on(name) or int(name in job.entry_point_groups) for name in fed}
-    how = NodeStart(options.launcher or (), options.python or sys.executable, left)
+    how = NodeStart(options.launcher or (), options.python or sys.executable, ranks_beside_workers(job))
     write_start(paths, how, supervisor_environment(paths.id))
     cluster, uid = slurm_commands.cluster(), os.getuid()
     write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid))

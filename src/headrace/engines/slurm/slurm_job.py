@@ -6,36 +6,26 @@ on every host. The lead puts the nodes' addresses and CPUs in their place (see `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.plan_hosts import in_run
+from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.remote_job import remote_plan
 from headrace.engines.slurm.batch_script import Places, batch_script
 from headrace.instance.channels.stage_orders import ChannelOrder
-from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
-from headrace.job.rules.unsupported import Unused
 from headrace.runs import RunPaths
 
 PACKAGE = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True)
-class SlurmJob:
-    """A job for a Slurm cluster.
+class SlurmJob(EngineJob):
+    """A job for a Slurm cluster."""
 
-    Attributes:
-        job: the job.
-        plan: its launch plan. Until `in_run` its paths and run id stand for a run that does not exist.
-        orders: all its channels.
-    """
-
-    job: Job
-    plan: LaunchPlan
-    orders: tuple[ChannelOrder, ...]
+    ENGINE = "slurm"
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -49,15 +39,6 @@ class SlurmJob:
             text = f"{group.instance_group_name}: {count} Slurm node{'' if count == 1 else 's'}"
             found.append(", ".join([text, *words]))
         return tuple(found)
-
-    @property
-    def without_effect(self) -> tuple[Unused, ...]:
-        """What of the job is accepted and has no effect on Slurm."""
-        return self.job.without_effect("slurm")
-
-    def in_run(self, paths: RunPaths) -> SlurmJob:
-        """Returns the same for a run that exists now."""
-        return replace(self, plan=in_run(self.plan, paths))
 
     def script(self, paths: RunPaths, python: str) -> str:
         """Returns the batch script.

@@ -1,0 +1,41 @@
+"""A job with its launch plan and its channels, each worked out once: what `plan` and `check` of an engine return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+from headrace.engines.planning.run_folders import in_run
+from headrace.instance.channels.stage_orders import ChannelOrder
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.job import Job
+from headrace.job.rules.unsupported import Unused
+from headrace.runs import RunPaths
+
+P = TypeVar("P", bound="EngineJob")
+
+
+@dataclass(frozen=True)
+class EngineJob:
+    """A job for an engine of headrace, which adds what its hosts may use (`limits`).
+
+    Attributes:
+        job: the job.
+        plan: its launch plan. Until `in_run` its paths and run id stand for a run that does not exist.
+        orders: all its channels.
+    """
+
+    ENGINE: ClassVar[str]
+
+    job: Job
+    plan: LaunchPlan
+    orders: tuple[ChannelOrder, ...]
+
+    @property
+    def without_effect(self) -> tuple[Unused, ...]:
+        """What of the job is accepted and has no effect in the engine."""
+        return self.job.without_effect(self.ENGINE)
+
+    def in_run(self: P, paths: RunPaths) -> P:
+        """Returns the same for a run that exists now."""
+        return replace(self, plan=in_run(self.plan, paths))

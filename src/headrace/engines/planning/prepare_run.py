@@ -1,0 +1,162 @@
+"""Fills the directory of a run: the job, a snapshot of the code, the tree of every host, plan and secret."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from headrace.engines.planning.plan_artefacts import prepare_artefacts
+from headrace.engines.planning.plan_channels import prepare_channels, tree_channels
+from headrace.engines.planning.plan_requirements import plan_environments
+from headrace.hosting.helpers.store_record import RecordOrder, write_order
+from headrace.hosting.inputs.host_certificates import make_certificates
+from headrace.hosting.inputs.requirements import prepare_install
+from headrace.hosting.inputs.source_code import bring_code
+from headrace.instance import build_tree
+from headrace.instance.certificates import write_certificates
+from headrace.instance.channels.stage_orders import ChannelOrder
+from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_plan
+from headrace.instance.paths import DEFAULT_BASE
+from headrace.job import Job
+from headrace.job.model.path_types import is_archive
+from headrace.runs import RunPaths
+
+
+def prepare(
+    job: Job,
+    plan: LaunchPlan,
+    orders: Sequence[ChannelOrder],
+    paths: RunPaths,
+    *,
+    interface: str = "lo",
+    views: bool = False,
+    arrange: Callable[[LaunchPlan], None] | None = None,
+) -> None:
+    """Writes all that the supervisor and the agents need, for hosts that see the run's directory under its path.
+
+    Args:
+        job: the job.
+        plan: the launch plan of this run.
+        orders: all channels of the job.
+        paths: the run's directory, which exists.
+        interface: the network interface of every host.
+        views: whether every host has views of its own of its channels.
+        arrange: called with the plan as the hosts get it, before their trees are made.
+
+    Raises:
+        UsageError, StorageError: code or requirements that cannot be used.
+        OSError: something cannot be read or written.
+    """
+    write_job(job, paths)
+    bring_job_code(job, paths)
+    environments = plan_environments(job, paths)
+    plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
+    prepare_install(environments, paths)
+    paths.plan.write_text(plan_text(plan), encoding="utf-8")
+    if arrange is not None:
+        arrange(plan)
+    write_trees(job, plan, orders, paths, code=paths.code, interface=interface, views=views)
+    prepare_artefacts(job, plan, paths)
+    if job.record is not None:
+        write_order(paths, RecordOrder(job.record.uri, job.record.interval))
+    prepare_channels(plan, orders, paths)
+
+
+def write_job(job: Job, paths: RunPaths) -> None:
+    """Writes what was asked for, in headrace's words and in the service's. Raises OSError."""
+    (paths.root / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    paths.job.write_text(job.to_json(), encoding="utf-8")
+    paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
+
+
+def bring_job_code(job: Job, paths: RunPaths) -> None:
+    """Makes the snapshot of the job's code. Raises UsageError, StorageError, OSError."""
+    archive, runs = is_archive(job.source_dir), paths.root.parent
+    beside = (*job.scripts, *job.dependencies)
+    bring_code(job.source_dir, job.base_path, beside, paths.code, leave_out=runs, archive=archive)
+
+
+def write_trees(
+    job: Job,
+    plan: LaunchPlan,
+    orders: Sequence[ChannelOrder],
+    paths: RunPaths,
+    *,
+    code: Path | None,
+    interface: str,
+    views: bool,
+) -> None:
+    """Writes the tree of every host, with a new secret of the job and its certificates.
+
+    Args:
+        job: the job.
+        plan: its launch plan.
+        orders: all its channels.
+        paths: the run's directory.
+        code: what becomes the code of every tree; None leaves that for later.
+        interface: the network interface of every host.
+        views: whether channels that are folders are made later: as views of them, or on the hosts.
+
+    Raises:
+        UsageError: a hyperparameter or channel that an instance cannot have.
+        OSError: a tree cannot be written.
+    """
+    secret = secrets.token_hex(32)
+    certificates = make_certificates(plan)
+    for host in plan.hosts:
+        tree = paths.host(host.name)  # host.base_dir is what the host itself sees
+        hyperparameters = job.hyperparameters_of(host.group)
+        build_tree(
+            tree,
+            current_host=host.name,
+            groups=plan.groups,
+            code=code,
+            job_name=plan.job_name,
+            entry_point=plan.entry_point_of(host.group),
+            hyperparameters=hyperparameters,
+            texts=_texts(job, host),
+            verbatim=job.request_texts_of(host.group) is not None,
+            channels=tree_channels(job, orders, host.name, views),
+            distributions=plan.distributions,
+            network_interface_name=interface,
+        )
+        write_plan(plan, tree, secret)
+        if plan.encrypt:
+            write_certificates(tree, certificates[host.name])
+
+
+def _texts(job: Job, host: HostPlan) -> dict[str, str]:
+    """The hyperparameters of a host that are texts already, and those that are paths of its tree."""
+    moved = moved_paths(job.hyperparameters_of(host.group), host.base_dir)
+    verbatim = job.request_texts_of(host.group)
+    texts = job.hyperparameter_texts_of(host.group) | job.reserved_texts if verbatim is None else verbatim
+    return texts | {name: json.dumps(path) for name, path in moved.items()}
+
+
+def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, str]:
+    """Returns the hyperparameters that are paths of an instance, as a host has them whose tree is elsewhere.
+
+    `--model_dir /opt/ml/model`, which SageMaker's TensorFlow estimator gives to every script, would else be a place of
+    this machine.
+
+    >>> moved_paths({"model_dir": "/opt/ml/model", "note": "/opt/mlx"}, "/runs/r/hosts/algo-1")
+    {'model_dir': '/runs/r/hosts/algo-1/model'}
+    """
+    return {
+        name: base + value[len(DEFAULT_BASE) :]
+        for name, value in hyperparameters.items()
+        if isinstance(value, str) and f"{value}/".startswith(f"{DEFAULT_BASE}/") and base != DEFAULT_BASE
+    }
+
+
+def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:
+    """Returns the plan with interpreters of their own for the programs of some groups."""
+    groups = tuple(
+        msgspec.structs.replace(group, python=pythons[group.name]) if group.name in pythons else group
+        for group in plan.groups
+    )
+    return msgspec.structs.replace(plan, groups=groups)

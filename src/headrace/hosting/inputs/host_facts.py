@@ -1,0 +1,43 @@
+"""What only a host knows, or the platform that gave it, put into what the host reads: network interface, CPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+import msgspec
+import psutil
+
+from headrace.instance.launch_plan import LaunchPlan, write_atomically
+from headrace.instance.paths import TreePaths
+
+
+def interface_of(address: str) -> str:
+    """Returns the network interface of this machine that has an address; empty when none has it."""
+    every = psutil.net_if_addrs().items()
+    return next((name for name, found in every if any(each.address == address for each in found)), "")
+
+
+def name_interface(base: str | os.PathLike[str], interface: str) -> None:
+    """Writes a host's network interface into the resourceconfig.json of its tree. Raises OSError, ValueError."""
+    file = TreePaths(base).resource_config
+    config = json.loads(file.read_bytes())
+    write_atomically(file, json.dumps(config | {"network_interface_name": interface}).encode())
+
+
+def with_data_workers(plan: LaunchPlan, cpus: Mapping[str, int], ranks: Mapping[str, int]) -> LaunchPlan:
+    """Returns the plan with as many data workers as the ranks of a host leave CPUs. Pure.
+
+    Args:
+        plan: the launch plan.
+        cpus: of a host of each group.
+        ranks: groups whose number of data workers follows from the CPUs, with the ranks of a host.
+    """
+    groups = tuple(
+        msgspec.structs.replace(group, feed_executors=max(1, cpus[group.name] - ranks[group.name]))
+        if group.name in ranks
+        else group
+        for group in plan.groups
+    )
+    return msgspec.structs.replace(plan, groups=groups)
