@@ -107,7 +107,7 @@ class NewPieces:
             except FileNotFoundError:  # not written yet
                 continue
             self._looked[name] = version
-            digest = hashlib.sha256(data).hexdigest()[:16]
+            digest = digest_of(data)
             if known.digests.get(name) != digest:
                 found.append((Piece(name, len(data), None, digest), data))
         return found
@@ -178,3 +178,8 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)
+
+
+def digest_of(data: bytes) -> str:
+    """Returns the digest of a whole file, as pieces have it."""
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,351 @@
+"""Speaks to the API server of a cluster, with lightkube. Every request has a time limit, and some tries.
+
+Objects stay plain dicts: what a newer or older server has that lightkube's models do not know is neither dropped nor
+refused here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+import msgspec
+
+from headrace.engines.kubernetes.cluster import (
+    KINDS,
+    ROLE_HINT,
+    ClusterRefused,
+    ExecEnd,
+    ExecFailed,
+    KubernetesUnreachable,
+    Manifest,
+    ObjectExists,
+    Rule,
+)
+from headrace.engines.kubernetes.kube_login import kubeconfig_files, login
+
+if TYPE_CHECKING:
+    import httpx2
+    from lightkube import Client
+
+R = TypeVar("R")
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 20.0
+TRIES = 3
+PAUSE_SECONDS = 0.5  # before the second try; twice as long before the third
+CONTAINER = "host"
+TRY_AGAIN = frozenset({408, 409, 410, 429, 500, 502, 503, 504})
+
+
+class LightkubeCluster:
+    """A namespace of a cluster (`headrace.engines.kubernetes.cluster.Cluster`). Any thread may use it.
+
+    Args:
+        context: name in the kubeconfig; the current one if empty.
+        namespace: the namespace; that of the context if empty.
+
+    Raises:
+        EngineRefused: lightkube is missing, or the kubeconfig cannot be used.
+    """
+
+    def __init__(self, context: str = "", namespace: str = "") -> None:
+        config = login(context)
+        import httpx2
+        from lightkube import Client
+
+        timeout = httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        try:
+            self._client: Client = Client(config, namespace=namespace or None, timeout=timeout)
+        except OSError as error:  # a certificate that is not there, or is none
+            what = f"the certificates of the context {config.context_name} cannot be used: {error}"
+            raise ClusterRefused(what, "`kubectl config view --raw` names their files") from error
+        http = self._http()
+        http.event_hooks = {"response": [_read_refusal]}
+        self._server = config.cluster.server
+        self._context = config.context_name
+
+    @property
+    def server(self) -> str:
+        """See `Cluster`."""
+        return self._server
+
+    @property
+    def context(self) -> str:
+        """See `Cluster`."""
+        return self._context
+
+    @property
+    def namespace(self) -> str:
+        """See `Cluster`."""
+        return cast(str, self._client.namespace)
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self._client.close()
+
+    def create(self, manifest: Manifest, dry_run: bool = False) -> dict[str, Any]:
+        """See `Cluster`."""
+        kind = manifest["kind"]
+        made = resource(kind)(manifest)
+        what = f"create the {kind} {manifest['metadata']['name']}"
+        return dict(self._asked(what, lambda client: client.create(made, namespace=self.namespace, dry_run=dry_run)))
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """See `Cluster`."""
+        with _missing_is_none():
+            what = f"get the {kind} {name}"
+            return dict(self._asked(what, lambda client: client.get(resource(kind), name, namespace=self.namespace)))
+        return None
+
+    def objects(self, kind: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """See `Cluster`."""
+        return self._list(kind, labels=dict(labels))
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        """See `Cluster`."""
+        found = self._list("Event", fields={"involvedObject.uid": uid})
+        return sorted(found, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
+
+    def _list(self, kind: str, **selector: dict[str, str]) -> list[dict[str, Any]]:
+        def ask(client: Client) -> list[dict[str, Any]]:
+            given: dict[str, Any] = selector
+            return [dict(each) for each in client.list(resource(kind), namespace=self.namespace, **given)]
+
+        return self._asked(f"list objects of kind {kind}", ask)
+
+    def delete(self, kind: str, name: str) -> bool:
+        """See `Cluster`."""
+        from lightkube.types import CascadeType
+
+        def ask(client: Client) -> None:
+            client.delete(resource(kind), name, namespace=self.namespace, cascade=CascadeType.BACKGROUND)
+
+        with _missing_is_none():
+            self._asked(f"delete the {kind} {name}", ask)
+            return True
+        return False
+
+    def log(self, pod: str, lines: int) -> str:
+        """See `Cluster`."""
+
+        def ask(client: Client) -> str:
+            return "".join(client.log(pod, namespace=self.namespace, container=CONTAINER, tail_lines=lines))
+
+        with _missing_is_none():
+            try:
+                return self._asked(f"read the log of the pod {pod}", ask)
+            except _BadRequest:  # its container has not begun
+                return ""
+        return ""
+
+    def execute(self, pod: str, command: Sequence[str], stdout: BinaryIO, seconds: float) -> ExecEnd:
+        """See `Cluster`."""
+        out = _Counted(stdout)
+
+        def ask(client: Client) -> ExecEnd:
+            done = client.exec(
+                pod, namespace=self.namespace, container=CONTAINER, command=command, stdout=cast(BinaryIO, out),
+                stderr=True, decode=None, timeout=seconds,
+            )  # fmt: skip
+            return ExecEnd(done.exit_code, cast(bytes, done.stderr).decode(errors="replace"))
+
+        def again(error: Exception) -> bool:
+            from httpx2 import TimeoutException, TransportError
+
+            # a connection that was kept for reuse may be closed by now
+            return out.bytes == 0 and isinstance(error, TransportError) and not isinstance(error, TimeoutException)
+
+        try:
+            return self._asked(f"run a command in the pod {pod}", ask, again)
+        except (_Missing, _BadRequest) as error:
+            raise ExecFailed(error.message, error.hint) from error
+
+    def may(self, verb: str, rule: Rule) -> bool:
+        """See `Cluster`."""
+        name, _, subresource = rule.resource.partition("/")
+        wanted = {"namespace": self.namespace, "verb": verb, "group": rule.group, "resource": name}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "metadata": {},
+            "spec": {"resourceAttributes": {**wanted, "subresource": subresource}},
+        }
+        asked = _reviews()(review)
+        answer = self._asked("ask what this user may do", lambda client: client.create(asked))
+        return bool(answer["status"]["allowed"])
+
+    def version(self) -> str:
+        """See `Cluster`."""
+
+        def ask(_: Client) -> str:
+            answer = self._http().get("version")
+            answer.raise_for_status()
+            return str(json.loads(answer.content)["gitVersion"])
+
+        return self._asked("ask for the version of the server", ask)
+
+    def _http(self) -> httpx2.Client:
+        """Returns the client below lightkube's, for what that has no call for."""
+        return self._client._client._client
+
+    # --- one request -----------------------------------------------------------------------------------------------
+
+    def _asked(self, what: str, ask: Callable[[Client], R], again: Callable[[Exception], bool] = bool) -> R:
+        """Asks the server, again when it has no time or does not answer.
+
+        Args:
+            what: what is asked for, for messages.
+            ask: asks once.
+            again: says after an error of that kind whether it may be asked again.
+
+        Raises:
+            KubernetesUnreachable, ClusterRefused: as `Cluster` says.
+            _Missing, _BadRequest: the object is not there, or not ready for this.
+        """
+        for number in range(1, TRIES + 1):
+            try:
+                return ask(self._client)
+            except Exception as error:
+                failure = self._failure(what, error)
+                if failure is None:
+                    raise
+                if number == TRIES or not isinstance(failure, KubernetesUnreachable) or not again(error):
+                    raise failure from error
+            time.sleep(PAUSE_SECONDS * number)
+        raise AssertionError("unreachable")
+
+    def _failure(self, what: str, error: Exception) -> ClusterRefused | KubernetesUnreachable | None:
+        """Returns what an error means; None for one that is a mistake of this program."""
+        import httpx2
+        from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
+        from lightkube.core.exceptions import ApiError, ConfigError
+
+        where = f"the cluster of the context {self._context} ({self._server})"
+        if isinstance(error, WebSocketUpgradeError):  # the answer to an exec that was not begun
+            return self._refusal(what, error.response.status_code, _status(error.response))
+        if isinstance(error, ApiError):
+            code = error.response.status_code if error.response is not None else error.status.code or 500
+            return self._refusal(what, code, str(error.status.message or ""), error.status.reason == "AlreadyExists")
+        if isinstance(error, httpx2.HTTPStatusError):  # not of the API server: a proxy, a load balancer
+            return self._refusal(what, error.response.status_code, error.response.text[:200])
+        if isinstance(error, ConfigError):
+            return ClusterRefused(f"the login of the context {self._context} failed: {error}", "log in again")
+        if isinstance(error, httpx2.ConnectError) and "CERTIFICATE" in str(error).upper():
+            hint = "is its address right, and the certificate-authority of the kubeconfig the cluster's?"
+            return KubernetesUnreachable(f"{where} shows a certificate that is not trusted: {error}", hint)
+        if isinstance(error, httpx2.TimeoutException | TimeoutError):
+            return KubernetesUnreachable(f"{where} did not answer in time (to {what})", "it is asked again later")
+        if isinstance(error, httpx2.HTTPError | HTTPXWSException):
+            hint = "is its address right, and the network to it there?"
+            return KubernetesUnreachable(f"{where} cannot be reached: {error or type(error).__name__}", hint)
+        if isinstance(error, msgspec.DecodeError | json.JSONDecodeError | KeyError):
+            hint = "is something between here and the cluster that answers in its place?"
+            return KubernetesUnreachable(f"{where} answered with something else (to {what})", hint)
+        return None
+
+    def _refusal(
+        self, what: str, code: int, words: str, exists: bool = False
+    ) -> ClusterRefused | KubernetesUnreachable:
+        """Returns the error for an answer with an HTTP status of 4xx or 5xx."""
+        told = f"cannot {what} in the namespace {self.namespace}: {words or f'HTTP status {code}'}"
+        if code == 401:
+            hint = f"log in again; `kubectl --context {self._context} get pods` says the same"
+            return ClusterRefused(f"the cluster does not know the user of the context {self._context}", hint)
+        if code == 403:
+            return ClusterRefused(told, f"a missing permission ({ROLE_HINT}), a quota, or a rule of the cluster")
+        if code == 404:
+            return _Missing(told, f"is there a namespace {self.namespace}? (engines.kubernetes.namespace)")
+        if code == 409 and exists:
+            return ObjectExists(told)
+        if code in TRY_AGAIN:
+            return KubernetesUnreachable(told, "it is asked again later")
+        return _BadRequest(told, "the cluster's own words are above")
+
+
+class _Counted:
+    """A binary file that counts what is written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.bytes += len(data)
+
+
+class _Missing(ClusterRefused):
+    """HTTP status 404."""
+
+
+class _BadRequest(ClusterRefused):
+    """Another HTTP status of 4xx: not valid, too large, not ready for this."""
+
+
+@contextlib.contextmanager
+def _missing_is_none() -> Iterator[None]:
+    with contextlib.suppress(_Missing):
+        yield
+
+
+def _read_refusal(response: httpx2.Response) -> None:
+    """Reads what a server says with its no: of a WebSocket that it refuses, nobody else does."""
+    if response.status_code >= 400:
+        response.read()
+
+
+def _status(response: httpx2.Response) -> str:
+    """Returns the message of a Status object, or what else a server answered."""
+    try:
+        return str(json.loads(response.content)["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:200]
+
+
+@functools.cache
+def resource(kind: str) -> Any:
+    """Returns lightkube's type for objects of a kind that stay plain dicts."""
+    from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+
+    found = KINDS[kind]
+    info = create_api_info(found.group, found.version, kind, found.plural)
+    return type(kind, (GenericNamespacedResource,), {"_api_info": info})
+
+
+@functools.cache
+def _reviews() -> Any:
+    from lightkube.generic_resource import GenericGlobalResource, create_api_info
+
+    info = create_api_info("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
+    return type("SelfSubjectAccessReview", (GenericGlobalResource,), {"_api_info": info})
+
+
+_clusters: dict[tuple[object, ...], LightkubeCluster] = {}
+_lock = threading.Lock()
+
+
+def connect(context: str = "", namespace: str = "") -> LightkubeCluster:
+    """Returns a cluster's namespace; the same object as long as the kubeconfig is the same.
+
+    Args:
+        context, namespace: see `LightkubeCluster`.
+    """
+    files = tuple((str(file), file.stat().st_mtime_ns) for file in kubeconfig_files())
+    key = (context, namespace, files)
+    with _lock:
+        if key not in _clusters:
+            _clusters[key] = LightkubeCluster(context, namespace)
+        return _clusters[key]
+
+
+def disconnect() -> None:
+    """Closes the connections of all clusters that `connect` has returned; none of these is used any more."""
+    with _lock:
+        while _clusters:
+            _clusters.popitem()[1].close()

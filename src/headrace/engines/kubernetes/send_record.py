@@ -1,0 +1,138 @@
+"""Sends the record of a run out of the leader's pod: what somebody who fetches it does not have yet.
+
+    python -m headrace.engines.kubernetes.send_record pieces RUN_DIR KNOWN       one segment (`headrace.runs.segments`)
+    python -m headrace.engines.kubernetes.send_record outputs RUN_DIR            the files of output/, as JSON
+    python -m headrace.engines.kubernetes.send_record output RUN_DIR PATH FROM   the bytes of one of them
+    python -m headrace.engines.kubernetes.send_record fetched RUN_DIR            all has arrived: the pod may end
+
+KNOWN is what is there already (`encode_known`): the pod remembers nothing of those who ask, so there may be several of
+them, each may break off at any instant, and ask again. The segment is the last one once nobody writes the record any
+more and, with this segment, all of it is sent.
+
+Exit codes: 0 sent, 1 something cannot be read, 2 a wrong use.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, is_whole, touch
+from headrace.engines.platform_news import WRITER
+from headrace.runs import RunPaths
+from headrace.runs.record_pieces import Known, NewPieces
+from headrace.runs.segments import EVENTS, VERSION, WHOLE, SegmentHeader, encode
+
+MODULE = "headrace.engines.kubernetes.send_record"
+SENT_WHOLE = tuple(name for name in WHOLE if name != "run.json")  # each side has a header of its own
+NOT_SENT = (f"{EVENTS}/{WRITER}.jsonl",)  # who fetches writes one of its own
+OUTPUT = "output"
+_KNOWN = msgspec.json.Decoder(Known)
+
+
+class OutputFile(msgspec.Struct, frozen=True):
+    """A file that the run has made.
+
+    Attributes:
+        path: relative to the run's directory; below OUTPUT.
+        size: bytes.
+    """
+
+    path: str
+    size: int
+
+
+def encode_known(known: Known) -> str:
+    """Returns what is there already as one word of a command line."""
+    return base64.urlsafe_b64encode(zlib.compress(msgspec.json.encode(known))).decode()
+
+
+def decode_known(word: str) -> Known:
+    """Reverses `encode_known`. Raises ValueError."""
+    try:
+        return _KNOWN.decode(zlib.decompress(base64.urlsafe_b64decode(word)))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise ValueError(f"not what is known of a record: {error}") from error
+
+
+def new_segment(paths: RunPaths, known: Known) -> bytes:
+    """Returns a segment of what is new.
+
+    Args:
+        paths: the run's directory.
+        known: what is there already.
+    """
+    whole = is_whole(paths)  # before the files are looked at
+    pieces, full = NewPieces(paths, SENT_WHOLE, NOT_SENT).next(known, whole)
+    header = SegmentHeader(
+        VERSION, paths.id, "pod", 0, time.time(), tuple(piece for piece, _ in pieces), whole and not full
+    )
+    return encode(header, [data for _, data in pieces])
+
+
+def outputs(paths: RunPaths) -> tuple[OutputFile, ...]:
+    """Returns the files in output/."""
+    folder = paths.root / OUTPUT
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return tuple(OutputFile(str(path.relative_to(paths.root)), path.stat().st_size) for path in files)
+
+
+def is_output(path: str) -> bool:
+    """Returns whether a relative path is one of a run's output files. No other is read or written.
+
+    >>> is_output("output/model.tar.gz"), is_output("output/../secret"), is_output("plan.json")
+    (True, False, False)
+    """
+    folder, *below = path.split("/")
+    return folder == OUTPUT and bool(below) and "\0" not in path and not {"", ".", ".."} & set(below)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point."""
+    try:
+        what, root, *given = arguments
+        paths = RunPaths(Path(root))
+        if what == "pieces":
+            touch(paths, ASKED)
+            data = new_segment(paths, decode_known(*given))
+        elif what == "outputs":
+            data = msgspec.json.encode(outputs(paths))
+        elif what == "output":
+            return _send(paths, *given)
+        elif what == "fetched":
+            touch(paths, FETCHED)
+            return 0
+        else:
+            raise ValueError(f"{what!r} is none of pieces, outputs, output, fetched")
+    except (ValueError, TypeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+    return 0
+
+
+def _send(paths: RunPaths, path: str, offset: str) -> int:
+    if not is_output(path):
+        raise ValueError(f"{path!r} is no file that the run has made")
+    touch(paths, ASKED)
+    with (paths.root / path).open("rb", buffering=0) as file:
+        file.seek(int(offset))
+        sys.stdout.flush()
+        with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:
+            shutil.copyfileobj(file, out, 1 << 20)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
