@@ -84,7 +84,7 @@ ORDER: dict[str, list[str]] = {
         "host_agent",
     ],
     "hosting": ["inputs", "helpers", "supervision"],
-    "engines": ["planning", "local", "slurm"],
+    "engines": ["planning", "local", "slurm", "kubernetes"],
     "insight": [
         "figures",
         "performance_model",
