@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -231,12 +232,13 @@ class LightkubeCluster:
             return self._refusal(what, error.response.status_code, _status(error.response))
         if isinstance(error, ApiError):
             code = error.response.status_code if error.response is not None else error.status.code or 500
-            return self._refusal(what, code, str(error.status.message or ""), error.status.reason == "AlreadyExists")
+            keyword = error.status.reason
+            return self._refusal(what, code, str(error.status.message or ""), keyword == "AlreadyExists")
         if isinstance(error, httpx2.HTTPStatusError):  # not of the API server: a proxy, a load balancer
             return self._refusal(what, error.response.status_code, error.response.text[:200])
         if isinstance(error, ConfigError):
             return ClusterRefused(f"the login of the context {self._context} failed: {error}", "log in again")
-        if isinstance(error, httpx2.ConnectError) and "CERTIFICATE" in str(error).upper():
+        if isinstance(error, httpx2.ConnectError) and _is_untrusted(error):
             hint = "is its address right, and the certificate-authority of the kubeconfig the cluster's?"
             return KubernetesUnreachable(f"{where} shows a certificate that is not trusted: {error}", hint)
         if isinstance(error, httpx2.TimeoutException | TimeoutError):
@@ -292,6 +294,13 @@ class _BadRequest(ClusterRefused):
 def _missing_is_none() -> Iterator[None]:
     with contextlib.suppress(_Missing):
         yield
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    """Tells whether an error comes of a certificate that could not be verified."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _read_refusal(response: httpx2.Response) -> None:

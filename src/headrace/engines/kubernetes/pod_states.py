@@ -22,7 +22,9 @@ Object = Mapping[str, Any]
 HOST, GROUP = "headrace/host", "headrace/group"  # labels
 LOST_SECONDS = 60.0  # so long after its grace a pod that is being deleted still has no end: its node does not answer
 HOPELESS = frozenset({"InvalidImageName"})
-"""Reasons to wait that no waiting changes."""
+"""Keywords of pods that wait for what no waiting changes."""
+NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+"""Keywords of pods whose container could not begin."""
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 _SIGNAL = 128
 
@@ -51,7 +53,8 @@ class PodState:
         pod: its name; empty without one.
         uid: its uid, which no other pod has.
         words: why it waits, or what is wrong, in Kubernetes' words; empty when there is nothing to say.
-        reason: the same as Kubernetes' own keyword, e.g. ``Unschedulable``.
+        keyword: the same as Kubernetes' own keyword, e.g. ``Unschedulable``.
+        init: a step before the container failed, and not the container.
         since: when the pod was made, seconds since the epoch; 0 without one.
         word: the last word of headrace in it; None when it could not say it.
         node: where it is or was; empty before.
@@ -63,7 +66,8 @@ class PodState:
     pod: str = ""
     uid: str = ""
     words: str = ""
-    reason: str = ""
+    keyword: str = ""
+    init: bool = False
     since: float = 0.0
     word: LastWord | None = None
     node: str = ""
@@ -86,21 +90,22 @@ class JobState:
     words: str
 
 
-def pod_states(pods: Iterable[Object], hosts: Mapping[str, str], now: float) -> dict[str, PodState]:
-    """Returns the state of the newest pod of each host.
+def pod_states(pods: Iterable[Object], hosts: Mapping[str, str], now: float) -> dict[str, list[PodState]]:
+    """Returns the states of the pods of each host, the newest last; a host without one has a state that says so.
+
+    A Job makes another pod as soon as one of its pods is taken away, before that has ended.
 
     Args:
         pods: the pods of a run.
         hosts: name of each host to its group.
         now: seconds since the epoch.
     """
-    newest: dict[str, Object] = {}
+    found: dict[str, list[PodState]] = {host: [] for host in hosts}
     for pod in sorted(pods, key=lambda each: seconds_of(each["metadata"].get("creationTimestamp"))):
-        newest[pod["metadata"].get("labels", {}).get(HOST, "")] = pod
-    return {
-        host: _state(newest[host], host, group, now) if host in newest else PodState(host, group, PodPhase.ABSENT)
-        for host, group in hosts.items()
-    }
+        host = pod["metadata"].get("labels", {}).get(HOST, "")
+        if host in found:
+            found[host].append(_state(pod, host, hosts[host], now))
+    return {host: states or [PodState(host, hosts[host], PodPhase.ABSENT)] for host, states in found.items()}
 
 
 def job_states(jobs: Iterable[Object]) -> dict[str, JobState]:
@@ -137,7 +142,7 @@ def end_of_pod(state: PodState) -> tuple[Status, Cause]:
     if state.word is not None and state.word.status in (Status.COMPLETED, Status.FAILED, Status.STOPPED):
         cause = state.word.cause or Cause(detail=state.word.reason)
         return state.word.status, cause
-    reason = state.reason
+    keyword = state.keyword
 
     def lost(detail: str, kind: CauseKind = CauseKind.HOST_LOST) -> Cause:
         return Cause(kind, detail, state.group, state.host, infrastructure=True)
@@ -146,15 +151,15 @@ def end_of_pod(state: PodState) -> tuple[Status, Cause]:
         return Status.FAILED, lost(f"its pod is gone{_because(state)}")
     if state.phase in (PodPhase.LEAVING, PodPhase.LOST):
         return Status.FAILED, lost(f"the pod {state.pod} was deleted{_because(state)}")
-    if reason == "OOMKilled":
+    if keyword == "OOMKilled":
         detail = f"the pod {state.pod} used more memory than its limit (OOMKilled)"
         return Status.FAILED, Cause(CauseKind.OUT_OF_MEMORY, detail, state.group, state.host)
-    if reason == "DeadlineExceeded":
+    if keyword == "DeadlineExceeded":
         return Status.STOPPED, Cause(CauseKind.MAX_RUN, f"the pod {state.pod} reached its deadline{_because(state)}")
-    if reason.startswith("Init:"):
+    if state.init or keyword in NOT_STARTED:
         detail = f"the pod {state.pod} could not begin: {state.words}"
         return Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, detail, state.group, state.host)
-    if reason and reason not in ("Error", "Completed"):
+    if keyword not in ("", "Error", "Completed"):
         return Status.FAILED, lost(f"the pod {state.pod} was ended by Kubernetes{_because(state)}")
     return Status.FAILED, lost(f"the pod {state.pod} ended without a word{_because(state)}", CauseKind.ENGINE_FAILED)
 
@@ -172,7 +177,7 @@ def waited_too_long(states: Sequence[PodState], seconds: float, now: float, job:
         if state.phase not in (PodPhase.WAITING, PodPhase.ABSENT):
             continue
         waited = now - (state.since or job)
-        if waited > seconds or state.reason in HOPELESS:
+        if waited > seconds or state.keyword in HOPELESS:
             words = state.words or "its pod does not start"
             detail = f"it waited {waited:.0f} s for its pod: {words}"
             return Cause(CauseKind.INSTANCE_NOT_STARTED, detail, state.group, state.host, infrastructure=True)
@@ -196,74 +201,85 @@ def last_event(events: Sequence[Object]) -> str:
     return _said(warnings[-1]) if warnings else ""
 
 
+@dataclass(frozen=True)
+class _Found:
+    phase: PodPhase
+    keyword: str = ""
+    words: str = ""
+    init: bool = False
+
+
 def _state(pod: Object, host: str, group: str, now: float) -> PodState:
     meta, status = pod["metadata"], pod.get("status", {})
-    phase, reason, words = _phase(pod, now)
+    found = _found(pod, now)
     return PodState(
         host,
         group,
-        phase,
+        found.phase,
         meta["name"],
         meta.get("uid", ""),
-        words,
-        reason,
+        found.words,
+        found.keyword,
+        found.init,
         seconds_of(meta.get("creationTimestamp")),
         _word(status),
         pod.get("spec", {}).get("nodeName", ""),
     )
 
 
-def _phase(pod: Object, now: float) -> tuple[PodPhase, str, str]:
+def _found(pod: Object, now: float) -> _Found:
     """Returns the phase of a pod, and why, as keyword and in words."""
     status, conditions = pod.get("status", {}), _conditions(pod)
     phase = status.get("phase", "Pending")
     if phase in ("Succeeded", "Failed"):
-        return PodPhase.ENDED, *_end(status, conditions)
+        return _end(status, conditions)
     deleted = seconds_of(pod["metadata"].get("deletionTimestamp"))
     if deleted:
-        target = conditions.get("DisruptionTarget")
-        why = target.get("reason", "") if target else status.get("reason", "")
-        words = _said(target) if target else status.get("message", "") or why
-        return (PodPhase.LOST if now > deleted + LOST_SECONDS else PodPhase.LEAVING), why, words
+        target = conditions.get("DisruptionTarget") or {"reason": status.get("reason", "")}
+        lost = now > deleted + LOST_SECONDS
+        told = "its node does not answer" if lost else _said(target)
+        return _Found(PodPhase.LOST if lost else PodPhase.LEAVING, target.get("reason", ""), told)
     if phase == "Pending":
-        return PodPhase.WAITING, *_waiting(pod, status)
+        return _waiting(pod, status)
     ready = _all_conditions(pod).get("Ready", {})
-    if phase == "Unknown" or status.get("reason") == "NodeLost":
-        return PodPhase.RUNNING, "NodeLost", "its node does not answer"
-    if ready.get("status") == "False" and not _container(status).get("terminated") and not ready.get("reason"):
-        return PodPhase.RUNNING, "NodeNotReady", "its node does not answer"
-    return PodPhase.RUNNING, "", ""
+    # Kubernetes gives no keyword when it has not heard of the node, and one when a container is not ready.
+    silent = ready.get("status") in ("False", "Unknown") and not ready.get("reason")
+    if phase == "Unknown" or silent:
+        return _Found(PodPhase.RUNNING, "NodeNotReady", f"its node {pod['spec'].get('nodeName', '')} does not answer")
+    return _Found(PodPhase.RUNNING)
 
 
-def _waiting(pod: Object, status: Object) -> tuple[str, str]:
-    """Returns why a pod waits: keyword and words."""
+def _waiting(pod: Object, status: Object) -> _Found:
+    """Returns why a pod waits."""
     for part in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(part, ()):
             waiting = container.get("state", {}).get("waiting", {})
             if waiting.get("reason", "") not in _STARTING:
-                return waiting["reason"], _said(waiting)
+                return _Found(PodPhase.WAITING, waiting["reason"], _said(waiting))
     scheduled = _all_conditions(pod).get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return scheduled.get("reason", ""), _said(scheduled)
+        return _Found(PodPhase.WAITING, scheduled.get("reason", ""), _said(scheduled))
     node = pod.get("spec", {}).get("nodeName", "")
-    return "", f"starting on {node}: its image is being pulled, or its volumes are being made" if node else ""
+    return _Found(PodPhase.WAITING, "", f"its pod is starting on {node}" if node else "")
 
 
-def _end(status: Object, conditions: Mapping[str, Object]) -> tuple[str, str]:
-    """Returns why a pod ended: keyword and words."""
+def _end(status: Object, conditions: Mapping[str, Object]) -> _Found:
+    """Returns why a pod ended."""
     for init in status.get("initContainerStatuses", ()):
         ended = init.get("state", {}).get("terminated", {})
         if ended.get("exitCode"):
             text = ended.get("message", "").strip() or ended.get("reason", "")
-            return f"Init:{ended.get('reason', '')}", f"its step {init.get('name', '')} {_how(ended)}: {text}"
-    if target := conditions.get("DisruptionTarget"):
-        return target.get("reason", ""), _said(target)
-    if status.get("reason"):
-        return status["reason"], _said(status)
+            told = f"its step {init.get('name', '')} {_how(ended)}: {text}"
+            return _Found(PodPhase.ENDED, ended.get("reason", ""), told, init=True)
+    for by in (conditions.get("DisruptionTarget"), status):
+        if by and by.get("reason"):
+            return _Found(PodPhase.ENDED, by["reason"], _said(by))
     ended = _container(status).get("terminated", {})
     text = ended.get("message", "").strip()
-    how = _how(ended) if ended else ""
-    return ended.get("reason", ""), f"{how}: {text}" if text and decode_last_word(text) is None else how
+    told = _how(ended) if ended else ""
+    if text and decode_last_word(text) is None:
+        told = f"{told}: {text}"
+    return _Found(PodPhase.ENDED, ended.get("reason", ""), told)
 
 
 def _how(ended: Object) -> str:
@@ -291,8 +307,8 @@ def _conditions(made: Object) -> dict[str, Object]:
 
 
 def _said(by: Object) -> str:
-    reason, message = by.get("reason", ""), str(by.get("message", "")).strip()
-    return f"{reason}: {message}" if reason and message else reason or message
+    keyword, text = by.get("reason", ""), str(by.get("message", "")).strip()
+    return f"{keyword}: {text}" if keyword and text else keyword or text
 
 
 def _because(state: PodState) -> str:
