@@ -9,6 +9,8 @@
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
 # make bench-tfdata   managed tf.data service and headrace's feed against a service started by hand
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
+# make kubernetes   the table of engines on a real Kubernetes cluster of this machine, built from Debian's source (as root, on
+#              Debian 12; the first time 10 minutes more); KUBERNETES_TESTS: what runs there
 # make docs    the user's documentation as a site, under site/
 
 # The first that works; a version manager's command may be there and not work.
@@ -30,6 +32,7 @@ TESTS ?= tests
 WORKERS ?= auto
 PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
+KUBERNETES_TESTS ?= tests/kubernetes
 SOAK_TESTS ?= tests/proof tests/feed/test_feed_simulated.py tests/feed/test_feed_samplers.py \
   $(addprefix tests/examples/test_,cifar_example.py digits_example.py torchrun_example.py) \
   $(addprefix tests/engines/test_local_,channels.py checkpoints.py elastic.py fault_table.py faults.py feed.py horovod.py keeping.py \
@@ -54,7 +57,7 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
   slabs.py tree.py wire.py)
 
-.PHONY: demo test test-fast soak check bench bench-feed bench-advise bench-tfdata docs format clean horovod openmpi5
+.PHONY: demo test test-fast soak check bench bench-feed bench-advise bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -85,6 +88,11 @@ horovod:
 
 openmpi5:
 	scripts/openmpi5
+
+# Tests run in the network of the control plane, which only this cluster has: one after the other.
+kubernetes: $(VENV)/ready
+	scripts/kubernetes/build
+	$(BIN)/python scripts/kubernetes/cluster.py run --nodes 4 $(BIN)/python -m pytest -n 0 $(KUBERNETES_TESTS)
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/python examples/digits/demo.py

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""A Kubernetes cluster on this machine: a control plane and nodes, in namespaces, without systemd and without a registry.
+"""A Kubernetes cluster on this machine: a control plane and nodes, in namespaces, without systemd, without a registry.
 
-    cluster.py up DIR [--nodes 2]        starts it, waits until all nodes are ready
-    cluster.py on DIR COMMAND ...        runs a command where the API server can be reached, as the cluster's administrator
-    cluster.py on DIR --node 1 COMMAND   runs a command on a node, among its processes
-    cluster.py cut DIR 2 | heal DIR 2    takes a node's cable out | puts it back
-    cluster.py kill DIR 2 | revive DIR 2 ends a node with all that runs on it, as a power cut does | starts it again
-    cluster.py down DIR                  ends all, and removes what is left: cgroups and the folder
-    cluster.py run COMMAND ...           up, the command as with `on`, down; whatever happens to the command
+    cluster.py up DIR [--nodes 2]         starts it, waits until all nodes are ready
+    cluster.py on DIR COMMAND ...         runs a command where the API server can be reached, as the administrator
+    cluster.py on-node DIR 1 COMMAND ...  runs a command on a node, among its processes
+    cluster.py cut DIR 2 | heal DIR 2     takes a node's cable out | puts it back
+    cluster.py kill DIR 2 | revive DIR 2  ends a node with all that runs on it, as a power cut does | starts it again
+    cluster.py down DIR                   ends all, and removes what is left: cgroups and the folder
+    cluster.py run COMMAND ...            up, the command as with `on`, down; whatever happens to the command
 
-Nothing listens on the machine's own network. When the first process of the cluster ends, the kernel ends all others, and mounts
-and networks go with them. `run` ties that first process to itself, so that a killed `run` leaves folders only.
+Nothing listens on the machine's own network. When the first process of the cluster ends, the kernel ends all others,
+and mounts and networks go with them. `run` ties what it starts to itself: a killed `run` leaves folders only, which
+`down` removes.
 
-Needs root, cgroup v1, what scripts/kubernetes/build makes (KUBERNETES: its folder, .cache/kubernetes in the checkout by default)
-and on Debian 12: apt-get install --no-install-recommends containerd runc containernetworking-plugins etcd-server iproute2 openssl
+Needs root, cgroup v1, what scripts/kubernetes/build makes (KUBERNETES: its folder, by default .cache/kubernetes in the
+checkout) and on Debian 12:
+apt-get install --no-install-recommends containerd runc containernetworking-plugins etcd-server iproute2 openssl
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def why_not() -> str:
         return f"{kept()}/bin/kubelet is missing; scripts/kubernetes/build makes it"
     if os.geteuid() != 0:
         return "needs root"
-    return "" if (CGROUPS / "memory" / "tasks").exists() else "needs cgroup v1 (the kubelet of 1.20 is not tried with v2)"
+    return (
+        "" if (CGROUPS / "memory" / "tasks").exists() else "needs cgroup v1 (the kubelet of 1.20 is not tried with v2)"
+    )
 
 
 def _path() -> str:
@@ -89,7 +93,17 @@ class Cluster:
             (self.folder / name).mkdir(parents=True)
         (self.folder / "cgroup").write_text(f"/headrace-kubernetes-{os.getpid()}")
         tie = ["setpriv", "--pdeathsig", "KILL"] if tied else []
-        apart = ["unshare", "--net", "--mount", "--pid", "--propagation", "private", "--fork", "--kill-child", "--mount-proc"]
+        apart = [
+            "unshare",
+            "--net",
+            "--mount",
+            "--pid",
+            "--propagation",
+            "private",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
         with (self.folder / "log" / "control").open("wb") as log:
             started = subprocess.Popen(
                 [*tie, *apart, str(HERE / "control"), str(self.folder), str(kept()), str(nodes)],
@@ -111,23 +125,36 @@ class Cluster:
         try:
             _wait("the start of the cluster", ready, STARTING)
         except ClusterError as error:
-            logs = "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted((self.folder / "log").iterdir()))
+            logs = "\n".join(
+                f"{path.name}: {path.read_text()[-1500:]}" for path in sorted((self.folder / "log").iterdir())
+            )
             self.down()
             raise ClusterError(f"{error}\n{logs}") from None
 
     def ready_nodes(self) -> int:
         """Returns how many nodes can be used."""
         told = subprocess.run(
-            self.words("kubectl", "get", "nodes", "-o", "json"), capture_output=True, text=True, env=self.environment(), check=False
+            self.words("kubectl", "get", "nodes", "-o", "json"),
+            capture_output=True,
+            text=True,
+            env=self.environment(),
+            check=False,
         )
         if told.returncode != 0:
             return 0
-        conditions = [each for node in json.loads(told.stdout)["items"] for each in node["status"].get("conditions", [])]
+        conditions = [
+            each for node in json.loads(told.stdout)["items"] for each in node["status"].get("conditions", [])
+        ]
         return sum(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def environment(self) -> dict[str, str]:
         """Returns the variables of the cluster's administrator."""
-        return {**os.environ, "PATH": _path(), "KUBECONFIG": str(self.folder / "admin.conf"), "KUBERNETES_CLUSTER": str(self.folder)}
+        return {
+            **os.environ,
+            "PATH": _path(),
+            "KUBECONFIG": str(self.folder / "admin.conf"),
+            "KUBERNETES_CLUSTER": str(self.folder),
+        }
 
     def _first(self) -> str:
         """The cluster's first process, as this machine counts processes."""
@@ -145,7 +172,7 @@ class Cluster:
         return (self.folder / "run" / f"node{node}").read_text().strip()
 
     def words(self, *command: str) -> list[str]:
-        """Returns the words that run a command in the network of the control plane, among the machine's processes and files."""
+        """Returns the words that run a command in the control plane's network, on the machine's files."""
         return ["nsenter", "--net", "--target", self._first(), *command]
 
     def words_on(self, node: int, *command: str) -> list[str]:
@@ -189,11 +216,19 @@ class Cluster:
                 pass
             if first is not None:
                 # It ends after all others of its namespace; a zombie has ended.
-                _wait("the end of the cluster", lambda: not first.exists() or "\nState:\tZ" in _read(first / "status"), ENDING)
+                _wait(
+                    "the end of the cluster",
+                    lambda: not first.exists() or "\nState:\tZ" in _read(first / "status"),
+                    ENDING,
+                )
         cgroup = self.folder / "cgroup"
         if cgroup.exists():
             name = cgroup.read_text().strip("/")
-            _wait("the removal of the cluster's cgroups", lambda: all(_removed(each / name) for each in CGROUPS.iterdir()), ENDING)
+            _wait(
+                "the removal of the cluster's cgroups",
+                lambda: all(_removed(each / name) for each in CGROUPS.iterdir()),
+                ENDING,
+            )
         shutil.rmtree(self.folder, ignore_errors=False)
 
 
@@ -220,7 +255,8 @@ def _run(command: Sequence[str], nodes: int) -> int:
     cluster = Cluster(folder)
     try:
         cluster.up(nodes, tied=True)
-        running = subprocess.Popen(cluster.words(*command), env=cluster.environment())
+        tied = ["setpriv", "--pdeathsig", "TERM"]
+        running = subprocess.Popen(cluster.words(*tied, *command), env=cluster.environment())
         ended = False
 
         def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -238,27 +274,28 @@ def _run(command: Sequence[str], nodes: int) -> int:
 
 
 def main() -> int:
+    """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("up", "on", "cut", "heal", "kill", "revive", "down", "run"):
+    for verb in ("up", "on", "on-node", "cut", "heal", "kill", "revive", "down", "run"):
         one = verbs.add_parser(verb)
         if verb != "run":
             one.add_argument("folder", type=Path)
         if verb in ("up", "run"):
             one.add_argument("--nodes", type=int, default=2)
-        if verb in ("cut", "heal", "kill", "revive"):
+        if verb in ("on-node", "cut", "heal", "kill", "revive"):
             one.add_argument("node", type=int)
-        if verb == "on":
-            one.add_argument("--node", type=int)
-        if verb in ("on", "run"):
+        if verb in ("on", "on-node", "run"):
             one.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     try:
         if given.verb == "run":
             return _run(given.command, given.nodes)
         cluster = Cluster(given.folder)
-        if given.verb == "on":
-            words = cluster.words(*given.command) if given.node is None else cluster.words_on(given.node, *given.command)
+        if given.verb in ("on", "on-node"):
+            words = (
+                cluster.words(*given.command) if given.verb == "on" else cluster.words_on(given.node, *given.command)
+            )
             os.execvpe(words[0], words, cluster.environment())
         if given.verb == "up":
             cluster.up(given.nodes)

@@ -1,4 +1,7 @@
-"""Makes the archive of an image of one layer, for `ctr images import`: images.py OUT.tar NAME [--file /path=source] [--command word]."""
+"""Makes the archive of an image of one layer, for `ctr images import`.
+
+images.py OUT.tar NAME [--file /path=source] [--command word]
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,7 @@ def write_image(out: Path, name: str, files: dict[str, Path], command: list[str]
 
 
 def main() -> None:
+    """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("name")

@@ -1,4 +1,7 @@
-"""The cluster's DNS: addresses of pods behind headless Services, from the API's Endpoints. names.py ADDRESS API CA TOKEN."""
+"""The cluster's DNS: addresses of pods behind headless Services, from the API's Endpoints.
+
+names.py ADDRESS API CA TOKEN
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class Endpoints:
         self._names: dict[str, list[str]] = {}
 
     def names(self) -> dict[str, list[str]]:
+        """Returns them as they were at most `KEPT` seconds ago."""
         if time.monotonic() - self._read_at > KEPT:
             with urllib.request.urlopen(self._request, context=self._context, timeout=5) as answer:
                 self._names = named(json.load(answer)["items"])
@@ -60,6 +64,7 @@ def answer(query: bytes, names: dict[str, list[str]]) -> bytes:
 
 
 def main(address: str, api: str, authority: str, token: str) -> None:
+    """Answers until it is killed."""
     endpoints = Endpoints(api, authority, token)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((address, 53))
