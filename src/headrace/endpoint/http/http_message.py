@@ -199,6 +199,11 @@ class HttpReply:
     reason: str = ""
     after: Callable[[], None] | None = None
 
+    def __post_init__(self) -> None:
+        for text in (self.reason, *(part for pair in self.headers for part in pair)):
+            if "\r" in text or "\n" in text:
+                raise ValueError(f"a header of a reply has a line end: {text!r}")
+
 
 Handler = Callable[[HttpRequest], HttpReply]
 """Answers a request; called by many threads at once. It may raise `HttpProblem`."""

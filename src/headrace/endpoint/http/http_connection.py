@@ -1,0 +1,216 @@
+"""One connection: requests and their replies, one after the other, until one side has enough."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from headrace.endpoint.http.connect_proxy import Proxy, Refused, Terminated, tunnel
+from headrace.endpoint.http.http_limits import HttpLimits
+from headrace.endpoint.http.http_message import (
+    BodyProblem,
+    ClientGone,
+    Handler,
+    Headers,
+    HttpProblem,
+    HttpReply,
+    HttpRequest,
+)
+from headrace.endpoint.http.reply_stream import CONTINUE, ReplyStream, discard, handshake
+from headrace.endpoint.http.request_head import RequestHead, parse_head
+from headrace.endpoint.http.request_stream import RequestStream, StreamBody
+
+_log = logging.getLogger(__name__)
+
+
+class HttpConnection:
+    """Answers the requests of one connection.
+
+    Args:
+        sock: accepted; this object closes it.
+        peer: address and port of the other end.
+        handle: answers requests.
+        limits: how long is waited, and how much is taken.
+        tls: for connections that begin with TLS's handshake; None without TLS.
+        proxy: what is done with CONNECT; None refuses it.
+        begin: is called when a request begins to come; returns False if none may begin any more.
+        end: is called when it is answered; returns False if the connection is to be closed.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: tuple[str, int],
+        handle: Handler,
+        limits: HttpLimits,
+        *,
+        tls: ssl.SSLContext | None,
+        proxy: Proxy | None,
+        begin: Callable[[], bool],
+        end: Callable[[], bool],
+    ) -> None:
+        self._sock = sock
+        self._peer = peer
+        self._handle = handle
+        self._limits = limits
+        self._tls = tls
+        self._proxy = proxy
+        self._begin = begin
+        self._end = end
+        self._proxied_host = ""
+        self._read = RequestStream(sock, limits)
+        self._write = ReplyStream(sock, limits)
+
+    def serve(self) -> None:
+        """Answers requests until the connection ends, and closes it."""
+        try:
+            if self._tls is None or self._secured(self._tls):
+                while self._serve_one():
+                    pass
+        except BodyProblem as problem:
+            _log.debug("%s:%s: %s", *self._peer, problem.message)
+        finally:
+            self._sock.close()
+
+    def has_input(self) -> bool:
+        """Tells whether bytes have come that this connection's thread has not read yet."""
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLIN)
+        except ValueError:
+            return False  # it is closed
+        return bool(poll.poll(0))
+
+    def shut_down(self, how: int = socket.SHUT_RDWR) -> None:
+        """Ends what another thread waits for on the connection."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._sock, how)  # not SSLSocket's, which takes the other thread's state away
+
+    def _secured(self, context: ssl.SSLContext) -> bool:
+        if not self._begin():
+            return False
+        secured = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+        self._sock = secured
+        handshake(secured, self._limits.head_seconds)
+        self._read = RequestStream(secured, self._limits)
+        self._write = ReplyStream(secured, self._limits)
+        return self._end()
+
+    def _serve_one(self) -> bool:
+        if not self._read.wait_for_request() or not self._begin():
+            return False
+        try:
+            head = parse_head(self._read.read_head(), self._limits)
+        except HttpProblem as problem:
+            self._refuse(problem)
+            return False
+        if head.method == "CONNECT":
+            return self._connect(head)
+        keeps = self._answer(head)
+        return self._end() and keeps
+
+    def _refuse(self, problem: HttpProblem) -> None:
+        self._write.reply(problem_reply(problem), "GET", old=False, keeps=False)
+        self._linger()
+
+    def _answer(self, head: RequestHead) -> bool:
+        go_on = (lambda: self._write.send(CONTINUE)) if head.expects else None
+        body = StreamBody(self._read, head.length, self._limits, go_on)
+        request = HttpRequest(
+            head.method, head.raw_path, head.raw_query, head.headers, body, self._peer,
+            isinstance(self._sock, ssl.SSLSocket), self._proxied_host,
+        )  # fmt: skip
+        reply, keeps = self._reply_to(request)
+        try:
+            unread = not body.done
+            keeps = keeps and head.keeps and not (unread and (body.waits or self._too_much(body)))
+            keeps = self._write.reply(reply, head.method, old=head.old, keeps=keeps)
+        finally:
+            discard(reply)
+        if keeps and unread:
+            keeps = self._drained(body)
+        if not keeps:
+            self._linger()
+        return keeps
+
+    def _reply_to(self, request: HttpRequest) -> tuple[HttpReply, bool]:
+        """Returns the reply, and whether the connection can be used after it."""
+        host = _host_name(request.headers)
+        if self._proxied_host and host != self._proxied_host:
+            problem = HttpProblem(421, f"the connection was made to {self._proxied_host}, the request names {host}")
+            return problem_reply(problem), False
+        try:
+            return self._handle(request), True
+        except ClientGone:
+            raise
+        except HttpProblem as problem:
+            return problem_reply(problem), not problem.closes
+        except Exception:  # noqa: BLE001 - the boundary: it is logged, and answered or closed
+            _log.exception("%s %s could not be answered", request.method, request.raw_path)
+            return problem_reply(_OURS), False
+
+    def _too_much(self, body: StreamBody) -> bool:
+        return body.left is None or body.left > self._limits.drain_bytes
+
+    def _drained(self, body: StreamBody) -> bool:
+        until = time.monotonic() + self._limits.drain_seconds
+        try:
+            while body.read():
+                if time.monotonic() > until:
+                    return False
+        except BodyProblem:
+            return False
+        return True
+
+    def _linger(self) -> None:
+        """Lets the client read the last reply: bytes of his that nobody has read would take it from him."""
+        until = time.monotonic() + self._limits.drain_seconds
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_WR)
+            while (left := until - time.monotonic()) > 0:
+                self._sock.settimeout(left)
+                if not socket.socket.recv(self._sock, 1 << 16):
+                    return
+
+    def _connect(self, head: RequestHead) -> bool:
+        """Answers CONNECT. Returns whether further requests can follow, which are those of the inner connection."""
+        if self._proxy is None or self._proxied_host:
+            self._refuse(HttpProblem(405, "this is no proxy"))
+            return False
+        decided = self._proxy.decide(head)
+        if isinstance(decided, Refused):
+            self._write.reply(decided.reply, "GET", old=False, keeps=False)
+            self._linger()
+            return False
+        established = b"HTTP/1.1 200 Connection established\r\n\r\n"
+        if isinstance(decided, Terminated):
+            if self._read.pending:
+                self._refuse(HttpProblem(400, "a client of a proxy speaks after the proxy's answer"))
+                return False
+            self._write.send(established)
+            self._proxied_host = decided.host
+            return self._end() and self._secured(decided.context)
+        with decided.upstream:
+            self._write.send(established)
+            early = self._read.read_some(1 << 16) if self._read.pending else b""
+            tunnel(self._sock, decided.upstream, early)
+        return False
+
+
+_OURS = HttpProblem(500, "this request could not be answered because of an error of headrace; its log tells more")
+
+
+def problem_reply(problem: HttpProblem) -> HttpReply:
+    """Returns the reply that tells a problem as plain text."""
+    return HttpReply(problem.status, (("Content-Type", "text/plain; charset=utf-8"),), f"{problem}\n".encode())
+
+
+def _host_name(headers: Headers) -> str:
+    host = headers.get("host").strip().lower()
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host

@@ -1,0 +1,221 @@
+"""A threaded HTTP/1.1 server: one thread a connection, not too many of them, and an end that lets requests finish."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from types import TracebackType
+
+from headrace.endpoint.http.connect_proxy import Proxy
+from headrace.endpoint.http.http_connection import HttpConnection
+from headrace.endpoint.http.http_limits import HttpLimits
+from headrace.endpoint.http.http_message import Handler
+from headrace.errors import UsageError
+
+_log = logging.getLogger(__name__)
+_BACKLOG = 256
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Returns a socket that listens.
+
+    Args:
+        address: IPv4 or IPv6 address of this machine.
+        port: 0 takes one that is free.
+
+    Raises:
+        UsageError: it is in use, or no address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"{address}:{port} cannot be listened on: {error.strerror or error}",
+            hint="choose another port; 0 takes one that is free",
+        ) from error
+    return listener
+
+
+class _Slot:
+    """The thread of a connection, and since when it has had nothing to do; None while it answers."""
+
+    def __init__(self) -> None:
+        self.connection: HttpConnection | None = None
+        self.thread: threading.Thread | None = None
+        self.idle_since: float | None = None
+        self.leaving = False  # it was idle, and its place is needed
+
+
+class HttpServer:
+    """Serves HTTP on one listening socket.
+
+    Args:
+        handle: answers requests; called by many threads at once.
+        listener: from `listen`; the server closes it.
+        limits: how many connections, how large and how slow requests may be.
+        tls: certificate and key, for connections that begin with TLS; None without TLS.
+        proxy: what is done with CONNECT; None refuses it.
+    """
+
+    def __init__(
+        self,
+        handle: Handler,
+        listener: socket.socket,
+        *,
+        limits: HttpLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self._handle = handle
+        self._listener = listener
+        self._limits = limits or HttpLimits()
+        self._tls = tls
+        self._proxy = proxy
+        self._changed = threading.Condition()
+        self._slots: set[_Slot] = set()
+        self._stopping = False
+        self._accepting = threading.Thread(target=self._accept, name=f"http-{self.port}", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        with self._changed:
+            return len(self._slots)
+
+    @property
+    def idle_connections(self) -> int:
+        """How many of them wait for their next request."""
+        with self._changed:
+            return sum(slot.idle_since is not None for slot in self._slots)
+
+    def start(self) -> None:
+        """Begins to accept connections, in threads of its own."""
+        self._accepting.start()
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """Ends the server: no new connection, no new request; those that are being answered have some time.
+
+        Args:
+            grace_seconds: after them what is still being answered is cut off.
+        """
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends accept()
+        if self._accepting.is_alive():
+            self._accepting.join()
+        self._listener.close()
+        with self._changed:
+            self._shut(socket.SHUT_RD, only_idle=True)
+            if not self._changed.wait_for(lambda: not self._slots, grace_seconds):
+                _log.warning("%d connections were cut off after %.0f s", len(self._slots), grace_seconds)
+                self._shut(socket.SHUT_RDWR, only_idle=False)
+            threads = [slot.thread for slot in self._slots if slot.thread is not None]
+        for thread in threads:
+            thread.join(grace_seconds)  # its handler may work for longer; nobody hears it any more
+
+    def __enter__(self) -> HttpServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _shut(self, how: int, *, only_idle: bool) -> None:
+        for slot in self._slots:
+            if slot.connection is not None and not (only_idle and slot.idle_since is None):
+                slot.connection.shut_down(how)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, peer = self._listener.accept()
+            except OSError as error:
+                if self._stopping:
+                    return
+                _log.warning("a connection could not be accepted: %s", os.strerror(error.errno or 0))
+                with self._changed:  # most likely no descriptor is free: until a connection ends
+                    self._changed.wait(1.0)
+                continue
+            if not self._make_room():
+                sock.close()
+                return
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._start_connection(sock, (str(peer[0]), int(peer[1])))
+
+    def _make_room(self) -> bool:
+        """Waits until there is a place, ending the connection that is idle the longest. Returns False at the end."""
+        with self._changed:
+            while len(self._slots) >= self._limits.connections and not self._stopping:
+                idle = [slot for slot in self._slots if slot.idle_since is not None and not slot.leaving]
+                idle = [slot for slot in idle if slot.connection is not None and not slot.connection.has_input()]
+                if idle:
+                    oldest = min(idle, key=lambda slot: slot.idle_since or 0.0)
+                    assert oldest.connection is not None
+                    oldest.leaving = True
+                    oldest.connection.shut_down(socket.SHUT_RD)
+                self._changed.wait(1.0)
+            return not self._stopping
+
+    def _start_connection(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        slot = _Slot()
+        slot.idle_since = time.monotonic()
+        slot.connection = HttpConnection(
+            sock, peer, self._handle, self._limits,
+            tls=self._tls, proxy=self._proxy,
+            begin=lambda: self._began(slot), end=lambda: self._ended(slot),
+        )  # fmt: skip
+        slot.thread = threading.Thread(
+            target=self._serve, args=(slot,), name=f"http-{self.port}-{peer[1]}", daemon=True
+        )
+        with self._changed:
+            self._slots.add(slot)
+        try:
+            slot.thread.start()
+        except RuntimeError:  # no thread can be started
+            _log.exception("no thread for a connection")
+            sock.close()
+            self._forget(slot)
+
+    def _serve(self, slot: _Slot) -> None:
+        assert slot.connection is not None
+        try:
+            slot.connection.serve()
+        except Exception:  # noqa: BLE001 - the boundary: it is logged, and answered or closed
+            _log.exception("a connection ended by an error of headrace")
+        finally:
+            self._forget(slot)
+
+    def _forget(self, slot: _Slot) -> None:
+        with self._changed:
+            self._slots.discard(slot)
+            self._changed.notify_all()
+
+    def _began(self, slot: _Slot) -> bool:
+        with self._changed:
+            slot.idle_since = None
+            return not self._stopping and not slot.leaving
+
+    def _ended(self, slot: _Slot) -> bool:
+        with self._changed:
+            slot.idle_since = time.monotonic()
+            self._changed.notify_all()
+            return not self._stopping

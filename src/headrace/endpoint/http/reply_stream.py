@@ -1,0 +1,192 @@
+"""Sends replies: head and small body in one send, files by the kernel, made pieces as chunks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from http import HTTPStatus
+
+from headrace.endpoint.http.http_limits import HttpLimits, Pace
+from headrace.endpoint.http.http_message import CHUNK_BYTES, BodyProblem, ClientGone, FileSlice, HttpReply
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_WITH_HEAD_BYTES = 1 << 16  # of a file that is read, and sent together with the head
+_SENDFILE_BYTES = 1 << 22
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_OWN = {"content-length", "transfer-encoding", "connection", "date"}
+
+
+class ReplyStream:
+    """The sending side of a connection.
+
+    Args:
+        sock: connected; a socket of TLS after its handshake.
+        limits: how long is waited.
+    """
+
+    def __init__(self, sock: socket.socket, limits: HttpLimits) -> None:
+        self._sock = sock
+        self._limits = limits
+
+    def send(self, data: bytes) -> None:
+        """Sends bytes.
+
+        Raises:
+            BodyProblem: they cannot be sent, or are taken too slowly.
+        """
+        self._send(data, Pace(self._limits))
+
+    def reply(self, reply: HttpReply, method: str, *, old: bool, keeps: bool) -> bool:
+        """Sends a reply. Returns False if the connection is to be closed after it.
+
+        Args:
+            reply: what to send.
+            method: of the request; a reply to HEAD has no body.
+            old: the client speaks HTTP/1.0.
+            keeps: the connection stays open.
+
+        Raises:
+            BodyProblem: it cannot be sent, or is taken too slowly.
+        """
+        bare = method == "HEAD" or reply.status in (204, 304) or reply.status < 200
+        body = reply.body
+        chunked = not isinstance(body, bytes | FileSlice)
+        keeps = keeps and not (chunked and old and not bare)
+        lines = [f"HTTP/1.1 {reply.status} {reply.reason or _REASONS.get(reply.status, 'Status')}"]
+        lines += [f"{name}: {value}" for name, value in reply.headers if name.lower() not in _OWN]
+        lines.append(f"Date: {formatdate(usegmt=True)}")
+        if framing := self._framing(reply, method, chunked=chunked and not old):
+            lines.append(framing)
+        if not keeps or old:
+            lines.append(f"Connection: {'keep-alive' if keeps else 'close'}")
+        head = "\r\n".join([*lines, "", ""]).encode()
+        pace = Pace(self._limits)
+        if bare:
+            self._send(head, pace)
+        elif isinstance(body, bytes):
+            self._send(head + body, pace)
+        elif isinstance(body, FileSlice):
+            self._send_file(head, body, pace)
+        else:
+            self._send_pieces(head, body, pace, chunked=not old)
+        return keeps
+
+    @staticmethod
+    def _framing(reply: HttpReply, method: str, *, chunked: bool) -> str:
+        if reply.status in (204, 304) or reply.status < 200:
+            return ""
+        given = next((value for name, value in reply.headers if name.lower() == "content-length"), "")
+        if method == "HEAD" and given:
+            return f"Content-Length: {given}"
+        if isinstance(reply.body, bytes):
+            return f"Content-Length: {len(reply.body)}"
+        if isinstance(reply.body, FileSlice):
+            return f"Content-Length: {reply.body.size}"
+        return "Transfer-Encoding: chunked" if chunked else ""
+
+    def _send(self, data: bytes, pace: Pace) -> None:
+        view = memoryview(data)
+        self._sock.settimeout(self._limits.stall_seconds)
+        with _told_as_gone():
+            while view:
+                sent = self._sock.send(view)
+                view = view[sent:]
+                pace.moved(sent)
+
+    def _send_file(self, head: bytes, part: FileSlice, pace: Pace) -> None:
+        with contextlib.ExitStack() as stack:
+            if isinstance(part.file, int):
+                descriptor = part.file
+            else:
+                descriptor = os.open(part.file, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, descriptor)
+            if part.size <= _WITH_HEAD_BYTES or isinstance(self._sock, ssl.SSLSocket):
+                self._send_read(head, descriptor, part, pace)
+            else:
+                self._send_by_kernel(head, descriptor, part, pace)
+
+    def _send_read(self, head: bytes, descriptor: int, part: FileSlice, pace: Pace) -> None:
+        at, end = part.offset, part.offset + part.size
+        while head or at < end:
+            data = os.pread(descriptor, min(CHUNK_BYTES, end - at), at)
+            if not data and at < end:
+                raise ClientGone("a file became shorter while it was sent")
+            self._send(head + data, pace)
+            head = b""
+            at += len(data)
+
+    def _send_by_kernel(self, head: bytes, descriptor: int, part: FileSlice, pace: Pace) -> None:
+        self._sock.settimeout(self._limits.stall_seconds)
+        with _told_as_gone():
+            self._sock.sendall(head, socket.MSG_MORE)
+        out, at, end = self._sock.fileno(), part.offset, part.offset + part.size
+        with _told_as_gone():
+            while at < end:
+                try:
+                    sent = os.sendfile(out, descriptor, at, min(_SENDFILE_BYTES, end - at))
+                except BlockingIOError:
+                    _wait_for(self._sock, select.POLLOUT, time.monotonic() + self._limits.stall_seconds)
+                    continue
+                if not sent:
+                    raise ClientGone("a file became shorter while it was sent")
+                at += sent
+                pace.moved(sent)
+
+    def _send_pieces(self, head: bytes, pieces: Iterator[bytes], pace: Pace, *, chunked: bool) -> None:
+        for piece in pieces:
+            if piece:
+                framed = b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
+                self._send(head + framed, pace)
+                head = b""
+        self._send(head + (b"0\r\n\r\n" if chunked else b""), pace)
+
+
+def discard(reply: HttpReply) -> None:
+    """Gives back what a reply holds, after it was sent or when it is not sent."""
+    if isinstance(reply.body, FileSlice) and isinstance(reply.body.file, int):
+        os.close(reply.body.file)
+    if reply.after is not None:
+        reply.after()
+
+
+def handshake(sock: ssl.SSLSocket, seconds: float) -> None:
+    """Makes TLS's handshake as the server.
+
+    Raises:
+        ClientGone: the other end does not speak TLS, does not trust us, or did not speak in time.
+    """
+    until = time.monotonic() + seconds
+    sock.setblocking(False)
+    with _told_as_gone():
+        while True:
+            try:
+                return sock.do_handshake()
+            except ssl.SSLWantReadError:
+                _wait_for(sock, select.POLLIN, until)
+            except ssl.SSLWantWriteError:
+                _wait_for(sock, select.POLLOUT, until)
+
+
+def _wait_for(sock: socket.socket, what: int, until: float) -> None:
+    poll = select.poll()
+    poll.register(sock, what)
+    if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise TimeoutError
+
+
+@contextlib.contextmanager
+def _told_as_gone() -> Iterator[None]:
+    try:
+        yield
+    except BodyProblem:
+        raise
+    except TimeoutError:
+        raise ClientGone("the client took nothing for too long") from None
+    except OSError as error:
+        raise ClientGone(f"the connection broke: {error.strerror or error}") from error
