@@ -274,7 +274,7 @@ def test_a_client_that_goes_away_in_a_body_harms_nobody() -> None:
 
 
 def test_one_more_connection_takes_the_place_of_the_one_that_was_idle_the_longest() -> None:
-    with serving(echo, HttpLimits(connections=3)) as server, contextlib.ExitStack() as stack:
+    with serving(echo, HttpLimits(connections=3, kept_seconds=0.0)) as server, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.port)) for _ in range(3)]
         until(lambda: server.idle_connections == 3)
         for wire in (wires[1], wires[0], wires[2]):  # so wires[1] is the one
@@ -295,7 +295,7 @@ def test_connections_beyond_the_limit_wait_while_all_are_busy() -> None:
         go_on.wait(20)
         return HttpReply(200)
 
-    with serving(handle, HttpLimits(connections=2)) as server, contextlib.ExitStack() as stack:
+    with serving(handle, HttpLimits(connections=2, kept_seconds=20.0)) as server, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.port)) for _ in range(4)]
         for wire in wires:
             wire.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")

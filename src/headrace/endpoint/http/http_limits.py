@@ -19,6 +19,7 @@ class HttpLimits:
         body_bytes: of one request; 5 GiB is what S3 takes in one PutObject.
         connections: open at once, each with a thread. One more takes the place of the one that was idle the longest.
         idle_seconds: between two requests of a connection.
+        kept_seconds: how long a connection is idle at least before another one takes its place.
         head_seconds: from the first byte of a request to the end of its head; also for TLS's handshake.
         stall_seconds: without a byte, in the middle of a body or reply.
         slowest: bytes a second that a body or reply needs on average, after `pace_seconds`.
@@ -33,6 +34,7 @@ class HttpLimits:
     body_bytes: int = 5 << 30
     connections: int = 256
     idle_seconds: float = 75.0
+    kept_seconds: float = 1.0
     head_seconds: float = 15.0
     stall_seconds: float = 30.0
     slowest: float = 1000.0

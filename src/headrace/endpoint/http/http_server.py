@@ -165,15 +165,19 @@ class HttpServer:
         """Waits until there is a place, ending the connection that is idle the longest. Returns False at the end."""
         with self._changed:
             while len(self._slots) >= self._limits.connections and not self._stopping:
-                idle = [slot for slot in self._slots if slot.idle_since is not None and not slot.leaving]
-                idle = [slot for slot in idle if slot.connection is not None and not slot.connection.has_input()]
+                idle = [slot for slot in self._slots if self._may_leave(slot)]
                 if idle:
                     oldest = min(idle, key=lambda slot: slot.idle_since or 0.0)
                     assert oldest.connection is not None
                     oldest.leaving = True
                     oldest.connection.shut_down(socket.SHUT_RD)
-                self._changed.wait(1.0)
+                self._changed.wait(max(0.01, self._limits.kept_seconds / 2))
             return not self._stopping
+
+    def _may_leave(self, slot: _Slot) -> bool:
+        if slot.leaving or slot.idle_since is None or slot.connection is None:
+            return False
+        return time.monotonic() - slot.idle_since >= self._limits.kept_seconds and not slot.connection.has_input()
 
     def _start_connection(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         slot = _Slot()
