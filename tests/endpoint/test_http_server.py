@@ -295,7 +295,7 @@ def test_connections_beyond_the_limit_wait_while_all_are_busy() -> None:
         go_on.wait(20)
         return HttpReply(200)
 
-    with serving(handle, HttpLimits(connections=2, kept_seconds=20.0)) as server, contextlib.ExitStack() as stack:
+    with serving(handle, HttpLimits(connections=2, kept_seconds=0.5)) as server, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.port)) for _ in range(4)]
         for wire in wires:
             wire.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
