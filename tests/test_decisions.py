@@ -90,6 +90,7 @@ FORMATS = {
     "runs/store.py": "/proc",
     "runs/writers.py": "newlines of what programs print",
     "runs/old_records.py": "records of version 1, whose causes are sentences",
+    "endpoint/http/request_head.py": "HTTP",
     "cli/log_filter.py": "durations, times and patterns of `headrace logs`",
     "cli/commands/feed.py": "sizes",
     "cli/views/terminal.py": "control sequences of terminals",

@@ -200,9 +200,9 @@ class HttpReply:
     after: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
-        for text in (self.reason, *(part for pair in self.headers for part in pair)):
-            if "\r" in text or "\n" in text:
-                raise ValueError(f"a header of a reply has a line end: {text!r}")
+        for part in (self.reason, *(each for pair in self.headers for each in pair)):
+            if "\r" in part or "\n" in part:
+                raise ValueError(f"a header of a reply has a line end: {part!r}")
 
 
 Handler = Callable[[HttpRequest], HttpReply]
