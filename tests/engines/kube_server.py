@@ -301,8 +301,7 @@ class KubeServer:
         elif pod is None:
             await socket.send_denial_response(failure(404, "NotFound", f'pods "{name}" not found'))
         elif pod["status"].get("phase") != "Running" or self.run is None:
-            words = f"cannot exec into a container in a completed pod; current phase is {pod['status'].get('phase')}"
-            await socket.send_denial_response(failure(400, "BadRequest", words))
+            await socket.send_denial_response(failure(500, "InternalError", 'container not found ("host")'))
         else:
             with self.lock:
                 self.asked["get", "pods/exec"] += 1

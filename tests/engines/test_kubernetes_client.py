@@ -111,14 +111,14 @@ def test_exec_that_breaks_off_or_takes_too_long_says_so_and_keeps_what_came(
 ) -> None:
     server.run = answer
     server.put("pods", {**POD, "status": {"phase": "Running"}})
-    for fault, seconds in (("half", 10.0), ("slow", 0.3), (500, 10.0)):
+    for fault, seconds in (("half", 10.0), ("slow", 0.3), (503, 10.0)):
         server.faults.append(Fault(fault, resource="pods/exec"))
         out = io.BytesIO()
         with pytest.raises(KubernetesUnreachable):
             cluster.execute("one", ["0"], out, seconds)
         assert len(out.getvalue()) < 256_000
     server.change("pods", "one", status={"phase": "Succeeded"})
-    with pytest.raises(ExecFailed, match="completed pod"):
+    with pytest.raises(ExecFailed, match="container not found"):
         cluster.execute("one", ["0"], io.BytesIO(), 10)
     with pytest.raises(ExecFailed, match="not found"):
         cluster.execute("two", ["0"], io.BytesIO(), 10)

@@ -206,7 +206,7 @@ class LightkubeCluster:
             again: says after an error of that kind whether it may be asked again.
 
         Raises:
-            KubernetesUnreachable, ClusterRefused: as `Cluster` says.
+            KubernetesUnreachable, ClusterRefused, ExecFailed: as `Cluster` says.
             _Missing, _BadRequest: the object is not there, or not ready for this.
         """
         for number in range(1, TRIES + 1):
@@ -221,7 +221,7 @@ class LightkubeCluster:
             time.sleep(PAUSE_SECONDS * number)
         raise AssertionError("unreachable")
 
-    def _failure(self, what: str, error: Exception) -> ClusterRefused | KubernetesUnreachable | None:
+    def _failure(self, what: str, error: Exception) -> ClusterRefused | ExecFailed | KubernetesUnreachable | None:
         """Returns what an error means; None for one that is a mistake of this program."""
         import httpx2
         from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
@@ -229,7 +229,11 @@ class LightkubeCluster:
 
         where = f"the cluster of the context {self._context} ({self._server})"
         if isinstance(error, WebSocketUpgradeError):  # the answer to an exec that was not begun
-            return self._refusal(what, error.response.status_code, _status(error.response))
+            code, words = error.response.status_code, _status(error.response)
+            # the server's own troubles have other numbers: this is the node's kubelet, or nobody there
+            if code == 500:
+                return ExecFailed(f"cannot {what} in the namespace {self.namespace}: {words}", "it is looked at again")
+            return self._refusal(what, code, words)
         if isinstance(error, ApiError):
             code = error.response.status_code if error.response is not None else error.status.code or 500
             keyword = error.status.reason

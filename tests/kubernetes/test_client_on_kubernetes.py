@@ -1,0 +1,169 @@
+"""The client of a cluster speaks to a real API server and real kubelets, with the rights of `ROLE` and no others."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cluster import Cluster as Nodes
+from team import FOLDER, USER_CONF, kubectl
+from traces import IMAGE, MOUNTED
+
+from headrace.engines.kubernetes.cluster import ROLE, ClusterRefused, ExecFailed, KubernetesUnreachable, Rule
+from headrace.engines.kubernetes.lightkube_cluster import LightkubeCluster
+from headrace.engines.kubernetes.pod_states import PodPhase, pod_states
+
+WAITS = "trap 'exit 7' TERM; echo works; while :; do sleep 0.1; done"
+
+
+@pytest.fixture
+def client(team: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LightkubeCluster]:
+    monkeypatch.setenv("KUBECONFIG", USER_CONF)
+    made = LightkubeCluster()
+    yield made
+    made.close()
+    for kind in ("jobs", "configmaps"):
+        kubectl("delete", kind, "-l", "headrace/run", "--wait=false")
+    kubectl("delete", "pods", "-l", "headrace/run", "--grace-period=0", "--force")
+
+
+def owner(name: str) -> dict[str, Any]:
+    labels = {"headrace/run": name}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}, "data": {}}
+
+
+def job(client: LightkubeCluster, name: str, script: str, **spec: object) -> dict[str, Any]:
+    """Makes an owner, and a Job that it owns."""
+    made = client.create(owner(name))
+    meta = {"name": name, "uid": made["metadata"]["uid"]}
+    labels = {"headrace/run": name, "headrace/host": "algo-1"}
+    container = {
+        "name": "host",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["bash", "-c", script],
+        "volumeMounts": [{"name": path[1:], "mountPath": path} for path in MOUNTED],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        "volumes": [{"name": path[1:], "hostPath": {"path": path}} for path in MOUNTED],
+        "terminationGracePeriodSeconds": 5,
+        **spec,
+    }
+    given = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": f"{name}-algo-1",
+            "labels": labels,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", **meta}],
+        },
+        "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+    return client.create(given)
+
+
+def pod_of(client: LightkubeCluster, name: str, phase: PodPhase) -> str:
+    """Waits until the newest pod of a run is in a phase. Returns its name."""
+
+    def look() -> str:
+        states = pod_states(client.objects("Pod", {"headrace/run": name}), {"algo-1": "all"}, time.time())["algo-1"]
+        return states[-1].pod if states[-1].phase is phase else ""
+
+    return str(until(look, phase.value))
+
+
+def until(look: Callable[[], object], what: str, seconds: float = 60) -> object:
+    latest = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < latest, what
+        time.sleep(0.2)
+    return found
+
+
+def test_the_role_is_enough_and_is_asked_for(client: LightkubeCluster) -> None:
+    assert all(client.may(verb, rule) for rule in ROLE for verb in rule.verbs)
+    assert not client.may("delete", Rule("", "secrets", ("delete",)))
+    assert client.version() == "v1.20.2"
+    assert client.create(owner("checked"), dry_run=True)
+    assert client.get("ConfigMap", "checked") is None
+    with pytest.raises(ClusterRefused, match="forbidden"):
+        client.delete("Job", "any")
+    other = LightkubeCluster(namespace="default")
+    with pytest.raises(ClusterRefused, match="forbidden"):
+        other.objects("Pod", {"headrace/run": "a"})
+    other.close()
+
+
+def test_commands_run_in_a_pod_and_bring_what_they_write_whole(client: LightkubeCluster) -> None:
+    job(client, "run-exec", WAITS)
+    pod = pod_of(client, "run-exec", PodPhase.RUNNING)
+    out = io.BytesIO()
+    end = client.execute(pod, ["bash", "-c", "head -c 30000000 /dev/zero; echo no >&2; exit 3"], out, 60)
+    assert (end.exit_code, end.stderr, len(out.getvalue())) == (3, "no\n", 30_000_000)
+    assert until(lambda: client.log(pod, 5), "a log") == "works\n"
+    with pytest.raises(KubernetesUnreachable, match="in time"):
+        client.execute(pod, ["sleep", "60"], io.BytesIO(), 2)
+    with pytest.raises(ExecFailed):
+        client.execute("nobody", ["true"], io.BytesIO(), 10)
+
+
+def test_no_command_runs_in_a_pod_that_waits_or_has_ended(client: LightkubeCluster) -> None:
+    job(client, "run-waits", "true", nodeSelector={"no": "such-node"})
+    waits = pod_of(client, "run-waits", PodPhase.WAITING)
+    with pytest.raises(ExecFailed):
+        client.execute(waits, ["true"], io.BytesIO(), 10)
+    assert client.log(waits, 5) == ""
+    job(client, "run-ended", "echo bye; exit 3")
+    ended = pod_of(client, "run-ended", PodPhase.ENDED)
+    with pytest.raises(ExecFailed):
+        client.execute(ended, ["true"], io.BytesIO(), 10)
+    assert client.log(ended, 5) == "bye\n"
+
+
+def test_events_say_why_there_is_no_pod(client: LightkubeCluster) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    kubectl("apply", "-f", "-", given=quota)
+    try:
+        until(lambda: "hard" in kubectl("get", "quota", "none", "-o", "jsonpath={.status}"), "the quota")
+        made = job(client, "run-quota", "true")
+        events = until(lambda: client.events(made["metadata"]["uid"]), "an event")
+        assert isinstance(events, list)
+        assert "exceeded quota" in events[-1]["message"]
+    finally:
+        kubectl("delete", "quota", "none")
+
+
+def test_deleting_the_owner_removes_all_that_it_owns(client: LightkubeCluster) -> None:
+    job(client, "run-owner", WAITS)
+    pod_of(client, "run-owner", PodPhase.RUNNING)
+    assert client.delete("ConfigMap", "run-owner")
+    assert not client.delete("ConfigMap", "run-owner")
+    labels = {"headrace/run": "run-owner"}
+    until(lambda: not client.objects("Job", labels) and not client.objects("Pod", labels), "all is gone", 90)
+
+
+def test_a_cut_node_is_seen_and_a_command_there_does_not_hang(client: LightkubeCluster) -> None:
+    nodes = Nodes(FOLDER)
+    job(client, "run-cut", WAITS, nodeSelector={"kubernetes.io/hostname": "node2"})
+    pod = pod_of(client, "run-cut", PodPhase.RUNNING)
+    nodes.cut(2)
+    try:
+        began = time.monotonic()
+        with pytest.raises((KubernetesUnreachable, ExecFailed)):
+            client.execute(pod, ["true"], io.BytesIO(), 10)
+        assert time.monotonic() - began < 45
+
+        def keyword() -> str:
+            pods = client.objects("Pod", {"headrace/run": "run-cut"})
+            return pod_states(pods, {"algo-1": "all"}, time.time())["algo-1"][0].keyword
+
+        until(lambda: keyword() == "NodeNotReady", "the node is not ready")
+    finally:
+        nodes.heal(2)
+    until(lambda: nodes.ready_nodes() == 4, "all nodes are ready")
