@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"feed_metrics"},
     "processes": set(),
     "agent": {"instance", "feed", "runs", "processes"},
-    "hosting": {"instance", "runs", "processes"},
+    "hosting": {"instance", "runs", "agent", "processes"},
     "engines": {"job", "hosting", "instance", "runs", "catalog", "processes", "insight"},  # insight: `Handle.report`
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
@@ -83,7 +83,7 @@ ORDER: dict[str, list[str]] = {
         "coordinator",
         "host_agent",
     ],
-    "hosting": ["inputs", "helpers", "supervision"],
+    "hosting": ["inputs", "helpers", "machines", "supervision"],
     "engines": ["planning", "local", "slurm", "kubernetes"],
     "insight": [
         "figures",

@@ -1,10 +1,12 @@
-"""Sends a command to the job's coordinator, from its own host: `python -m headrace.agent.ask stop [--now]`.
+"""Sends a command to the job's leader, from its own host: `python -m headrace.agent.ask stop [--now]`.
 
-For engines whose agents have no lifeline: a scheduler's script or `exec` into a pod stops the job with this. It reads
-plan, secret and certificates from the tree of the host where it runs ($SAGEMAKER_BASE_DIR, else /opt/ml), and the
-attempt from $HEADRACE_ATTEMPT.
+For engines whose agents have no lifeline: a scheduler's script or `exec` into a pod stops the job with this. Where the
+leader's host has a supervisor that other hosts report to (port `supervisor` of the plan), it takes the command, in
+every part of the run; elsewhere the coordinator does, while programs run. It reads plan, secret and certificates from
+the tree of the host where it runs ($SAGEMAKER_BASE_DIR, else /opt/ml), and the coordinator's attempt from
+$HEADRACE_ATTEMPT.
 
-Exit codes: 0 the coordinator has taken the command, 1 it was not reached or has refused it, 2 a wrong use.
+Exit codes: 0 the command was taken, 1 nobody was reached or it was refused, 2 a wrong use.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import socket
 import sys
 
-from headrace.agent.control.control_messages import Refused
+from headrace.agent.control.control_messages import WHOLE_RUN, Refused
 from headrace.agent.control.grpc_transport import send_command
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import read_plan, read_secret
 from headrace.instance.lifeline import ATTEMPT, StopJob
 from headrace.instance.paths import base_directory
 from headrace.runs import CauseKind
+
+LOOK_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> int:
@@ -34,17 +39,29 @@ def main(arguments: list[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
         return 2
-    address = f"{plan.host(plan.leader).address}:{plan.ports.control}"
+    leader = plan.host(plan.leader).address
     try:
-        asyncio.run(send_command(address, secret, command, attempt, tls))
+        if _listens(leader, plan.ports.supervisor):
+            asyncio.run(send_command(f"{leader}:{plan.ports.supervisor}", secret, command, WHOLE_RUN, tls))
+        else:
+            asyncio.run(send_command(f"{leader}:{plan.ports.control}", secret, command, attempt, tls))
     except (ConnectionError, Refused) as error:
-        print(f"error: the coordinator at {address} has not taken the command: {error}", file=sys.stderr)
+        print(f"error: the leader of the job at {leader} has not taken the command: {error}", file=sys.stderr)
         return 1
     return 0
 
 
+def _listens(address: str, port: int) -> bool:
+    """Tells whether there is a supervisor that takes commands. On its own host that is known at once."""
+    try:
+        socket.create_connection((address, port), LOOK_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 def _command(arguments: list[str]) -> StopJob:
-    parser = argparse.ArgumentParser("python -m headrace.agent.ask", description="Asks the coordinator of a job.")
+    parser = argparse.ArgumentParser("python -m headrace.agent.ask", description="Asks the leader of a job.")
     stop = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("stop", help="stop the job")
     stop.add_argument("--now", action="store_true", help="kill its programs instead of asking them to end")
     stop.add_argument(

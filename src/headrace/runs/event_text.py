@@ -15,6 +15,7 @@ from headrace.runs.events import (
     FailureWritten,
     FeedReady,
     HostLost,
+    HostNotCollected,
     HostRegistered,
     HostReleased,
     HostStarted,
@@ -93,6 +94,8 @@ def sentence(event: Event) -> str:
         return left_out(event)
     if isinstance(event, RecordNotStored):
         return record_text(event)
+    if isinstance(event, HostNotCollected):
+        return f"what it made, or the end of its record, is missing: {event.reason}"
     return _short(event)
 
 
@@ -104,7 +107,7 @@ def told(event: Event) -> str:
     if isinstance(event, StatusChanged):
         pending = event.status is SecondaryStatus.PENDING  # its message is only why
         return "" if event.status in _SEEN else _short(event) if pending else event.message
-    if isinstance(event, HostReleased | HostLost | DataWorkerLost):
+    if isinstance(event, HostReleased | HostLost | DataWorkerLost | HostNotCollected):
         degraded = " (run degraded)" if isinstance(event, DataWorkerLost) and not event.fatal else ""
         return f"{event.group}/{event.host}: {sentence(event)}{degraded}"
     if isinstance(event, ChannelProgress) and event.files == event.files_total:

@@ -322,6 +322,19 @@ class RecordNotStored(_Event, frozen=True, tag="record_not_stored"):
     reason: str
 
 
+class HostNotCollected(_Event, frozen=True, tag="host_not_collected"):
+    """What a host of another machine made, or the end of its record, did not come to the leader.
+
+    Attributes:
+        group, host: which one.
+        reason: why, in words.
+    """
+
+    group: str
+    host: str
+    reason: str
+
+
 Event = (
     StatusChanged
     | InstancesStarted
@@ -346,5 +359,6 @@ Event = (
     | JobFinished
     | RunFinished
     | RecordNotStored
+    | HostNotCollected
 )
 """Any event; `msgspec.json.decode(line, type=Event)` reads one."""

@@ -30,6 +30,8 @@ from headrace.runs.events import Status
 SIZE_LIMIT = 1 << 20  # bytes of one frame
 LAST_LINES = 20
 LAST_LINE_BYTES = 2000
+WHOLE_RUN = 0
+"""Stands for the attempt in the frames of supervisors, which outlive attempts."""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -265,6 +267,9 @@ class Direction(str, Enum):
     TO_AGENT = "to-agent"
     FROM_ENGINE = "from-engine"
     TO_ENGINE = "to-engine"
+    FROM_HOST = "from-host"
+    """From the supervisor of another host to the leader's, see `headrace.hosting.machines`."""
+    TO_HOST = "to-host"
 
     @property
     def back(self) -> Direction:
@@ -277,6 +282,8 @@ _BACK = {
     Direction.TO_AGENT: Direction.TO_COORDINATOR,
     Direction.FROM_ENGINE: Direction.TO_ENGINE,
     Direction.TO_ENGINE: Direction.FROM_ENGINE,
+    Direction.FROM_HOST: Direction.TO_HOST,
+    Direction.TO_HOST: Direction.FROM_HOST,
 }
 ENGINE = "engine"
 """What stands for the host in the frames of an engine."""

@@ -83,6 +83,30 @@ class ControlHandler(Protocol):
         """The job's engine wants something."""
 
 
+class CommandFrames:
+    """Opens the frames in which engines send commands (`send_command`); each is taken once.
+
+    Args:
+        secret: the job's secret.
+        attempt: which attempt of the job they must be for.
+    """
+
+    def __init__(self, secret: bytes, attempt: int) -> None:
+        self._secret = secret
+        self._attempt = attempt
+        self._heard: set[bytes] = set()  # incarnations of engines
+
+    def open(self, data: bytes) -> tuple[Command, bytes]:
+        """Returns the command of a frame and the answer to it. Raises Refused."""
+        frame = open_frame(data, self._secret, Direction.FROM_ENGINE, self._attempt)
+        if frame.incarnation in self._heard:
+            raise Refused("a command of the engine was seen before")
+        link = Link(self._secret, Direction.TO_ENGINE, ENGINE, frame.incarnation, self._attempt)
+        command = decode_command(link.accept(frame))
+        self._heard.add(frame.incarnation)
+        return command, link.seal(b"")
+
+
 class ControlServer:
     """The coordinator's port.
 
@@ -107,7 +131,7 @@ class ControlServer:
     ) -> None:
         self.refused = 0
         self._attempt = attempt
-        self._commanders: set[bytes] = set()  # incarnations of engines that were heard
+        self._commands = CommandFrames(secret, attempt)
         self._tls = tls
         self._secret = secret
         self._hosts = hosts
@@ -129,9 +153,7 @@ class ControlServer:
             if self._tls is None:
                 bound = server.add_insecure_port(address)
             else:
-                pair = [(self._tls.key, self._tls.certificate)]
-                credentials = grpc.ssl_server_credentials(pair, self._tls.ca, require_client_auth=True)
-                bound = server.add_secure_port(address, credentials)
+                bound = server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             raise HeadraceError(f"cannot listen on {address}: {error}", hint=IN_USE) from None
         if not bound:
@@ -178,17 +200,12 @@ class ControlServer:
 
     async def _command(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         try:
-            frame = open_frame(data, self._secret, Direction.FROM_ENGINE, self._attempt)
-            if frame.incarnation in self._commanders:
-                raise Refused("a command of the engine was seen before")
-            link = Link(self._secret, Direction.TO_ENGINE, ENGINE, frame.incarnation, self._attempt)
-            command = decode_command(link.accept(frame))
+            command, answer = self._commands.open(data)
         except Refused as error:
             self._refuse(context, error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "refused")
-        self._commanders.add(frame.incarnation)
         self._handler.command(command)
-        return link.seal(b"")
+        return answer
 
     def _welcome(self, data: object) -> Link:
         if not isinstance(data, bytes):
@@ -302,8 +319,17 @@ async def send_command(
 def _channel(address: str, tls: Certificates | None) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
-    return grpc.aio.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(address, channel_credentials(tls), options=_CLIENT_OPTIONS)
+
+
+def server_credentials(tls: Certificates) -> grpc.ServerCredentials:
+    """Returns what a port needs that only hosts of the job may use. Raises ValueError."""
+    return grpc.ssl_server_credentials([(tls.key, tls.certificate)], tls.ca, require_client_auth=True)
+
+
+def channel_credentials(tls: Certificates) -> grpc.ChannelCredentials:
+    """Returns what a connection to such a port needs."""
+    return grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
 
 
 def _reason(error: Exception) -> str:

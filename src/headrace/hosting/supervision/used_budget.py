@@ -20,12 +20,13 @@ class Spent:
     Args:
         plan: the launch plan.
         paths: the run's directory, whose events say when instances started and were released.
+        before: seconds of max_run that were used up before.
     """
 
-    def __init__(self, plan: LaunchPlan, paths: RunPaths) -> None:
+    def __init__(self, plan: LaunchPlan, paths: RunPaths, before: float = 0.0) -> None:
         self._plan = plan
         self._run = Run(paths)
-        self._began = time.monotonic()
+        self._began = time.monotonic() - before
 
     @property
     def seconds(self) -> float:

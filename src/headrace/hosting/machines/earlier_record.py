@@ -1,0 +1,70 @@
+"""The record of a run whose leader's machine was lost, for the one that takes its place: from the record's store.
+
+Only what grows is brought back; the files that are written once came with the machine. What a killed process had not
+stored is lost. The other hosts' supervisors send again what the leader lacks of theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import RecordDamaged
+from headrace.hosting.helpers.store_record import NAME, order_of
+from headrace.instance.storage import Store
+from headrace.runs import Run, RunPaths
+from headrace.runs.events import Event, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.record_pieces import PieceMissing, take_piece
+from headrace.runs.segments import decode, joined, writers_place
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What happened before this process.
+
+    Attributes:
+        attempt: the last attempt that began; 0 when none did.
+        began: when the run began, seconds since the epoch; None when it did not.
+        instances_run: the clocks of the instances have started.
+        end: how the run ended; None when it did not.
+    """
+
+    attempt: int = 0
+    began: float | None = None
+    instances_run: bool = False
+    end: RunFinished | None = None
+
+
+def bring_record(paths: RunPaths) -> None:
+    """Brings what the store has of the run's record, if the job stores it and nothing of it is here.
+
+    Raises:
+        StorageError: the store cannot be read.
+        RecordDamaged: a part is missing there.
+        OSError: it cannot be written here.
+    """
+    if not (paths.engine / f"{NAME}.json").is_file() or any((paths.root / "events").glob("*.jsonl")):
+        return
+    order = order_of(paths)
+    folder = writers_place(joined(order.place, paths.id), order.writer)
+    with Store() as store:
+        for name in store.names(folder):
+            uri = joined(folder, name)
+            header, contents = decode(store.read(uri), uri)
+            for piece, content in zip(header.pieces, contents, strict=True):
+                try:
+                    if piece.offset is not None:
+                        take_piece(paths.root, piece, content)
+                except PieceMissing as error:
+                    raise RecordDamaged(f"{error} of {folder} is missing", "was a part of it removed?") from error
+
+
+def what_happened(paths: RunPaths) -> Earlier:
+    """Returns what the record says of the time before this process."""
+    events: list[Event] = Run(paths).events()
+    trained = any(isinstance(each, StatusChanged) and each.status is SecondaryStatus.TRAINING for each in events)
+    return Earlier(
+        attempt=Run(paths).state().attempt if trained else 0,
+        began=next((each.t for each in events if isinstance(each, StatusChanged)), None),
+        instances_run=any(isinstance(each, InstancesStarted) for each in events),
+        end=next((each for each in events if isinstance(each, RunFinished)), None),
+    )

@@ -1,0 +1,111 @@
+"""What a host made, on its way to the leader: files, folders and links of its /opt/ml, as they are.
+
+The leader puts them where they would lie if the host were one of its machine, so that `collect` merges all hosts there.
+Links come last and nothing is written through one. A piece may be sent twice.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.hosting.helpers.merge_hosts import FOLDER, LINK, merge
+from headrace.hosting.machines.machine_messages import TreePiece
+from headrace.instance.paths import TreePaths
+
+PIECE_BYTES = 4 << 20
+OTHER = "other"  # what cannot be stored, such as a socket: the leader reports it as left out
+_MADE = ("model", "output/data", "output/intermediate", "output/failure")
+
+
+def made_by(host: str, base: Path) -> Iterator[TreePiece]:
+    """Yields what a host made, in pieces: folders before what is in them, links at the end.
+
+    A link that leads out of its folder is what it leads to, as in `merge_hosts`: that is only here.
+
+    Raises:
+        StorageError, OSError: a file cannot be read.
+    """
+    tree = TreePaths(base)
+    links: list[TreePiece] = []
+    for folder in (tree.model, tree.output_data, tree.output_intermediate):
+        below = f"{folder.relative_to(base)}/"
+        merged = merge([(host, base, folder)])
+        for entry in merged.entries:
+            if entry.kind == LINK:
+                links.append(TreePiece(os.fsencode(below + entry.name), LINK, data=os.fsencode(entry.target)))
+            elif entry.kind == FOLDER:
+                yield TreePiece(os.fsencode(below + entry.name), FOLDER, stat.S_IMODE(entry.path.stat().st_mode))
+            else:
+                yield from _file(os.fsencode(below + entry.name), entry.path)
+        for left_out in merged.left_out:
+            yield TreePiece(os.fsencode(below + left_out.partition(":")[2]), OTHER)
+    if tree.failure.is_file():
+        yield from _file(os.fsencode(tree.failure.relative_to(base)), tree.failure)
+    yield from links
+
+
+def _file(name: bytes, path: Path) -> Iterator[TreePiece]:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        mode = stat.S_IMODE(status.st_mode)
+        offset = 0
+        while True:
+            data = file.read(PIECE_BYTES)
+            if offset and not data:
+                return
+            yield TreePiece(name, "file", mode, status.st_mtime, offset, data, status.st_size)
+            offset += len(data)
+            if len(data) < PIECE_BYTES:
+                return
+
+
+def put(base: Path, piece: TreePiece) -> None:
+    """Puts a piece into the tree of a host.
+
+    Args:
+        base: of that host, on this machine.
+        piece: what came.
+
+    Raises:
+        ValueError: it does not belong there.
+        OSError: it cannot be written.
+    """
+    name = os.fsdecode(piece.path)
+    parts = Path(name).parts
+    if ".." in parts or not any(name == each or name.startswith(f"{each}/") for each in _MADE):
+        raise ValueError(f"{name!r} is nothing that a host makes")
+    path = base / name
+    base.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.resolve().is_relative_to(base.resolve()):
+        raise ValueError(f"{name!r} leads out of the host's tree")
+    if path.is_symlink():
+        path.unlink()
+    if piece.kind == FOLDER:
+        path.mkdir(exist_ok=True)
+        path.chmod(piece.mode | stat.S_IRWXU)
+    elif piece.kind == LINK:
+        path.symlink_to(os.fsdecode(piece.data))
+    elif piece.kind == OTHER:
+        if not path.exists():
+            os.mkfifo(path)
+    else:
+        _write(path, piece)
+
+
+def _write(path: Path, piece: TreePiece) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if not piece.offset:
+            os.ftruncate(descriptor, 0)
+        data, offset = memoryview(piece.data), piece.offset
+        while data:
+            written = os.pwrite(descriptor, data, offset)
+            data, offset = data[written:], offset + written
+        os.fchmod(descriptor, piece.mode)
+        os.utime(descriptor, (piece.mtime, piece.mtime))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,208 @@
+"""The other hosts' end of the talk between the supervisors of a run: a thread that asks the leader's again and again.
+
+A connection that breaks costs nothing: the next report says the same once more, and how much of the record has come is
+asked for. At rest that is two messages a second; of the record something travels once a second, or one batch after the
+other while it is behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from headrace.agent.control.control_messages import WHOLE_RUN, Direction, Link, Refused
+from headrace.agent.control.grpc_transport import channel_credentials
+from headrace.errors import HeadraceError
+from headrace.hosting.machines.host_record import RecordSender
+from headrace.hosting.machines.machine_messages import (
+    MESSAGE_LIMIT,
+    METHOD,
+    HostReport,
+    LeaderOrder,
+    TreePiece,
+    decode,
+    encode,
+)
+from headrace.instance.certificates import Certificates
+
+import grpc  # isort: skip  (grpc_transport sets its variables first)
+
+_log = logging.getLogger(__name__)
+
+RECORD_SECONDS = 1.0
+CALL_SECONDS = 10.0
+BYTES_A_SECOND = 500_000  # of a message, at least
+RETRY_SECONDS = 0.2
+_OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class MachineClient:
+    """See the module.
+
+    Args:
+        address: of the leader's supervisor.
+        secret: the job's secret.
+        host: name of this host.
+        tls: certificates, when connections are under TLS.
+        record: what of the record is sent.
+        made: yields what the host made.
+        wake: called in the thread when there is something new.
+
+    Attributes:
+        order: the last one; None before the first answer.
+        heard: when the leader has answered last, on time.monotonic; at first when this was made.
+        taken: the leader has everything, as it said.
+        failed: what the host made cannot be read, in words; then the rest is delivered without it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        host: str,
+        tls: Certificates | None,
+        record: RecordSender,
+        made: Callable[[], Iterator[TreePiece]],
+        wake: Callable[[], None],
+    ) -> None:
+        self.order: LeaderOrder | None = None
+        self.heard = time.monotonic()
+        self.taken = False
+        self.failed = ""
+        self._address = address
+        self._secret = secret
+        self._host = host
+        self._tls = tls
+        self._record = record
+        self._made = made
+        self._wake = wake
+        self._report = HostReport(os.urandom(16))
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._leader = b""
+        self._link = self._new_link()
+        self._delivering = False
+        self._tree: Iterator[TreePiece] | None = None
+        self._piece: TreePiece | None = None  # that has not come yet
+        self._record_at = 0.0
+        self._told = ""
+        self._thread = threading.Thread(target=self._run, name="headrace-leader", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def tell(self, **fields: object) -> None:
+        """Changes what is reported: fields of `HostReport`."""
+        with self._lock:
+            self._report = msgspec.structs.replace(self._report, **fields)
+
+    def deliver(self) -> None:
+        """From now on the end of the record and what the host made are sent; nobody writes either any more."""
+        with self._lock:
+            self._delivering = True
+
+    # --- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with self._channel() as channel:
+            call = channel.unary_unary(METHOD)
+            while not self._closed.is_set() and not self.taken:
+                report = self._next()
+                data = self._link.seal(encode(report))
+                try:
+                    answer = call(data, timeout=CALL_SECONDS + len(data) / BYTES_A_SECOND)
+                    self._take(report, decode(self._link.open(answer), LeaderOrder))
+                except (grpc.RpcError, Refused) as error:
+                    self._broken(error)
+        self._wake()
+
+    def _channel(self) -> grpc.Channel:
+        if self._tls is None:
+            return grpc.insecure_channel(self._address, options=_OPTIONS)
+        return grpc.secure_channel(self._address, channel_credentials(self._tls), options=_OPTIONS)
+
+    def _new_link(self) -> Link:
+        return Link(self._secret, Direction.FROM_HOST, self._host, os.urandom(16), WHOLE_RUN)
+
+    def _broken(self, error: Exception) -> None:
+        self._link = self._new_link()
+        self._record.forget()
+        why = f"{error.code()}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
+        if why != self._told:
+            self._told = why
+            _log.info("the leader's supervisor at %s: %s", self._address, why)
+        self._closed.wait(RETRY_SECONDS)
+
+    def _next(self) -> HostReport:
+        """Returns the next report, with what it carries."""
+        with self._lock:
+            report, delivering = self._report, self._delivering
+        report = msgspec.structs.replace(report, leader=self._leader, fresh=self._record.fresh)
+        if self._record.asks_sizes:
+            return msgspec.structs.replace(report, asks_sizes=True, more=True)
+        if delivering:
+            return self._delivery(report)
+        if time.monotonic() - self._record_at < RECORD_SECONDS:
+            return report
+        pieces, more = self._record.next(last=False)
+        if not more:
+            self._record_at = time.monotonic()
+        return msgspec.structs.replace(report, pieces=pieces, more=more)
+
+    def _delivery(self, report: HostReport) -> HostReport:
+        piece = self._next_made()
+        if piece is not None:
+            return msgspec.structs.replace(report, tree=(piece,), more=True)
+        pieces, more = self._record.next(last=True)
+        return msgspec.structs.replace(report, pieces=pieces, more=True, delivered=not more)
+
+    def _next_made(self) -> TreePiece | None:
+        if self._piece is None:
+            if self._tree is None:
+                self._tree = self._made()
+            try:
+                self._piece = next(self._tree, None)
+            except (OSError, HeadraceError) as error:
+                self.failed = str(error)
+                _log.warning("what the host made cannot be read: %s", error)
+        return self._piece
+
+    def _take(self, report: HostReport, answer: LeaderOrder) -> None:
+        self.heard = time.monotonic()
+        self._told = ""
+        if answer.leader != self._leader:  # the first answer, or another process leads now
+            self._leader = answer.leader
+            self._tree = self._piece = None
+            self._record.forget()
+            self._link = self._new_link()
+        elif answer.missing:
+            self._record.forget()
+        else:
+            if report.tree:
+                self._piece = None
+            self.taken = self.taken or answer.taken
+        if answer.sizes is not None and report.leader == answer.leader:
+            self._record.learn(answer.sizes)
+        answer = msgspec.structs.replace(answer, sizes=None, missing=False, taken=False)
+        if answer != self.order:
+            self.order = answer
+            self._wake()

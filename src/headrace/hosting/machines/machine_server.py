@@ -1,0 +1,246 @@
+"""The leader's end of the talk between the supervisors of a run: a port, and what is known of every other host.
+
+A report is taken as a whole before it is answered: its pieces are in the leader's directory then. The answer waits for
+a moment when nothing else is wanted, so that orders reach a host at once and an idle one asks twice a second. Calls of
+strangers change nothing: a frame must have the right seal and a number that is new for its sender, and a recorded one
+names another leader's process or another sender.
+
+The same port takes the commands of `headrace.agent.ask`, in every part of a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.agent.control.control_messages import WHOLE_RUN, Direction, Frame, Link, Refused, open_frame
+from headrace.agent.control.grpc_transport import COMMAND_METHOD, CommandFrames, server_credentials
+from headrace.errors import HeadraceError
+from headrace.hosting.machines.host_record import end_lines, sizes_of, take
+from headrace.hosting.machines.host_tree import put
+from headrace.hosting.machines.machine_messages import (
+    HOLD_SECONDS,
+    MESSAGE_LIMIT,
+    METHOD,
+    SILENCE_SECONDS,
+    HostReport,
+    LeaderOrder,
+    decode,
+    encode,
+)
+from headrace.instance.certificates import Certificates
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.lifeline import Command
+from headrace.runs import RunPaths
+from headrace.runs.record_pieces import PieceMissing
+
+import grpc  # isort: skip  (grpc_transport sets its variables first)
+
+_log = logging.getLogger(__name__)
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.so_reuseport", 0),
+]
+_TOLD = 20  # refused messages that are logged
+
+
+@dataclass
+class OtherHost:
+    """What the leader knows of another host.
+
+    Attributes:
+        name, group: of the host.
+        heard: when its supervisor was heard last, on time.monotonic; before that when it could first be.
+        report: the last one of the supervisor that is there now, without what it carried; None before the first.
+        order: what it is told.
+        taken: all that it made and wrote is here.
+    """
+
+    name: str
+    group: str
+    heard: float
+    report: HostReport | None = None
+    order: LeaderOrder | None = None
+    taken: bool = False
+    told: LeaderOrder | None = None
+    link: Link | None = None
+    links: set[bytes] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def silent(self) -> bool:
+        """Whether its supervisor is lost, or has not come yet."""
+        return self.report is None or time.monotonic() - self.heard > SILENCE_SECONDS
+
+    def open(self, frame: Frame, secret: bytes) -> bytes:
+        """Returns the body of a frame. Raises Refused."""
+        if self.link is None or frame.incarnation != self.link.incarnation:
+            if frame.incarnation in self.links:
+                raise Refused(f"a connection of {self.name} that has ended")
+            link = Link(secret, Direction.TO_HOST, self.name, frame.incarnation, WHOLE_RUN)
+            body = link.accept(frame)
+            self.link = link
+            self.links.add(frame.incarnation)
+            return body
+        return self.link.accept(frame)
+
+
+class MachineServer:
+    """See the module. It works in threads of its own.
+
+    Args:
+        plan: the launch plan.
+        paths: the run's directory.
+        secret: the job's secret.
+        tls: certificates, when connections are under TLS.
+        wake: called in those threads when there is something new.
+
+    Attributes:
+        hosts: the other hosts by name. Their orders are set with `order`.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, paths: RunPaths, secret: bytes, tls: Certificates | None, wake: Callable[[], None]
+    ) -> None:
+        self._process = os.urandom(16)
+        self._paths = paths
+        self._secret = secret
+        self._tls = tls
+        self._wake = wake
+        self._news = threading.Condition()
+        self._commands: list[Command] = []
+        self._frames = CommandFrames(secret, WHOLE_RUN)
+        self._refused = 0
+        others = [host for host in plan.hosts if host.name != plan.leader]
+        self.hosts = {host.name: OtherHost(host.name, host.group, time.monotonic()) for host in others}
+        self._address = f"{plan.host(plan.leader).address}:{plan.ports.supervisor}"
+        self._threads = ThreadPoolExecutor(2 * len(others) + 4, "headrace-machines")
+        self._server: grpc.Server | None = None
+        self._closing = False
+
+    def start(self) -> None:
+        """Opens the port. Raises HeadraceError."""
+        server = grpc.server(self._threads, options=_OPTIONS)
+        for method, behaviour in ((METHOD, self._report), (COMMAND_METHOD, self._command)):
+            service, _, name = method[1:].partition("/")
+            handler = grpc.unary_unary_rpc_method_handler(behaviour)
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        try:
+            if self._tls is None:
+                bound = server.add_insecure_port(self._address)
+            else:
+                bound = server.add_secure_port(self._address, server_credentials(self._tls))
+        except RuntimeError as error:
+            raise HeadraceError(f"the supervisor cannot listen on {self._address}: {error}") from None
+        if not bound:
+            raise HeadraceError(f"the supervisor cannot listen on {self._address}")
+        server.start()
+        self._server = server
+
+    def close(self) -> None:
+        """Closes the port."""
+        with self._news:
+            self._closing = True
+            self._news.notify_all()
+        if self._server is not None:
+            self._server.stop(None).wait()
+        self._threads.shutdown()
+
+    def order(self, orders: Mapping[str, LeaderOrder]) -> None:
+        """Says what hosts have to do from now on."""
+        with self._news:
+            for name, order in orders.items():
+                self.hosts[name].order = msgspec.structs.replace(order, leader=self._process)
+            self._news.notify_all()
+
+    def commands(self) -> list[Command]:
+        """Returns the commands that have come since the last call."""
+        with self._news:
+            commands, self._commands = self._commands, []
+        return commands
+
+    # --- in the threads of the server --------------------------------------------------------------------------------
+
+    def _report(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            frame = open_frame(data, self._secret, Direction.FROM_HOST, WHOLE_RUN)
+            if frame.host not in self.hosts:
+                raise Refused(f"{frame.host!r} is no other host of this job")
+            host = self.hosts[frame.host]
+            with host.lock:
+                report = decode(host.open(frame, self._secret), HostReport)
+                link = host.link
+                answer = self._take(host, report)
+        except Refused as error:
+            self._refuse(context, error)
+        except OSError as error:
+            _log.warning("what %s sent cannot be written: %s", frame.host, error)
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "not written")
+        self._wake()
+        order = self._order(host, wait=not report.more and answer.sizes is None and not answer.taken)
+        answer = msgspec.structs.replace(order, sizes=answer.sizes, missing=answer.missing, taken=answer.taken)
+        assert link is not None
+        return link.seal(encode(answer))
+
+    def _order(self, host: OtherHost, wait: bool) -> LeaderOrder:
+        """Returns what a host has to do; waits for something new if there is nothing."""
+        deadline = time.monotonic() + HOLD_SECONDS
+        with self._news:
+            while wait and not self._closing and host.order == host.told and (left := deadline - time.monotonic()) > 0:
+                self._news.wait(left)
+            host.told = host.order
+            return host.order or LeaderOrder(self._process)
+
+    def _take(self, host: OtherHost, report: HostReport) -> LeaderOrder:
+        """Takes what a report says and carries. Returns the answer to that."""
+        known = host.report is not None and host.report.process == report.process
+        if report.fresh and not known and report.asks_sizes:
+            end_lines(self._paths, host.name)
+        missing = False
+        if report.leader == self._process:
+            missing = self._carried(host, report)
+            host.taken = host.taken or (report.delivered and not missing)
+        host.heard = time.monotonic()
+        if report.leader == self._process or not known:
+            host.report = msgspec.structs.replace(report, pieces=(), tree=())
+        sizes = sizes_of(self._paths, host.name) if report.asks_sizes else None
+        return LeaderOrder(self._process, sizes=sizes, missing=missing, taken=host.taken and report.delivered)
+
+    def _carried(self, host: OtherHost, report: HostReport) -> bool:
+        """Writes what came with a report. Returns whether bytes are missing before it."""
+        try:
+            for piece, data in report.pieces:
+                take(self._paths, host.name, piece, data)
+            for made in report.tree:
+                put(self._paths.host(host.name), made)
+        except PieceMissing as error:
+            _log.info("%s: missing: %s", host.name, error)
+            return True
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        return False
+
+    def _command(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            with self._news:
+                command, answer = self._frames.open(data)
+                self._commands.append(command)
+        except Refused as error:
+            self._refuse(context, error)
+        self._wake()
+        return answer
+
+    def _refuse(self, context: grpc.ServicerContext, error: Exception) -> None:
+        self._refused += 1
+        if self._refused <= _TOLD:  # a stranger must not fill the disk
+            _log.warning("supervisor port: refused a message from %s: %s", context.peer(), error)
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "refused")  # raises

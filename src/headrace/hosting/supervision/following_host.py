@@ -1,0 +1,219 @@
+"""The supervisor of another host than the leader's, when every host has a supervisor of its own on its own machine.
+
+It prepares, runs and finishes its own host, as the leader's supervisor tells it (see `headrace.hosting.machines`), and
+decides nothing about the job. Meanwhile it sends what grows of the host's record, and at the end what the host made.
+
+* Without another attempt to come, a host whose agent has ended is finished at once, so that its machine can be given
+  back: a data host that is released early ends before the job.
+* A signal is the platform's doing: the host ends, its programs get SIGTERM and `stop_grace`, and the job judges.
+* A leader that is lost is waited for as long as another one may take its place, and no longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.hosting.machines.host_record import RecordSender
+from headrace.hosting.machines.host_tree import made_by
+from headrace.hosting.machines.machine_client import MachineClient
+from headrace.hosting.machines.machine_messages import SILENCE_SECONDS, AgentEnd, LeaderOrder, Phase
+from headrace.hosting.supervision.attempts import clear
+from headrace.hosting.supervision.cleanup import remove_leftovers
+from headrace.hosting.supervision.helper_processes import is_wanted
+from headrace.hosting.supervision.host_duties import HostDuties
+from headrace.hosting.supervision.instances import MachineInstances, find_machine_provider
+from headrace.hosting.supervision.leading_host import platform_ends
+from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.supervisor import BEFORE, ENGINE
+from headrace.instance.certificates import read_certificates
+from headrace.instance.launch_plan import LaunchPlan, read_secret
+from headrace.instance.lifeline import ATTEMPT, OF_PLATFORM, StopJob
+from headrace.instance.paths import TreePaths
+from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
+
+_log = logging.getLogger(__name__)
+
+AFTER_END = 15.0  # for the agent to end, when the programs of all hosts are over
+AGAIN = "restore"  # what is done before every attempt
+
+
+class FollowingHost(HostDuties):
+    """See the module.
+
+    Args:
+        paths: the run's directory on this machine.
+        plan: the launch plan.
+        host: name of this host.
+        provider: name of the module that brings the instances, a `MachineProvider`.
+    """
+
+    _instances: MachineInstances
+
+    def __init__(self, paths: RunPaths, plan: LaunchPlan, host: str, provider: str) -> None:
+        self._events = EventWriter(paths.events(ENGINE))
+        instances = find_machine_provider(provider).open_instances(plan, paths, self._events, [host])
+        super().__init__(paths, 0, plan, instances, platform_ends(host))
+        self._me = plan.host(host)
+        leader = plan.host(plan.leader)
+        tls = read_certificates(self._me.base_dir) if plan.encrypt else None
+        self._client = MachineClient(
+            f"{leader.address}:{plan.ports.supervisor}",
+            read_secret(self._me.base_dir),
+            host,
+            tls,
+            RecordSender(paths, host),
+            lambda: made_by(host, TreePaths(self._me.base_dir).base),
+            self._wake_up,
+        )
+        self._prepared = 0  # attempt for which that was tried last
+        self._ready = False  # it worked
+        self._begun = 0
+        self._done: set[str] = set()  # what is done once
+
+    def run(self) -> Status:
+        """Does the host's duty to its end. Returns Completed when it was done and has come to the leader."""
+        self._take_signals()
+        done = False
+        self._client.start()
+        try:
+            self._follow()
+            done = self._deliver() and not self._wishes
+        except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
+            _log.exception("the supervisor of %s failed", self._me.name)
+            self._trouble(Cause(CauseKind.ENGINE_FAILED, f"its supervisor failed: {error!r}", infrastructure=True))
+        finally:
+            self._instances.close()
+            self._end_everything()
+            remove_leftovers(self._paths)
+            self._instances.remove()
+            self._client.close()
+            self._events.close()
+        return Status.COMPLETED if done else Status.FAILED
+
+    def _follow(self) -> None:
+        """Does what the leader orders, until there is nothing more to do."""
+        while not self._over():
+            order = self._client.order
+            if order is not None and order.phase is Phase.PREPARE and order.attempt > self._prepared:
+                self._prepare(order.attempt)
+            elif order is not None and order.phase is Phase.RUN and self._may_run(order.attempt):
+                self._attempt(order)
+                if not self._plan.retry.attempts:
+                    return
+            else:
+                self._step()
+
+    def _may_run(self, attempt: int) -> bool:
+        return self._ready and self._prepared == attempt and self._begun < attempt
+
+    def _over(self) -> bool:
+        """Tells whether there is nothing more to do but to deliver."""
+        order = self._client.order
+        return bool(self._wishes) or (order is not None and order.phase is Phase.DELIVER) or self._leader_lost()
+
+    def _leader_lost(self) -> bool:
+        may_come = self._client.order is None or self._plan.retry.attempts > 0
+        patience = self._plan.start_timeout if may_come else SILENCE_SECONDS
+        return time.monotonic() - self._client.heard > max(patience, SILENCE_SECONDS)
+
+    # --- an attempt ----------------------------------------------------------------------------------------------
+
+    def _prepare(self, attempt: int) -> None:
+        """Prepares the host for an attempt, and tells the leader."""
+        self._prepared, self._ready = attempt, False
+        cause = self._prepared_host(lambda: self._over() or self._superseded(attempt))
+        if cause is not None:
+            self._trouble(cause)
+        elif not (self._over() or self._superseded(attempt)):
+            self._ready = True
+            self._client.tell(prepared=attempt, trouble=None)
+
+    def _superseded(self, attempt: int) -> bool:
+        return self._client.order is not None and self._client.order.attempt > attempt
+
+    def _prepared_host(self, unwanted: Callable[[], bool]) -> Cause | None:
+        """Returns why the host cannot be prepared."""
+        try:
+            if self._begun:
+                remove_scratch(self._plan.run_id)
+                clear(self._instances.hosts, self._paths)
+            for name, _, message in BEFORE:
+                if name in self._done or not is_wanted(self._paths, name):
+                    continue
+                _log.info("%s", message)
+                helper = self._start_helper(name)
+                self._until_ended(helper, float("inf"), unwanted)
+                if unwanted():
+                    return None
+                if helper.exit_code != 0:
+                    return helper.failure()
+                if name != AGAIN:
+                    self._done.add(name)
+            self._instances.prepare()
+        except HeadraceError as error:
+            return Cause(CauseKind.INSTANCE_NOT_STARTED, error.message, infrastructure=True)
+        return None
+
+    def _attempt(self, order: LeaderOrder) -> None:
+        """Runs the programs of the host once."""
+        attempt = order.attempt
+        self._begun = attempt
+        self._broken = None
+        self._client.tell(begun=attempt, agent=None)
+        failed = self._start_beside()
+        if failed is None:
+            self._running = True
+            self._instances.start({**order.variables, ATTEMPT: str(attempt), OF_PLATFORM: "1"})
+            ending = False
+            while self._instances.pids or self._orphans():
+                self._step()
+                if not ending and self._client.order is not None and self._client.order.phase is not Phase.RUN:
+                    ending = True
+                    self._instances.end_within(0.0 if self._at_once() else AFTER_END + self._plan.stop_grace)
+            self._running = False
+            code, how = self._instances.gone[self._me.name]
+            self._client.tell(agent=AgentEnd(attempt, code, how))
+        elif failed[1] is not None and not self._wishes:
+            self._trouble(failed[1])
+        trouble = self._end_beside()
+        if trouble is not None:
+            self._trouble(trouble)
+        self._client.tell(ended=attempt)
+
+    def _deliver(self) -> bool:
+        """Sends what is left. Returns whether the leader has it."""
+        self._client.deliver()
+        while not self._client.taken and not self._leader_lost():
+            self._step()
+            if self._at_once():
+                break
+        return self._client.taken and not self._client.failed
+
+    # --- what is different from a supervisor that decides ----------------------------------------------------------
+
+    def _trouble(self, cause: Cause) -> None:
+        placed = msgspec.structs.replace(cause, group=self._me.group, host=self._me.name)
+        _log.warning("%s", placed)
+        self._client.tell(trouble=placed, trouble_in=max(1, self._prepared))
+
+    def _break(self, cause: Cause) -> None:
+        self._broken = self._broken or cause
+        self._trouble(self._broken)  # the leader stops the job
+
+    def _stop(self, wish: StopJob) -> None:
+        _log.warning("%s", wish.reason)
+        self._wishes.append(wish)
+        self._client.tell(leaving=wish.reason)
+        if self._running:
+            self._instances.end_within(0.0) if wish.grace == 0 else self._instances.leave()
+        elif self._begun < max(1, self._prepared):
+            self._trouble(Cause(CauseKind.HOST_LOST, wish.reason, infrastructure=True))
+
+    def _at_once(self) -> bool:
+        order = self._client.order
+        return super()._at_once() or (order is not None and order.now)

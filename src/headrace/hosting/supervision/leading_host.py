@@ -1,0 +1,219 @@
+"""The supervisor of the leader's host, when every host of the run has a supervisor of its own on its own machine.
+
+It is the `Supervisor` of its own host, and the authority for all: only it writes the run's statuses and its last word.
+It tells the others which attempt begins and when all is over (see `headrace.hosting.machines`), and takes in what they
+write and make, so that one record and one artefact of each kind come of all hosts.
+
+* An attempt begins when every host is prepared. One whose supervisor has not come, or is silent, for `start_timeout`
+  fails the attempt: that is a failure of the infrastructure.
+* When the programs are over, the others bring their last checkpoints to safety, and at the end send what is left. One
+  that is silent is not waited for; an event says what is missing.
+* A signal is the platform's doing. A person stops the job with `python -m headrace.agent.ask stop`, at any time.
+* One that takes the place of a leader that was lost begins the attempt after the last one.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from headrace.hosting.machines.earlier_record import Earlier
+from headrace.hosting.machines.machine_messages import LeaderOrder, Phase
+from headrace.hosting.machines.machine_server import MachineServer, OtherHost
+from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
+from headrace.hosting.supervision.instances import Instances, MachineInstances, Outcome, find_machine_provider
+from headrace.hosting.supervision.stop_orders import StopOrders
+from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
+from headrace.instance.certificates import read_certificates
+from headrace.instance.launch_plan import LaunchPlan, read_secret
+from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, StopJob
+from headrace.runs import Cause, CauseKind, RunPaths, Status
+from headrace.runs.events import HostNotCollected
+
+AT_ONCE_SECONDS = 3.0  # for the others to send the end of their records, when a person wants the job to stop at once
+BEGUN = b""
+"""Of an order that `MachineServer.order` signs."""
+
+
+def platform_ends(host: str) -> StopOrders:
+    """Returns what signals mean of a platform that ends a host: an infrastructure failure, never a person's stop."""
+
+    def order(number: int) -> Callable[[bool], StopJob]:
+        words = f"the platform ends the host {host} ({signal.Signals(number).name})"
+        kind = CauseKind.HOST_LOST.value
+        return lambda again: StopJob(kind, words, failed=True, grace=0.0 if again else None, infrastructure=True)
+
+    return {number: order(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+class LeadingHost(Supervisor):
+    """See the module.
+
+    Args:
+        paths: the run's directory on this machine.
+        plan: the launch plan.
+        provider: name of the module that brings the instances, a `MachineProvider`.
+        earlier: what happened before this process.
+    """
+
+    _instances: MachineInstances
+
+    def __init__(self, paths: RunPaths, plan: LaunchPlan, provider: str, earlier: Earlier) -> None:
+        super().__init__(paths, 0, provider, platform_ends(plan.leader))
+        self._earlier = earlier
+        self._instances_run = earlier.instances_run
+        self._number = max(1, earlier.attempt)
+        if earlier.began is not None:
+            self._spent_before = max(0.0, time.time() - earlier.began)
+        base = plan.host(plan.leader).base_dir
+        tls = read_certificates(base) if plan.encrypt else None
+        self._server = MachineServer(plan, paths, read_secret(base), tls, self._wake_up)
+        self._told_gone: set[tuple[str, int]] = set()
+        self._prepared_since = time.monotonic()
+
+    def _open_instances(self, provider: str, plan: LaunchPlan, paths: RunPaths) -> Instances:
+        return find_machine_provider(provider).open_instances(plan, paths, self._events, [plan.leader])
+
+    def run(self) -> Status:
+        """See `Supervisor.run`."""
+        try:
+            return super().run()
+        finally:
+            self._server.close()
+
+    def _job(self) -> Outcome:
+        self._server.start()
+        if not self._earlier.attempt:
+            self._order(Phase.PREPARE)
+        elif self._number > self._plan.retry.attempts:
+            return self._after((Status.FAILED, self._leader_was_lost()))
+        else:
+            self._next_attempt(str(self._leader_was_lost()))
+        return super()._job()
+
+    def _next_attempt(self, after: str) -> None:
+        super()._next_attempt(after)
+        self._prepared_since = time.monotonic()
+        self._order(Phase.PREPARE)
+
+    def _one_attempt(self) -> Outcome:
+        outcome = self._until_prepared()
+        if outcome is None:
+            outcome = super()._one_attempt()
+        return self._attempt_over(outcome)
+
+    def _start_agents(self, variables: dict[str, str]) -> None:
+        self._order(Phase.RUN, variables)
+        super()._start_agents(variables)
+
+    def _after(self, outcome: Outcome) -> Outcome:
+        self._order(Phase.DELIVER)
+        limit = self._patience(COLLECT_SECONDS)
+        self._until(lambda host: host.taken, limit, lambda: self._order(Phase.DELIVER))
+        for host in self._server.hosts.values():
+            if host.report is not None and not host.taken:
+                late = f"after {limit:g} s it was not all there"
+                reason = "its supervisor is silent" if host.silent else "stopped at once" if self._at_once() else late
+                event = HostNotCollected(t=time.time(), group=host.group, host=host.name, reason=reason)
+                self._events.write(event)
+        return super()._after(outcome)
+
+    # --- the other hosts -----------------------------------------------------------------------------------------
+
+    def _order(self, phase: Phase, variables: dict[str, str] | None = None) -> None:
+        order = LeaderOrder(BEGUN, phase, self._number, variables or {}, self._at_once())
+        self._server.order(dict.fromkeys(self._server.hosts, order))
+
+    def _until_prepared(self) -> Outcome | None:
+        """Waits until every host is prepared. Returns how the attempt ends if that is not to be."""
+        while True:
+            if self._wishes:
+                return self._wished()
+            used_up = self._spent.cause("preparing the hosts")
+            if used_up is not None:
+                return Status.STOPPED, used_up
+            hosts = self._server.hosts.values()
+            begun = max((host.report.begun for host in hosts if host.report is not None), default=0)
+            if begun >= self._number:  # the leader before this process could not store that it had begun it
+                self._number = begun
+                if begun > self._plan.retry.attempts:
+                    return Status.FAILED, self._leader_was_lost()
+                self._next_attempt(str(self._leader_was_lost()))
+            causes = [cause for host in hosts if (cause := self._hindrance(host)) is not None]
+            if causes:
+                return Status.FAILED, causes[0]
+            if all(self._is_prepared(host) for host in hosts):
+                return None
+            self._step()
+
+    def _leader_was_lost(self) -> Cause:
+        host, words = self._plan.host(self._plan.leader), f"its machine was lost in attempt {self._number}"
+        return Cause(CauseKind.HOST_LOST, words, host.group, host.name, infrastructure=True)
+
+    def _is_prepared(self, host: OtherHost) -> bool:
+        return not host.silent and host.report is not None and host.report.prepared == self._number
+
+    def _hindrance(self, host: OtherHost) -> Cause | None:
+        """Returns why a host cannot be prepared; None if it may be some time."""
+        report = host.report
+        waited = time.monotonic() - max(host.heard, self._prepared_since)
+        if host.silent:
+            if waited < self._plan.start_timeout:
+                return None
+            words = f"its supervisor did not come within {self._plan.start_timeout:g} s"
+            return Cause(CauseKind.HOST_MISSING, words, host.group, host.name, infrastructure=True)
+        if report is not None and report.trouble is not None and report.trouble_in == self._number:
+            return report.trouble
+        return None
+
+    def _attempt_over(self, outcome: Outcome) -> Outcome:
+        """Waits until the attempt is over on the other hosts, too. Returns how it ended."""
+        self._order(Phase.END)
+        limit = self._plan.stop_grace + self._patience(LAST_SYNC_SECONDS)
+        self._until(self._is_over, limit, lambda: self._order(Phase.END))
+        for host in self._server.hosts.values():
+            trouble = None if host.report is None else host.report.trouble
+            if trouble is not None and host.report is not None and host.report.trouble_in == self._number:
+                return outcome if outcome[0] is Status.FAILED else (Status.FAILED, trouble)
+        return outcome
+
+    def _is_over(self, host: OtherHost) -> bool:
+        report = host.report
+        return report is None or host.taken or report.begun < self._number or report.ended >= self._number
+
+    def _until(self, done: Callable[[OtherHost], bool], seconds: float, again: Callable[[], None]) -> None:
+        """Waits until that is so for every host that is not silent; when a person wants it at once, not for long."""
+        deadline = time.monotonic() + seconds
+        hurried = self._at_once()
+        if hurried:
+            deadline = time.monotonic() + AT_ONCE_SECONDS
+        while time.monotonic() < deadline:
+            if all(done(host) or host.silent for host in self._server.hosts.values()):
+                return
+            self._step()
+            if self._at_once() and not hurried:
+                hurried = True
+                again()
+                deadline = time.monotonic() + AT_ONCE_SECONDS
+
+    def _step(self) -> None:
+        super()._step()
+        for command in self._server.commands():
+            if isinstance(command, StopJob):
+                self._stop(command)
+        if self._running:
+            for host in self._server.hosts.values():
+                self._look_at(host)
+
+    def _look_at(self, host: OtherHost) -> None:
+        """Tells the coordinator what the supervisor of a host knows before its agent's silence does."""
+        report = host.report
+        if report is None or report.begun != self._number:
+            return
+        if report.agent is not None and (host.name, self._number) not in self._told_gone:
+            self._told_gone.add((host.name, self._number))
+            lost = report.agent.code == COORDINATOR_LOST
+            self._instances.agent_gone(AgentGone(host.name, report.agent.how, lost))
+        if report.trouble is not None and report.trouble_in == self._number and self._broken is None:
+            self._break(report.trouble)

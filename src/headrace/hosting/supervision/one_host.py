@@ -1,0 +1,100 @@
+"""The supervisor of one host of a run whose hosts are on several machines, each with a run directory of its own.
+
+    python -m headrace.hosting.supervision.one_host RUN_DIR HOST PROVIDER
+
+or, in a process of one's own, `supervise_host(RunPaths(...), HOST, PROVIDER)`. Exit code 0: the run is Completed (on
+the leader's host), or the host has done its duty and all of it has come to the leader (on the others); 1 otherwise.
+
+Before it starts, RUN_DIR holds what `prepare_remote_run` writes: `plan.json`, `code`, `engine/*.json` as prepared for
+all hosts (what concerns others is taken out here), and `hosts/HOST` with the plan, the secret (mode 0600) and, with
+encryption, the certificates; the plan's `base_dir` of the host leads there, and its `record_dir` is RUN_DIR. On the
+leader's host RUN_DIR gets the record of all hosts, and `hosts/OTHER` what they made. Standard error is its log.
+
+The machines meet at `ports.supervisor` of the leader's address (7069), and that port is the only one that engines need
+to open for this. The leader's process may be started before or after the others; each end waits `start_timeout`.
+
+Signals: SIGTERM and SIGINT are the platform's doing, an infrastructure failure; a second one ends the host at once.
+Nobody else may use them: a person stops the job with `python -m headrace.agent.ask stop [--now]` on the leader's host,
+in every part of the run.
+
+A process that takes the place of one that was lost is started in the same way, with an empty record: that of a host
+joins the next attempt, that of the leader brings the record from its store first, if the job has one (`record:`). Of a
+run that has ended already it returns the end, and does nothing.
+
+PROVIDER is a module with `open_instances(plan, paths, events, hosts)`, a `MachineProvider`: `PLAIN_HOSTS` for a machine
+that is the host's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.hosting.helpers.helper_main import error_line
+from headrace.hosting.helpers.own_orders import keep_own_orders
+from headrace.hosting.machines.earlier_record import bring_record, what_happened
+from headrace.hosting.supervision.following_host import FollowingHost
+from headrace.hosting.supervision.leading_host import LeadingHost
+from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.log_setup import VARIABLE, log_to_stderr
+from headrace.processes.bootstrap import become_subreaper
+from headrace.runs import RunPaths, Status, read_plan
+
+_log = logging.getLogger("headrace.hosting.supervision.one_host")  # this module runs as __main__
+
+PLAIN_HOSTS = "headrace.hosting.supervision.plain_hosts"
+
+
+def supervise_host(paths: RunPaths, host: str, provider: str = PLAIN_HOSTS) -> Status:
+    """Prepares, runs and finishes a host, and on the leader's host leads the run. For the main thread of a process.
+
+    Args:
+        paths: the run's directory on this machine; see the module.
+        host: name of the host.
+        provider: name of the module that brings the instances.
+
+    Returns:
+        How the run ended, on the leader's host; on others Completed when the host has done its duty, else Failed.
+
+    Raises:
+        HeadraceError: the record of a lost leader cannot be brought back.
+        OSError, ValueError, KeyError: the directory is not one of a prepared run with that host.
+    """
+    become_subreaper()
+    os.environ.update(supervisor_environment(paths.id))
+    plan = read_plan(paths, LaunchPlan)
+    plan.host(host)
+    keep_own_orders(plan, paths, host)
+    if host != plan.leader:
+        return FollowingHost(paths, plan, host, provider).run()
+    bring_record(paths)
+    earlier = what_happened(paths)
+    if earlier.end is not None:
+        _log.info("the run has ended already: %s", earlier.end.status.value)
+        return earlier.end.status
+    return LeadingHost(paths, plan, provider, earlier).run()
+
+
+def main() -> int:
+    """Entry point. See the module for arguments and exit code."""
+    root, host, provider = sys.argv[1:]
+    log_to_stderr(os.environ.get(VARIABLE, ""))
+    try:
+        status = supervise_host(RunPaths(Path(root)), host, provider)
+    except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:
+        print(f"error: {error_line(error)}", file=sys.stderr)
+        return 1
+    return 0 if status is Status.COMPLETED else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is closed; taking gRPC apart takes long
