@@ -25,7 +25,7 @@ from headrace.hosting.machines.machine_messages import (
     HostReport,
     LeaderOrder,
     TreePiece,
-    decode,
+    decode_order,
     encode,
 )
 from headrace.instance.certificates import Certificates
@@ -130,7 +130,7 @@ class MachineClient:
                 data = self._link.seal(encode(report))
                 try:
                     answer = call(data, timeout=CALL_SECONDS + len(data) / BYTES_A_SECOND)
-                    self._take(report, decode(self._link.open(answer), LeaderOrder))
+                    self._take(report, decode_order(self._link.open(answer)))
                 except (grpc.RpcError, Refused) as error:
                     self._broken(error)
         self._wake()

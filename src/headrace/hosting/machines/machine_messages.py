@@ -17,7 +17,6 @@ Pure: bytes in, values out. Frames and seals are those of the control port (`hea
 from __future__ import annotations
 
 import enum
-from typing import TypeVar
 
 import msgspec
 
@@ -132,8 +131,9 @@ class LeaderOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     taken: bool = False
 
 
-_T = TypeVar("_T", HostReport, LeaderOrder)
 _encode = msgspec.msgpack.Encoder().encode
+_decode_report = msgspec.msgpack.Decoder(HostReport).decode
+_decode_order = msgspec.msgpack.Decoder(LeaderOrder).decode
 
 
 def encode(message: HostReport | LeaderOrder) -> bytes:
@@ -141,9 +141,17 @@ def encode(message: HostReport | LeaderOrder) -> bytes:
     return _encode(message)
 
 
-def decode(body: bytes, kind: type[_T]) -> _T:
-    """Reads the body of a frame. Raises Refused."""
+def decode_report(body: bytes) -> HostReport:
+    """Reads the body of a host's frame. Raises Refused."""
     try:
-        return msgspec.msgpack.decode(body, type=kind)
+        return _decode_report(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not a message of a supervisor: {error}") from None
+        raise Refused(f"not a report of a supervisor: {error}") from None
+
+
+def decode_order(body: bytes) -> LeaderOrder:
+    """Reads the body of the leader's frame. Raises Refused."""
+    try:
+        return _decode_order(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"not an order of the leader's supervisor: {error}") from None

@@ -32,7 +32,7 @@ from headrace.hosting.machines.machine_messages import (
     SILENCE_SECONDS,
     HostReport,
     LeaderOrder,
-    decode,
+    decode_report,
     encode,
 )
 from headrace.instance.certificates import Certificates
@@ -177,7 +177,7 @@ class MachineServer:
                 raise Refused(f"{frame.host!r} is no other host of this job")
             host = self.hosts[frame.host]
             with host.lock:
-                report = decode(host.open(frame, self._secret), HostReport)
+                report = decode_report(host.open(frame, self._secret))
                 link = host.link
                 answer = self._take(host, report)
         except Refused as error:
