@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "processes": set(),
     "agent": {"instance", "feed", "runs", "processes"},
     "hosting": {"instance", "runs", "agent", "processes"},
-    "engines": {"job", "hosting", "instance", "runs", "catalog", "processes", "insight"},  # insight: `Handle.report`
+    "engines": {"job", "hosting", "instance", "runs", "catalog", "processes", "insight", "feed"},
+    # insight: `Handle.report`; feed: the cores that a pod may use
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},

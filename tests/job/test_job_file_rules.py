@@ -551,7 +551,7 @@ def test_a_value_at_its_limit_is_allowed(problems: Problems, text: str) -> None:
         ("placement: x", "placement", ""),
         ("budget: {max_cost: 3, on_exceed: fail}", "budget.on_exceed", "stopped"),
         ("array: {grid: {}}", "array", "--set"),
-        ("engines: {kubernetes: {}}", "engines.kubernetes", "local"),
+        ("engines: {ray: {}}", "engines.ray", "local"),
     ],
 )
 def test_what_a_later_version_will_know_is_refused_by_name_and_says_what_to_use_today(

@@ -11,7 +11,7 @@ Nothing of the machine that submits is in the plan: no CPUs, no memory, no isola
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +29,9 @@ from headrace.engines.planning.run_folders import in_run
 from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan, plan_text
+from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job, LocalOptions
+from headrace.job.problems.finding import Path
 from headrace.job.rules.unsupported import Unused
 from headrace.runs import RunPaths, runs_dir
 
@@ -86,20 +88,31 @@ def plan_remote_job(job: Job, address_of: Callable[[str], str] = str, python: st
     return RemoteJob(job, remote_plan(job, paths, python or sys.executable, address_of), orders_of(job))
 
 
-def remote_plan(job: Job, paths: RunPaths, python: str, address_of: Callable[[str], str] = str) -> LaunchPlan:
+def remote_plan(
+    job: Job, paths: RunPaths, python: str, address_of: Callable[[str], str] = str, own_trees: bool = False
+) -> LaunchPlan:
     """Returns the launch plan of a job on hosts that are no part of this machine. Pure.
 
     Args:
         job: the job.
         paths: the run's directory; it need not exist.
-        python: interpreter of the user's programs.
+        python: interpreter of the user's programs; that of their agent if empty.
         address_of: see `plan_remote_job`.
+        own_trees: whether every host has a file system of its own, and its tree in /opt/ml.
     """
     # The CPUs, memory and addresses of the local engine are those of another machine.
     anywhere = job.model_copy(update={"engines": job.engines.model_copy(update={"local": LocalOptions()})})
     plan = make_plan(anywhere, paths, Machine(()), python)
     hosts = tuple(
-        msgspec.structs.replace(host, address=address_of(host.name), cpus=(), gpus=None, memory=0, cpu_weight=0.0)
+        msgspec.structs.replace(
+            host,
+            address=address_of(host.name),
+            base_dir=DEFAULT_BASE if own_trees else host.base_dir,
+            cpus=(),
+            gpus=None,
+            memory=0,
+            cpu_weight=0.0,
+        )
         for host in plan.hosts
     )
     return msgspec.structs.replace(plan, hosts=hosts)
@@ -111,19 +124,30 @@ def ranks_beside_workers(job: Job) -> dict[str, int]:
     return {name: job.processes_on(name) or int(name in job.entry_point_groups) for name in fed}
 
 
-def check_remote_job(planned: PlannedRemotely) -> None:
+def check_remote_job(
+    planned: PlannedRemotely, elsewhere: Collection[Path] = (), storage: bool = True, programs: bool = True
+) -> None:
     """Checks what can be known before a job is submitted: its name, files, channels, places, certificates.
+
+    Args:
+        planned: the job.
+        elsewhere: places of the job that name something which is not on this machine.
+        storage: whether places and channels are looked at; what is `elsewhere` never is.
+        programs: whether the hosts' Python is that of this process, so that it can be asked for libraries.
 
     Raises:
         JobInvalid, EngineRefused: it could not run.
     """
     job = planned.job
-    job.check_files()
+    job.check_files(elsewhere)
     check_name(job.job_name)
     check_certificates(planned.plan)
-    check_tensorflow(job)
-    check_places(job)
-    check_channels(planned.orders)
+    if programs:
+        check_tensorflow(job)
+    if storage:
+        check_places(job, [path[0] for path in elsewhere])
+        names = {path[1] for path in elsewhere if path[0] == "inputs"}
+        check_channels([order for order in planned.orders if order.name not in names])
 
 
 def prepare_remote_run(planned: PlannedRemotely, paths: RunPaths) -> None:

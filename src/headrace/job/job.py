@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -24,6 +24,7 @@ from headrace.job.problems import finding as findings
 from headrace.job.problems.pydantic_errors import examine
 from headrace.job.rules import job_rules, local_files
 from headrace.job.rules.engine_rules import rules_of_engine
+from headrace.job.rules.kubernetes_rules import in_volumes
 from headrace.job.rules.unsupported import Unused, without_effect
 from headrace.job.run_handle import CtrlC, RunHandle, wait_for_success
 from headrace.job.sagemaker.check import check_request
@@ -139,7 +140,8 @@ class Job(Structure):
         found = (finding for finding in find_problems(data) if finding.code or not told(finding))
         problems = [*wrong, *found]
         if look:
-            missing = local_files.missing(data, base_path, frozenset(finding.path for finding in problems))
+            passed_by = {finding.path for finding in problems} | set(in_volumes(data))
+            missing = local_files.missing(data, base_path, frozenset(passed_by))
             problems += [finding for finding in missing if not told(finding)]
         if problems:
             raise JobInvalid(source.problems(problems))
@@ -245,13 +247,16 @@ class Job(Structure):
         if refused:
             raise JobInvalid(self._source.problems(refused))
 
-    def check_files(self) -> None:
+    def check_files(self, elsewhere: Collection[findings.Path] = ()) -> None:
         """Checks that the code and every channel's folder are there.
+
+        Args:
+            elsewhere: places of the job that name something which is not on this machine.
 
         Raises:
             JobInvalid: with everything that is not.
         """
-        wrong = list(local_files.missing(self.to_data(), self.base_path, frozenset(), images=False))
+        wrong = list(local_files.missing(self.to_data(), self.base_path, frozenset(elsewhere), images=False))
         if wrong:
             raise JobInvalid(self._source.problems(wrong))
 

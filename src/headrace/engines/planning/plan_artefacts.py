@@ -81,12 +81,25 @@ def check_checkpoint_folder(job: Job, isolated: bool) -> None:
         )
 
 
-def check_places(job: Job) -> None:
-    """Checks that what the job keeps can be written to its place. Raises EngineRefused."""
+def check_places(job: Job, elsewhere: Collection[object] = ()) -> None:
+    """Checks that what the job keeps can be written to its place.
+
+    Args:
+        job: the job.
+        elsewhere: keys of the job whose places are not on this machine.
+
+    Raises:
+        EngineRefused: it cannot.
+    """
+    places = {
+        "output_path": job.output_path,
+        "checkpoint_s3_uri": job.checkpoint_s3_uri,
+        "record": job.record.uri if job.record else None,
+    }
     try:
         with storage.Store() as store:
-            for place in (job.output_path, job.checkpoint_s3_uri, job.record.uri if job.record else None):
-                if place is not None:
+            for key, place in places.items():
+                if place is not None and key not in elsewhere:
                     store.check_writable(_absolute(place, job.base_path))
     except (StorageError, UsageError) as error:
         raise EngineRefused(error.message, error.hint) from error

@@ -7,13 +7,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
 from headrace.engines.planning.plan_channels import prepare_channels, tree_channels
 from headrace.engines.planning.plan_requirements import plan_environments
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.hosting.inputs.host_certificates import make_certificates
+from headrace.hosting.inputs.host_facts import with_pythons
 from headrace.hosting.inputs.requirements import prepare_install
 from headrace.hosting.inputs.source_code import bring_code
 from headrace.instance import build_tree
@@ -151,12 +150,3 @@ def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, s
         for name, value in hyperparameters.items()
         if isinstance(value, str) and f"{value}/".startswith(f"{DEFAULT_BASE}/") and base != DEFAULT_BASE
     }
-
-
-def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:
-    """Returns the plan with interpreters of their own for the programs of some groups."""
-    groups = tuple(
-        msgspec.structs.replace(group, python=pythons[group.name]) if group.name in pythons else group
-        for group in plan.groups
-    )
-    return msgspec.structs.replace(plan, groups=groups)

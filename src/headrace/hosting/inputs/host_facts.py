@@ -41,3 +41,12 @@ def with_data_workers(plan: LaunchPlan, cpus: Mapping[str, int], ranks: Mapping[
         for group in plan.groups
     )
     return msgspec.structs.replace(plan, groups=groups)
+
+
+def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:
+    """Returns the plan with interpreters of their own for the programs of some groups. Pure."""
+    groups = tuple(
+        msgspec.structs.replace(group, python=pythons[group.name]) if group.name in pythons else group
+        for group in plan.groups
+    )
+    return msgspec.structs.replace(plan, groups=groups)

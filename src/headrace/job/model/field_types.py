@@ -312,6 +312,9 @@ class _OneOf:
         return no_info_before_validator_function(check, handler(source))
 
 
+one_of = _OneOf()
+
+
 def _mapping(value: object) -> object:
     if not isinstance(value, Mapping):
         raise broken("must be a mapping of names to values")

@@ -15,6 +15,7 @@ from headrace.catalog import instance_types
 from headrace.job.model import field_types
 from headrace.job.model.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TfData, TrainingInput
 from headrace.job.model.hyperparameters import KNOWN, encoded, is_reserved
+from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.path_types import is_file
 from headrace.job.model.slurm_options import SlurmOptions
 from headrace.sagemaker_parameters import HOMOGENEOUS
@@ -197,6 +198,11 @@ class Structure(JobFields):
     def slurm(self) -> SlurmOptions:
         """Options of the Slurm engine."""
         return self.engines.slurm or SlurmOptions()
+
+    @property
+    def kubernetes(self) -> KubernetesOptions:
+        """Options of the Kubernetes engine."""
+        return self.engines.kubernetes or KubernetesOptions()
 
     def hyperparameter_texts_of(self, group_name: str) -> dict[str, str]:
         """Returns a group's hyperparameters as SageMaker writes them to a file: JSON, or as the request had them."""

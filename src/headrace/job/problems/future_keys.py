@@ -23,7 +23,6 @@ _LATER: dict[str, str] = {
     "instance_groups.*.ports": "ports for the whole job: engines.local.ports",
     "completion.failure": "the first failure ends the job",
     "engines.sagemaker": _LOCAL,
-    "engines.kubernetes": _LOCAL,
     "engines.ray": _LOCAL,
     "engines.batch": _LOCAL,
 }

@@ -1,7 +1,7 @@
 """What an engine refuses of a job that is valid: rules of one place, not of jobs.
 
-The local engine and Slurm run more than SageMaker does (a distribution over several groups, several distributions)
-and less (no images, no libraries of the service).
+The engines whose hosts are the user's own run more than SageMaker does (a distribution over several groups, several
+distributions) and less (no program that an image brings, no libraries of the service).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from headrace.catalog import instance_types
 from headrace.errors import EngineRefused
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path, show
+from headrace.job.rules.kubernetes_rules import kubernetes_rules
 from headrace.job.rules.raw_access import (
     Data,
     as_names,
@@ -25,7 +26,7 @@ from headrace.job.rules.raw_access import (
 )
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
-ENGINES = ("local", "slurm", "sagemaker")
+ENGINES = ("local", "slurm", "kubernetes", "sagemaker")
 
 _INSTEAD = {
     "smdistributed.dataparallel": (
@@ -42,7 +43,7 @@ def rules_of_engine(engine: str, data: Data) -> list[Finding]:
     """Returns what an engine refuses of a job.
 
     Args:
-        engine: ``local``, ``slurm`` or ``sagemaker``.
+        engine: ``local``, ``slurm``, ``kubernetes`` or ``sagemaker``.
         data: the job as plain data, as the user wrote it or as `Job.to_data` gives it.
 
     Raises:
@@ -52,7 +53,10 @@ def rules_of_engine(engine: str, data: Data) -> list[Finding]:
         raise EngineRefused(f"no engine is called {engine!r}", hint=f"there is: {', '.join(ENGINES)}")
     if engine == "sagemaker":
         return list(_sagemaker(data))
-    return [*_own_hosts(data, f"the {engine} engine"), *(_slurm(data) if engine == "slurm" else ())]
+    found = list(_own_hosts(data, _named(engine)))
+    if engine == "slurm":
+        found += _slurm(data)
+    return found + list(kubernetes_rules(data)) if engine == "kubernetes" else found
 
 
 def _own_hosts(data: Data, engine: str) -> Iterator[Finding]:
@@ -106,13 +110,22 @@ def _program(data: Data, engine: str) -> Iterator[Finding]:
     extras = mapping(data, "request_extras", "AlgorithmSpecification")
     hint = "name the code and what it runs: source_dir and entry_point, or give a command"
     if data.get("image_uri"):
-        message = f"the image brings the program, and {engine} runs no images"
+        message = f"the image brings the program, {_unfit(engine)}"
         yield Finding(("image_uri",), message, show(data["image_uri"]), hint)
     elif extras.get("AlgorithmName"):
-        message = f"the algorithm is an image of AWS, and {engine} runs no images"
+        message = f"the algorithm is an image of AWS, {_unfit(engine)}"
         yield Finding(("request_extras", "AlgorithmSpecification", "AlgorithmName"), message, hint=hint)
     else:
         yield Finding(("entry_point",), f"is required by {engine}", hint=hint)
+
+
+def _unfit(engine: str) -> str:
+    pods = engine == _named("kubernetes")
+    return f"which {engine} does not start" if pods else f"and {engine} runs no images"
+
+
+def _named(engine: str) -> str:
+    return f"the {engine} engine"
 
 
 def _other_sources(data: Data, engine: str) -> Iterator[Finding]:

@@ -205,8 +205,9 @@ def references(data: Data) -> Iterator[Finding]:
     for option in ("cpu_sets", "cpu_shares", "network", "gpus"):
         for name in mapping(data, "engines", "local", option):
             yield from _known(("engines", "local", option, name), name, known)
-    for name in mapping(data, "engines", "slurm", "groups"):
-        yield from _known(("engines", "slurm", "groups", name), name, known)
+    for engine in ("slurm", "kubernetes"):
+        for name in mapping(data, "engines", engine, "groups"):
+            yield from _known(("engines", engine, "groups", name), name, known)
 
 
 def order(data: Data) -> Iterator[Finding]:

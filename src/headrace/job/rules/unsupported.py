@@ -50,6 +50,27 @@ _SLURM: dict[str, str] = {
     "stopping_condition.max_pending_time": "Slurm decides how long a job waits",
 }
 
+_KUBERNETES: dict[str, str] = {
+    **{name: why for name, why in _LOCAL.items() if name != "image_uri"},
+    "framework_version": "the image is what it is",
+    "py_version": "the image is what it is",
+    "role": "pods have the rights of engines.kubernetes.service_account",
+    "volume_size": "a pod's folders are on its node's disk; engines.kubernetes.resources may limit ephemeral-storage",
+    "volume_kms_key": "a pod's folders are on its node's disk",
+    "code_location": "the code travels in a Secret of the run",
+    "subnets": "the network is the cluster's",
+    "security_group_ids": "the network is the cluster's",
+    "enable_network_isolation": "a NetworkPolicy of the namespace says what pods reach",
+    "use_spot_instances": "node_selector and tolerations say which nodes may be taken away",
+    "keep_alive_period_in_seconds": "the nodes are the cluster's",
+    "training_plan": "engines.kubernetes.queue names a queue with its quota",
+    "stopping_condition.max_wait": "engines.kubernetes.max_pending says how long a job waits",
+    "stopping_condition.max_pending_time": "engines.kubernetes.max_pending says how long a job waits",
+    "tags": "engines.kubernetes.labels are on the cluster's objects",
+}
+
+_IDLE = {"local": _LOCAL, "slurm": _SLURM, "kubernetes": _KUBERNETES}
+
 _MEMBERS: dict[str, str] = {
     "DebugHookConfig": "the service's debugger does not run here",
     "DebugRuleConfigurations": "the service's debugger does not run here",
@@ -78,20 +99,18 @@ def without_effect(engine: str, data: Data) -> tuple[Unused, ...]:
     """Returns what of a job has no effect in an engine, in the order of the job file's keys.
 
     Args:
-        engine: ``local``, ``slurm`` or ``sagemaker``.
+        engine: ``local``, ``slurm``, ``kubernetes`` or ``sagemaker``.
         data: the job as plain data.
 
     Raises:
         EngineRefused: no engine of that name.
     """
-    if engine == "local":
-        return tuple(_idle(data, _LOCAL))
-    if engine == "slurm":
-        return tuple(_idle(data, _SLURM))
+    if engine in _IDLE:
+        return tuple(_idle(data, _IDLE[engine]))
     if engine == "sagemaker":
         local = mapping(data, "engines", "local")
         return tuple(Unused(f"engines.local.{key}", "it is for the local engine") for key in local)
-    raise EngineRefused(f"no engine is called {engine!r}", hint="there is: local, slurm, sagemaker")
+    raise EngineRefused(f"no engine is called {engine!r}", hint="there is: local, slurm, kubernetes, sagemaker")
 
 
 def _idle(data: Data, reasons: Mapping[str, str]) -> Iterator[Unused]:

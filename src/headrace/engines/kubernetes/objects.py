@@ -1,0 +1,204 @@
+"""The objects of a run, in the order in which they are made. Pure: plain mappings, as the cluster's API takes them.
+
+    ConfigMap NAME            owns all others: when it is deleted, nothing is left
+    ConfigMap NAME-headrace   headrace's package
+    Secret NAME               job, plan, code
+    Secret NAME-algo-N        what is one host's alone
+    Service NAME              gives pods their names in DNS, algo-N
+    Job NAME-algo-N           the pod of a host, and another one when that is lost
+
+With `queue` or `gang` the last two are one JobSet, with one Job a group.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from headrace.engines.documents import Document
+from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, part_of_set
+from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED, Payload
+from headrace.engines.kubernetes.pod_spec import CONTAINER, STAYING, Object, package_name, pod_spec, secret_name
+from headrace.engines.remote_job import plan_document
+from headrace.instance.launch_plan import GroupPlan
+from headrace.job.model.field_types import text_of
+
+RUN, HOST, GROUP, FIRST = "headrace/run", "headrace/host", "headrace/group", "headrace/first"  # labels
+RUN_ID, JOB_NAME, DATA = "headrace/run-id", "headrace/job-name", "headrace/data"  # annotations
+QUEUE = "kueue.x-k8s.io/queue-name"
+INDEX = "batch.kubernetes.io/job-completion-index"
+FAILED = 1  # exit code of a pod that could say how its host ended: another one would not do better
+LEFT_OUT = "left out here: it holds a secret, or is made when the job is submitted"
+MANIFESTS = "objects.yaml"
+
+
+def objects(planned: KubernetesJob, payload: Payload | None = None) -> tuple[Object, ...]:
+    """Returns the objects of a run, its owner first. The others lack `with_owner`.
+
+    Args:
+        planned: the job, in its run.
+        payload: what travels to the pods; None leaves it out.
+    """
+    made = [_owner(planned), _package(planned, payload), *_secrets(planned, payload)]
+    if planned.options.is_jobset:
+        return (*made, _job_set(planned))
+    jobs = (_job(planned, group, host) for group in planned.plan.groups for host in group.hosts)
+    return (*made, _service(planned), *jobs)
+
+
+def with_owner(made: Mapping[str, Any], owner_uid: str) -> Object:
+    """Returns an object of a run as owned by the first one.
+
+    Args:
+        made: the object.
+        owner_uid: of the run's owner, as the cluster has made it.
+    """
+    meta = made["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["labels"][RUN], "uid": owner_uid}
+    return {**made, "metadata": {**meta, "ownerReferences": [reference]}}
+
+
+def rendered(planned: KubernetesJob) -> tuple[Document, ...]:
+    """Returns all objects as one YAML document each, without secrets, and the launch plan."""
+    head = (
+        f"# What a run of this job submits. Its name is the run's, not {planned.name}.\n"
+        "# All objects but the first have it as their owner: its uid is known when it is made.\n"
+    )
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text = yaml.dump_all(objects(planned), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+    return (Document(MANIFESTS, head + text), plan_document(planned))
+
+
+def host_of_pod(pod: Mapping[str, Any]) -> str:
+    """Returns the host of a pod of a run; empty when its labels do not say it."""
+    meta = pod.get("metadata", {})
+    labels = meta.get("labels") or {}
+    if HOST in labels:
+        return text_of(labels[HOST])
+    index = labels.get(INDEX, (meta.get("annotations") or {}).get(INDEX))
+    return f"algo-{int(labels[FIRST]) + int(index)}" if FIRST in labels and index is not None else ""
+
+
+def group_label(group: str) -> str:
+    """Returns a group's name as the value of a label, which takes fewer characters."""
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in group)
+    return kept[:63].strip("-_.")
+
+
+def _meta(planned: KubernetesJob, name: str, **labels: str) -> Object:
+    options = planned.options
+    return {
+        "name": name,
+        "namespace": options.namespace,
+        "labels": {**options.labels, RUN: planned.name, **labels},
+        "annotations": {**options.annotations, RUN_ID: planned.plan.run_id, JOB_NAME: planned.plan.job_name},
+    }
+
+
+def _owner(planned: KubernetesJob) -> Object:
+    data = {"run": planned.plan.run_id, "leader": planned.plan.leader, "directory": planned.root}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(planned, planned.name), "data": data}
+
+
+def _package(planned: KubernetesJob, payload: Payload | None) -> Object:
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(planned, package_name(planned))}
+    return _filled(made, "binaryData", None if payload is None else {PACKAGE: payload.package})
+
+
+def _secrets(planned: KubernetesJob, payload: Payload | None) -> Iterator[Object]:
+    yield _secret(_meta(planned, planned.name), None if payload is None else {SHARED: payload.shared})
+    for group in planned.plan.groups:
+        labels = {GROUP: group_label(group.name)}
+        for hosts in [group.hosts] if planned.options.is_jobset else [(host,) for host in group.hosts]:
+            host = "" if planned.options.is_jobset else hosts[0]
+            meta = _meta(planned, secret_name(planned, group, host), **labels, **({HOST: host} if host else {}))
+            yield _secret(meta, None if payload is None else {f"{name}.tar.gz": payload.hosts[name] for name in hosts})
+
+
+def _secret(meta: Object, data: Mapping[str, bytes] | None) -> Object:
+    return _filled({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque"}, "data", data)
+
+
+def _filled(made: Object, key: str, data: Mapping[str, bytes] | None) -> Object:
+    """Returns an object with its data, or with an annotation that says why it has none."""
+    if data is None:
+        meta = made["metadata"]
+        return {**made, "metadata": {**meta, "annotations": {**meta["annotations"], DATA: LEFT_OUT}}}
+    return {**made, key: {name: base64.b64encode(each).decode() for name, each in data.items()}}
+
+
+def _service(planned: KubernetesJob) -> Object:
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN: planned.name}}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(planned, planned.name), "spec": spec}
+
+
+def _job(planned: KubernetesJob, group: GroupPlan, host: str) -> Object:
+    labels = {GROUP: group_label(group.name), HOST: host}
+    limit = planned.plan.retry.attempts
+    if host == planned.plan.leader and planned.job.record is None:
+        limit = 0  # its record is gone with it
+    spec: Object = {
+        "completions": 1,
+        "parallelism": 1,
+        **_replaced(limit),
+        "ttlSecondsAfterFinished": planned.options.ttl,
+        "template": _template(planned, group, labels, host),
+    }
+    meta = _meta(planned, f"{planned.name}-{host}", **labels)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def _replaced(limit: int) -> Object:
+    """How often a lost pod is replaced: never while it may still run, and not after it has said how its host ended."""
+    said = {"containerName": CONTAINER, "operator": "In", "values": [FAILED]}
+    policy = {"rules": [{"action": "FailJob", "onExitCodes": said}]}
+    return {"backoffLimit": limit, "podReplacementPolicy": "Failed", **({"podFailurePolicy": policy} if limit else {})}
+
+
+def _template(planned: KubernetesJob, group: GroupPlan, labels: Mapping[str, str], host: str = "") -> Object:
+    meta = _meta(planned, "", **labels)
+    annotations = {**STAYING, **meta["annotations"]}
+    return {
+        "metadata": {"labels": meta["labels"], "annotations": annotations},
+        "spec": pod_spec(planned, group, host),
+    }
+
+
+def _job_set(planned: KubernetesJob) -> Object:
+    """One Job a group, whose completion indexes are its hosts. A pod that is lost is replaced, and asks the leader."""
+    options, plan = planned.options, planned.plan
+    parts = []
+    for group in plan.groups:
+        count = len(group.hosts)
+        is_alone = plan.leader in group.hosts and planned.job.record is None  # its record would be gone with it
+        labels = {GROUP: group_label(group.name), FIRST: str(planned.first_of(group.name))}
+        spec = {
+            "completionMode": "Indexed",
+            "completions": count,
+            "parallelism": count,
+            **_replaced(0 if is_alone else count * (plan.retry.attempts + 1)),
+            "template": _template(planned, group, labels),
+        }
+        meta = {"labels": {RUN: planned.name, **labels}}
+        parts.append(
+            {"name": part_of_set(plan, group.name), "replicas": 1, "template": {"metadata": meta, "spec": spec}}
+        )
+    leaders = part_of_set(plan, plan.host(plan.leader).group)
+    index = plan.group(plan.host(plan.leader).group).hosts.index(plan.leader)
+    queue = {} if options.queue is None else {QUEUE: options.queue}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": _meta(planned, planned.name, **queue),
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": planned.name, "publishNotReadyAddresses": True},
+            "coordinator": {"replicatedJob": leaders, "jobIndex": 0, "podIndex": index},
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": [leaders]},
+            "failurePolicy": {"maxRestarts": 0},
+            "ttlSecondsAfterFinished": options.ttl,
+            "replicatedJobs": parts,
+        },
+    }

@@ -1,0 +1,90 @@
+"""Unpacks headrace and the run in a pod, then becomes the host's entry: the start of `headrace.zip`, which Python runs.
+
+    python headrace.zip run FOLDER RUN_DIR HOST         unpacks into FOLDER/package and RUN_DIR, becomes `pod`
+    python headrace.zip install FOLDER LIBRARY...       has pip bring the libraries that this Python lacks
+
+HOST may be ``N+``: the host's number is N and the pod's completion index. What is unpacked lies beside the archive.
+Standard library only: nothing else is there yet.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+INDEX = "JOB_COMPLETION_INDEX"
+MODULES = {"grpcio": "grpc"}  # where a library is imported by another name
+
+
+def main() -> None:
+    """Entry point."""
+    verb, folder, *rest = sys.argv[1:]
+    archive = Path(sys.argv[0]).absolute()
+    if verb == "install":
+        install(Path(folder), rest)
+        return
+    run, host = rest
+    name = host_named(host, os.environ.get(INDEX, "0"))
+    package = Path(folder, "package")
+    with zipfile.ZipFile(archive) as zipped:
+        zipped.extractall(package)
+    try:
+        unpack_run(archive.parent, Path(run), name)
+    except PermissionError as error:
+        sys.exit(
+            f"error: {error.filename} cannot be used in this pod ({error.strerror}); hint: set HEADRACE_HOME to a "
+            f"folder that every user may enter, such as /tmp/headrace, and submit the job again"
+        )
+    words = [sys.executable, "-X", "utf8", "-m", "headrace.engines.kubernetes.pod", run, name]
+    os.execv(sys.executable, words)
+
+
+def host_named(host: str, index: str) -> str:
+    """Returns the host's name.
+
+    >>> host_named("algo-2", ""), host_named("3+", "4")
+    ('algo-2', 'algo-7')
+    """
+    return f"algo-{int(host[:-1]) + int(index)}" if host.endswith("+") else host
+
+
+def unpack_run(source: Path, run: Path, host: str) -> None:
+    """Unpacks what all hosts share and what is this one's. Its tree is /opt/ml, or lies in the run's directory.
+
+    A pod whose container is started again finds its files and keeps them.
+    """
+    tree = run / "hosts" / host
+    tree.parent.mkdir(exist_ok=True)
+    if not tree.exists():
+        tree.symlink_to("/opt/ml")
+    for name in ("run.tar.gz", f"{host}.tar.gz"):
+        with tarfile.open(source / name) as archive:
+            archive.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # it is the user's own code
+            for member in archive:
+                there = run / member.name
+                if not (member.isdir() and there.is_dir()):
+                    archive.extract(member, run, set_attrs=False)
+                    if member.isreg():
+                        there.chmod(member.mode)
+
+
+def install(folder: Path, libraries: list[str]) -> None:
+    """Has pip bring into a folder what this Python lacks of some libraries, named with their least versions."""
+    missing = [each for each in libraries if not _is_there(each)]
+    if missing:
+        words = [sys.executable, "-m", "pip", "install", "--no-input", "--target", str(folder), *missing]
+        sys.exit(subprocess.run(words, check=False).returncode)
+
+
+def _is_there(library: str) -> bool:
+    name = library.partition(">")[0]
+    return importlib.util.find_spec(MODULES.get(name, name)) is not None
+
+
+if __name__ == "__main__":
+    main()
