@@ -14,7 +14,8 @@ from typing import Any
 
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED
-from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, LAST_SYNC_SECONDS, RECORD_SECONDS
+from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
+from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, RECORD_SECONDS
 from headrace.instance.launch_plan import GroupPlan
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.instance.storage import is_s3
