@@ -19,7 +19,7 @@ class PodOrder(msgspec.Struct, frozen=True):
         requirements: file of requirements inside the code; empty for the default, if it is there.
         linger: seconds to wait at the end until the record is fetched; 0 for none.
         kept: record and output are stored elsewhere, so that nobody need be waited for.
-        named: the cluster's DNS does not know the names of hosts: they are written into /etc/hosts, if that is possible.
+        named: the cluster's DNS has other names for hosts: their own are written into /etc/hosts, if that may be done.
         quiet: the pod ends with code 0 whatever became of its host: its failure is none of what it belongs to.
     """
 
