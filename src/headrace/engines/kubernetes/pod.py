@@ -1,11 +1,11 @@
 """The main process of a pod: makes its host ready, then is the host's supervisor, and has the last word.
 
-    python -m headrace.engines.kubernetes.pod RUN_DIR HOST
+    python -m headrace.engines.kubernetes.pod RUN_DIR HOST WORD
 
 `unpack_package` starts it when the run's directory and /opt/ml are in place. It fills in what only the host knows:
 channels that are folders of a volume, code in S3, how many data workers fill its CPUs, its network interface, the
-environments of its requirements. Whatever then happens, its last word is the container's termination message, and the
-leader's pod waits at the end until the record of the run has been fetched from it.
+environments of its requirements. Whatever then happens, its last word comes to lie in the file WORD, which is the
+container's termination message, and the leader's pod waits until the record of the run has been fetched from it.
 
 Exit code: that of `supervise_host`. Libraries of the instance side only.
 """
@@ -50,7 +50,6 @@ from headrace.runs.events import RunFinished
 
 _log = logging.getLogger("headrace.engines.kubernetes.pod")  # this module runs as __main__
 
-TERMINATION_LOG = Path("/dev/termination-log")
 POLL = 0.2
 
 
@@ -60,7 +59,8 @@ class PodEnded(HeadraceError):
 
 def main() -> int:
     """Entry point. Returns the exit code."""
-    paths, name = RunPaths(Path(sys.argv[1])), sys.argv[2]
+    root, name, word_file = sys.argv[1:]
+    paths = RunPaths(Path(root))
     log_to_stderr(os.environ.get(VARIABLE, ""))  # the pod's log
     signal.signal(signal.SIGTERM, _ended)  # process 1 would ignore it
     order = PodOrder()
@@ -78,7 +78,7 @@ def main() -> int:
         if order.linger:  # the leader: its record is that of the run
             with EventWriter(paths.events(ENGINE)) as events:
                 events.write(RunFinished(t=time.time(), status=word.status, cause=cause, failure_reason=word.reason))
-    write_last_word(paths, word, TERMINATION_LOG)
+    write_last_word(paths, word, Path(word_file))
     if order.linger and not (order.kept and _is_stored(paths)):
         await_fetched(paths, order.linger)
     return 0 if word.status is Status.COMPLETED or order.quiet else 1

@@ -24,6 +24,7 @@ from headrace.job.model.kubernetes_options import KubernetesOptions, KubernetesP
 CONTAINER = "host"
 FOLDER = "/headrace"
 INPUT = f"{FOLDER}/in"
+WORD = "/dev/termination-log"
 LIBRARIES = f"{FOLDER}/libraries"
 SEARCH_PATH = f"{FOLDER}/package:{LIBRARIES}"
 NEEDED = ("grpcio>=1.60", "msgspec>=0.18.2", "numpy>=1.24", "psutil>=5.9")
@@ -87,7 +88,7 @@ def _container(planned: KubernetesJob, group: GroupPlan, host: str, pods: Kubern
     return {
         **_image(planned, group),
         "name": CONTAINER,
-        "command": [options.python, "-X", "utf8", f"{INPUT}/{PACKAGE}", "run", FOLDER, root, named],
+        "command": [options.python, "-X", "utf8", f"{INPUT}/{PACKAGE}", "run", FOLDER, root, named, WORD],
         "env": [
             {"name": "HEADRACE_PYTHON", "value": options.python},
             {"name": "HEADRACE_HOME", "value": f"{FOLDER}/home"},

@@ -1,6 +1,6 @@
 """Unpacks headrace and the run in a pod, then becomes the host's entry: the start of `headrace.zip`, which Python runs.
 
-    python headrace.zip run FOLDER RUN_DIR HOST         unpacks into FOLDER/package and RUN_DIR, becomes `pod`
+    python headrace.zip run FOLDER RUN_DIR HOST WORD    unpacks into FOLDER/package and RUN_DIR, becomes `pod`
     python headrace.zip install FOLDER LIBRARY...       has pip bring the libraries that this Python lacks
 
 HOST may be ``N+``: the host's number is N and the pod's completion index. What is unpacked lies beside the archive.
@@ -28,7 +28,7 @@ def main() -> None:
     if verb == "install":
         install(Path(folder), rest)
         return
-    run, host = rest
+    run, host, word = rest
     name = host_named(host, os.environ.get(INDEX, "0"))
     package = Path(folder, "package")
     with zipfile.ZipFile(archive) as zipped:
@@ -40,7 +40,7 @@ def main() -> None:
             f"error: {error.filename} cannot be used in this pod ({error.strerror}); hint: set HEADRACE_HOME to a "
             f"folder that every user may enter, such as /tmp/headrace, and submit the job again"
         )
-    words = [sys.executable, "-X", "utf8", "-m", "headrace.engines.kubernetes.pod", run, name]
+    words = [sys.executable, "-X", "utf8", "-m", "headrace.engines.kubernetes.pod", run, name, word]
     os.execv(sys.executable, words)
 
 
