@@ -14,8 +14,6 @@ from headrace.job.rules.raw_access import Data, as_list, group_names, mapping, p
 _HERE = ("engines", "kubernetes")
 _OTHER = "choose another folder, such as /data"
 _PLACES = ("claim", "host_path", "nfs")
-QUEUED_GROUPS = 8
-"""Kueue counts the pods of so many kinds in one workload."""
 
 
 def kubernetes_rules(data: Data) -> Iterator[Finding]:
@@ -31,11 +29,6 @@ def kubernetes_rules(data: Data) -> Iterator[Finding]:
     yield from _resources(options)
     yield from _channels(data, options)
     yield from _outputs(data, options)
-    groups = group_names(data)
-    if options.get("queue") and len(groups) > QUEUED_GROUPS:
-        message = f"Kueue takes jobs of at most {QUEUED_GROUPS} groups"
-        hint = "put groups together, or leave queue out"
-        yield Finding((*_HERE, "queue"), message, f"{len(groups)} groups", hint)
 
 
 def in_volumes(data: Data) -> Iterator[Path]:
