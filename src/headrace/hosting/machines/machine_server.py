@@ -50,6 +50,7 @@ _OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.so_reuseport", 0),
 ]
+ANSWER_SECONDS = 3.0  # for answers to what has come when the port is closed
 _TOLD = 20  # refused messages that are logged
 
 
@@ -147,12 +148,12 @@ class MachineServer:
         self._server = server
 
     def close(self) -> None:
-        """Closes the port."""
+        """Closes the port. Who has reported by now is answered: it may be that all of it has come."""
         with self._news:
             self._closing = True
             self._news.notify_all()
         if self._server is not None:
-            self._server.stop(None).wait()
+            self._server.stop(ANSWER_SECONDS).wait()
         self._threads.shutdown()
 
     def order(self, orders: Mapping[str, LeaderOrder]) -> None:

@@ -1,0 +1,53 @@
+"""The leader's end of the talk between supervisors: what a host was told of, it is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from machines_of_a_run import Machines, groups, job, until
+
+from headrace.agent.control.control_messages import WHOLE_RUN, Direction, Link
+from headrace.hosting.machines.machine_messages import METHOD, HostReport, decode_order, encode
+from headrace.hosting.machines.machine_server import MachineServer
+from headrace.instance.launch_plan import read_secret
+
+import grpc  # isort: skip  (grpc_transport sets its variables first)
+
+
+def test_a_report_that_has_come_is_answered_although_the_leader_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the answer to its last report a host would not know that the leader has everything."""
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    prefix = f"127.{80 + os.getpid() % 20}.1"
+    made = Machines(tmp_path, job(tmp_path, "", instance_groups=groups(dnn=2)), prefix)
+    secret = read_secret(made.leader.tree)
+    came, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        came.set()
+        go.wait(20)
+
+    server = MachineServer(made.plan, made.leader.paths, secret, None, hold)
+    server.start()
+    address = (made.plan.host("algo-1").address, made.plan.ports.supervisor)
+    link = Link(secret, Direction.FROM_HOST, "algo-2", os.urandom(16), WHOLE_RUN)
+
+    def closed() -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(address) != 0
+
+    with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(f"{address[0]}:{address[1]}") as channel:
+        report = link.seal(encode(HostReport(os.urandom(16), more=True)))
+        answer = pool.submit(channel.unary_unary(METHOD), report, timeout=20)
+        assert came.wait(20)
+        closing = pool.submit(server.close)
+        until(closed, what="the port is closed")
+        go.set()
+        assert decode_order(link.open(answer.result())).attempt == 1
+        closing.result()
