@@ -1,0 +1,65 @@
+"""No cell is without a test: of the table of engines, and of what docs/engines.md says that each engine does."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from engine_table_cells import ABSENT, DEFECTS, ENGINES, LONG, PROVED, QUICK, ROWS
+from engine_table_page import PAGE, written
+
+from test_promises import is_in_the_normal_run
+
+CAPABILITIES = "What each engine does"
+TESTS = "The tests of this table"
+NOT_YET = ["kubernetes"]  # its column of tests comes with its runs on a real cluster
+
+
+def section(title: str) -> dict[str, list[str]]:
+    """The table below a heading of the page: first cell to the others; its head is under ''."""
+    text = PAGE.read_text()
+    begin = re.search(rf"^#+ {re.escape(title)}$", text, re.MULTILINE)
+    assert begin is not None, f"{PAGE.name} has no heading {title!r}"
+    body = text[begin.end() :]
+    body = body[: re.search(r"^#", body, re.MULTILINE).start()]
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in body.splitlines() if line.startswith("|")]
+    cleaned = [[cells[0].strip("| "), *cells[1:-1], cells[-1].removesuffix("|").strip()] for cells in rows]
+    return {cells[0]: cells[1:] for cells in cleaned if not cells[0].startswith("---")}
+
+
+def engine_of(head: str) -> str:
+    found = re.search(r"`(\w+)`", head)
+    assert found is not None, head
+    return found[1]
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_cell_is_played_or_has_a_test_or_a_reason(engine: str, row: str) -> None:
+    cell = (row, engine)
+    tests = PROVED.get(cell, ())
+    normal = [is_in_the_normal_run(test) for test in tests]  # each is looked for
+    assert cell in QUICK or normal or cell in ABSENT or cell in DEFECTS or cell in LONG
+    assert not (cell in ABSENT and (cell in QUICK or tests)), "it is there and not there"
+    assert not (cell in QUICK and cell in DEFECTS), "an open defect is played in the long run"
+
+
+def test_no_cell_is_named_that_is_not_there() -> None:
+    there = {(row, engine) for row in ROWS for engine in ENGINES}
+    assert {*PROVED, *ABSENT, *QUICK, *DEFECTS, *LONG} <= there
+
+
+def test_the_page_has_the_table() -> None:
+    assert written(PAGE.read_text()) == PAGE.read_text(), "make it anew: tests/engines/engine_table_page.py"
+
+
+def test_every_capability_of_every_engine_names_a_test_of_the_normal_run() -> None:
+    capabilities, tests = section(CAPABILITIES), section(TESTS)
+    engines = [engine_of(head) for head in tests.pop("")]
+    assert [engine_of(head) for head in capabilities.pop("")] == [*engines, *NOT_YET]
+    assert list(tests) == [re.sub(r" \(.*", "", row) for row in capabilities], "one row a row, in the same order"
+    for (row, cells), named in zip(capabilities.items(), tests.values(), strict=True):
+        for engine, cell, found in zip(engines, cells[: len(engines)], named, strict=True):
+            names = re.findall(r"`([^`]+\.py::[^`]+)`", found)
+            normal = [is_in_the_normal_run(name) for name in names]
+            assert any(normal), f"{row}, {engine} ({cell}): no test of the normal run"

@@ -1,0 +1,163 @@
+"""The table of engines: what a job is, what a fault does, and that nothing is left, is the same on every platform.
+
+python -m pytest tests/engines/test_engine_table.py -k "slurm and cut"
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import pytest
+from effort import SOAK
+from engine_table import FAULTS, JOBS, JobRow
+from engine_table_cells import ABSENT, DEFECTS, ENGINES, PLATFORMS, QUICK
+from engine_table_platform import Platform
+from engine_table_play import play_fault, play_job
+from engine_table_shapes import HELLO
+from engine_table_slurm import HEADRACE, SlurmPlatform
+from slurm_cluster import HEAD, HOSTS, NETWORK
+from stage import until
+
+from headrace.runs import Run, RunPaths, Status
+from headrace.runs.segments import is_recorded
+
+ROOT = Path(__file__).parents[2]
+OTHER_PYTHON = {"horovod": ROOT / ".venv-horovod" / "bin" / "python"}  # where its Python has more than this one
+
+pytestmark = pytest.mark.timeout(3600 if SOAK else 900)
+
+
+def cells(rows: tuple[str, ...]) -> list[object]:
+    """The cells that are played in this run, engine by engine: each has its platform for as long as it is needed."""
+    chosen = [(row, engine) for engine in ENGINES for row in rows if (row, engine) not in ABSENT]
+    return [
+        pytest.param(
+            engine,
+            row,
+            id=f"{engine}: {row}",
+            marks=[pytest.mark.xfail(strict=True, reason=DEFECTS[row, engine])] if (row, engine) in DEFECTS else [],
+        )
+        for row, engine in chosen
+        if SOAK or (row, engine) in QUICK
+    ]
+
+
+@pytest.fixture(scope="module")
+def opened(request: pytest.FixtureRequest) -> Iterator[Platform]:
+    """The platform of an engine."""
+    if why := PLATFORMS[request.param].why_not():
+        pytest.skip(why)
+    folder = Path(tempfile.mkdtemp(prefix="ht-"))
+    try:
+        with PLATFORMS[request.param].open(folder) as platform:
+            yield platform
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def platform(opened: Platform) -> Iterator[Platform]:
+    """The same, as it was, whatever a test has done to it."""
+    yield opened
+    opened.mend()
+
+
+@cache
+def python_for(needs: tuple[str, ...]) -> str:
+    """Returns the Python that has what a job needs, empty for this one. Skips the test where there is none."""
+    missing = [name for name in needs if importlib.util.find_spec(name) is None]
+    if not missing:
+        return ""
+    (name,) = missing
+    python = OTHER_PYTHON.get(name)
+    if python is None or not python.exists():
+        pytest.skip(f"{name} is not installed" + ("" if python is None else f": make {name}"))
+    return str(python)
+
+
+def job_row(name: str) -> JobRow:
+    return next(row for row in JOBS if row.name == name)
+
+
+@cache
+def local_losses(name: str) -> bytes:
+    """What the job of a row writes about its losses in the local engine."""
+    folder = Path(tempfile.mkdtemp(prefix="ht-"))
+    try:
+        with PLATFORMS["local"].open(folder) as platform:
+            return play_job(job_row(name), platform, "alone")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(("opened", "name"), cells(tuple(row.name for row in JOBS)), indirect=["opened"])
+def test_a_job_is_completed_with_the_losses_of_the_local_run(platform: Platform, name: str) -> None:
+    row = job_row(name)
+    python = python_for(row.needs)
+    compared = bool(row.losses) and platform.engine != "local"
+    with ThreadPoolExecutor(1) as beside:
+        alone = beside.submit(local_losses, name) if compared else None
+        losses = play_job(row, platform, f"job-{JOBS.index(row)}", python)
+        assert bool(losses) == bool(row.losses)
+        assert alone is None or losses == alone.result()
+
+
+@pytest.mark.parametrize(("opened", "name"), cells(tuple(row.name for row in FAULTS)), indirect=["opened"])
+def test_a_fault_has_its_end_and_leaves_nothing(platform: Platform, name: str) -> None:
+    (row,) = (row for row in FAULTS if row.name == name)
+    play_fault(row, platform, f"fault-{FAULTS.index(row)}")
+
+
+S3 = f"http://{NETWORK}.{HOSTS[HEAD]}:5555"
+USER = (
+    f"AWS_ENDPOINT_URL={S3}",
+    "AWS_ACCESS_KEY_ID=test",
+    "AWS_SECRET_ACCESS_KEY=test",
+    "AWS_EC2_METADATA_DISABLED=true",
+)
+MAKE_BUCKET = (
+    "import botocore.session as s; s.get_session().create_client('s3', 'us-east-1').create_bucket(Bucket='bucket')"
+)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("opened", ["slurm"], indirect=True)
+def test_the_record_of_a_run_on_slurm_is_whole_in_its_bucket(platform: SlurmPlatform) -> None:
+    pytest.importorskip("moto", reason="no S3 server to test with: pip install 'moto[server]'")
+    folder, on_head = platform.folder, platform.cluster.on
+    job = platform.fitted(HELLO.document("kept", folder), "")
+    (folder / "kept.yaml").write_text(json.dumps({**job, "record": {"uri": "s3://bucket/runs", "interval": 1}}))
+    server = platform.cluster.start(HEAD, sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", "5555")
+    try:
+        made = ("env", *USER, sys.executable, "-c", MAKE_BUCKET)
+        until(lambda: on_head(HEAD, *made, check=False).returncode == 0, 60, "an S3 server")
+        user = ("env", *USER, *HEADRACE)
+        run_id = on_head(HEAD, *user, "run", str(folder / "kept.yaml"), "--engine", "slurm", "--detach").stdout.strip()
+        on_head(HEAD, *user, "wait", run_id)
+        fetched = on_head(HEAD, *user, "fetch", f"s3://bucket/runs/{run_id}", "--into", str(folder / "copy"), "-f")
+        assert "complete" in fetched.stdout
+    finally:
+        on_head(HEAD, "pkill", "-KILL", "-f", "moto.server", check=False)
+        server.communicate()
+    own, copied = platform.run(run_id), Run(RunPaths(folder / "copy" / run_id))
+    assert recorded(copied.paths) == recorded(own.paths)
+    assert copied.status is Status.COMPLETED
+    assert {line.text.split()[1] for line in copied.logs() if line.text.startswith("hello")} == {"algo-1", "algo-2"}
+
+
+def recorded(paths: RunPaths) -> dict[str, bytes]:
+    """The files of a run's record that hold something."""
+    found = {str(path.relative_to(paths.root)): path for path in paths.root.rglob("*") if path.is_file()}
+    return {
+        name: path.read_bytes()
+        for name, path in found.items()
+        if is_recorded(name, "/" not in name) and path.stat().st_size
+    }
