@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from machines_of_a_run import Machines, groups, job
+from cut_connections import Cuts, cutting
+from machines_of_a_run import Machines, groups, job, until
 
-from headrace.runs import Status
-from headrace.runs.events import HostNotCollected, HostReleased, RunFinished, SecondaryStatus
+from flaky_s3 import FlakyS3, flaky
+from headrace.instance.launch_plan import write_atomically
+from headrace.runs import CauseKind, Status
+from headrace.runs.events import (
+    FeedReady,
+    HostLost,
+    HostNotCollected,
+    HostReleased,
+    HostStarted,
+    InstancesStarted,
+    RunFinished,
+    SecondaryStatus,
+)
+from objectstore import ObjectStore
 
 _numbers = itertools.count(1)
+WITHOUT_TORCH = {"PYTHONPATH": str(Path(__file__).parent.parent / "engines/without_torch")}
 
 TRAIN = """
     import os, time
@@ -52,6 +68,25 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         each.close()
 
 
+@pytest.fixture
+def cut() -> Iterator[Callable[[Machines], Cuts]]:
+    """Puts something that cuts connections between the leader and the others."""
+    with contextlib.ExitStack() as stack:
+
+        def make(made: Machines) -> Cuts:
+            leader = made.plan.host(made.plan.leader).address
+            proxy = stack.enter_context(cutting((leader, made.plan.ports.supervisor)))
+            for machine in made.all.values():
+                if machine is not made.leader:
+                    plan = msgspec.structs.replace(
+                        made.plan, ports=msgspec.structs.replace(made.plan.ports, supervisor=proxy.port)
+                    )
+                    write_atomically(machine.paths.plan, msgspec.json.encode(plan))
+            return proxy
+
+        yield make
+
+
 def members(path: str | Path) -> dict[str, str]:
     """Files of an archive, and what is in them; of a link where it leads."""
     with tarfile.open(path) as archive:
@@ -86,3 +121,236 @@ def test_hosts_on_machines_of_their_own_make_one_run(machines, tmp_path: Path, e
     assert members(output / "model.tar.gz") == {**hosts, "same": "same", "link": "same"}
     assert members(output / "output.tar.gz") == {f"notes-algo-{n}": f"algo-{n}" for n in (1, 2, 3)}
     assert not any(isinstance(event, HostNotCollected) for event in run.events())
+
+
+def test_channels_and_checkpoints_are_each_hosts_own_and_another_attempt_has_those_of_all(
+    machines, s3: ObjectStore
+) -> None:
+    for name in "abcd":
+        s3.put(f"data/{name}", name.encode())
+    script = """
+    import os, sys, time
+    from pathlib import Path
+    host = os.environ["SM_CURRENT_HOST"]
+    kept = Path(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints")
+    print("channel", *sorted(os.listdir(os.environ["SM_CHANNEL_TRAINING"])), flush=True)
+    print("kept", *sorted(os.listdir(kept)), flush=True)
+    if not (kept / host).exists():
+        (kept / host).write_text(host)
+        if host == "algo-2":
+            sys.exit(3)
+        time.sleep(60)
+    """
+    made = machines(
+        script,
+        instance_groups=groups(dnn=3),
+        inputs={"training": {"s3_data": s3.uri("data"), "distribution": "ShardedByS3Key"}},
+        checkpoint_s3_uri=s3.uri("kept"),
+        retry={"attempts": 1, "on": "any"},
+    ).start()
+    assert [machine.wait() for machine in made.all.values()] == [0, 0, 0], made.explain()
+    run, state = made.run, made.run.state()
+    assert (state.status, state.attempt) == (Status.COMPLETED, 2)
+    said = {host: [line.text for line in run.logs(f"dnn/{host}/0")] for host in made.all}
+    channels = {host: {line for line in lines if line.startswith("channel")} for host, lines in said.items()}
+    assert channels == {"algo-1": {"channel a d"}, "algo-2": {"channel b"}, "algo-3": {"channel c"}}
+    kept = {host: [line for line in lines if line.startswith("kept")] for host, lines in said.items()}
+    assert set(map(tuple, kept.values())) == {("kept", "kept algo-1 algo-2 algo-3")}
+    assert sorted(key for key in s3.listed() if key.startswith("kept/")) == [f"kept/algo-{n}" for n in (1, 2, 3)]
+
+
+def test_a_rank_that_fails_on_another_machine_is_the_cause_and_no_line_is_lost_over_broken_connections(
+    machines, cut: Callable[[Machines], object]
+) -> None:
+    script = """
+    import os, sys, time
+    for number in range(200):
+        print("line", number, "x" * 200 if number % 50 else "y" * 20_000, flush=True)
+        time.sleep(0.01)
+    if os.environ["SM_CURRENT_HOST"] == "algo-2":
+        print("so it goes", flush=True)
+        sys.exit(7)
+    time.sleep(60)
+    """
+    made = machines(script, instance_groups=groups(dnn=2))
+    proxy = cut(made)
+    made.start()
+    assert made.leader.wait() == 1
+    assert made["algo-2"].wait() == 0, "it has done its duty"
+    state = made.run.state()
+    assert state.status is Status.FAILED
+    assert state.cause is not None
+    assert (state.cause.place, state.cause.exit_code) == ("dnn/algo-2[0]", 7)
+    assert state.cause.last_lines[-1] == "so it goes"
+    assert proxy.cuts > 2
+    for name in ("logs/dnn/algo-2/0.log", "events/algo-2.jsonl", "metrics/dnn/algo-2/host.jsonl"):
+        assert (made.leader.paths.root / name).read_bytes() == (made["algo-2"].paths.root / name).read_bytes()
+
+
+FED = {
+    "instance_groups": groups(dnn=1, data=2),
+    "data_service": {"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+    "environment": WITHOUT_TORCH,
+}
+WAIT = """
+    import os, time
+    print("running", flush=True)
+    while not os.path.exists(os.environ["SHARED"] + "/go on"):
+        time.sleep(0.02)
+"""
+
+
+def serving(made: Machines) -> bool:
+    events = made.run.events()
+    return sum(isinstance(event, FeedReady) for event in events) == 2 and bool(made.said("running")())
+
+
+@pytest.mark.parametrize("power_off", [True, False])
+def test_the_job_goes_on_without_a_data_host_that_is_lost(machines, tmp_path: Path, power_off: bool) -> None:
+    made = machines(WAIT, **FED).start()
+    until(lambda: serving(made), 30, "data workers")
+    if power_off:
+        made["algo-3"].power_off()
+    else:
+        made["algo-3"].signal()
+        assert made["algo-3"].wait() == 1
+    until(lambda: any(isinstance(event, HostLost | HostReleased) for event in made.run.events()), 15, "the loss")
+    (tmp_path / "go on").touch()
+    assert [made[host].wait() for host in ("algo-1", "algo-2")] == [0, 0], made.explain()
+    state = made.run.state()
+    assert (state.status, state.degraded) == (Status.COMPLETED, True), made.explain()
+    missing = [event.host for event in made.run.events() if isinstance(event, HostNotCollected)]
+    assert missing == (["algo-3"] if power_off else []), "what came before it was lost, or all"
+    assert "algo-3" in {stream.host for stream in made.run.streams()}
+
+
+@pytest.mark.parametrize("power_off", [True, False])
+def test_without_the_leader_the_others_end_and_its_platform_is_the_cause(machines, power_off: bool) -> None:
+    made = machines(WAIT, instance_groups=groups(dnn=2)).start()
+    until(lambda: made["algo-2"].paths.root.joinpath("logs/dnn/algo-2/0.log").exists(), 20, "the programs")
+    if power_off:
+        made.leader.power_off()
+        assert made["algo-2"].wait(40) == 1
+        return
+    made.leader.signal()
+    assert made.leader.wait() == 1
+    assert made["algo-2"].wait() == 0
+    state = made.run.state()
+    assert (state.status, state.cause.kind, state.cause.infrastructure) == (Status.FAILED, CauseKind.HOST_LOST, True)
+
+
+PARTS = {
+    "install": SecondaryStatus.STARTING,
+    "download": SecondaryStatus.DOWNLOADING,
+    "training": SecondaryStatus.TRAINING,
+    "upload": SecondaryStatus.UPLOADING,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_stop_by_a_person_works_in_every_part_of_the_run(
+    machines, tmp_path: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    with flaky(s3.endpoint) as bucket:
+        bucket.hung = True
+        monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+        fields: dict[str, object] = {"instance_groups": groups(dnn=2)}
+        script = WAIT
+        if part == "install":
+            hanging_requirements(tmp_path)
+        elif part == "download":
+            fields["inputs"] = {"training": s3.uri("data")}
+        elif part == "upload":
+            fields["output_path"] = s3.uri("out")
+            script = TRAIN
+        made = machines(script, **fields).start()
+        until(lambda: has_begun(made, part, tmp_path, bucket), 30, part)
+        asked = made.leader.ask("stop", *(["--now"] if part in {"download", "upload"} else []))
+        assert asked.returncode == 0, asked.stderr
+        assert made.leader.wait() == 1
+        made["algo-2"].wait()
+        state = made.run.state()
+        assert (state.status, state.cause.kind) == (Status.STOPPED, CauseKind.STOPPED), made.explain()
+        assert PARTS[part] in {each.status for each in state.transitions}
+
+
+def has_begun(made: Machines, part: str, folder: Path, bucket: FlakyS3) -> bool:
+    """Whether a part of the run is where it does not end: the leader is in it, and so is the other machine."""
+    if part == "install":
+        return (folder / "begun").exists()
+    if part == "training":
+        return len({line.stream.host for line in made.run.logs() if line.text == "running"}) == 2
+    return made.run.state().secondary_status is PARTS[part] and bucket.requests.total() > (part == "download")
+
+
+def hanging_requirements(folder: Path) -> None:
+    """Makes requirements whose build hangs, in a FIFO that nobody writes to."""
+    package = folder / "code" / "slow"
+    package.mkdir(parents=True)
+    os.mkfifo(folder / "gate")
+    (folder / "code" / "requirements.txt").write_text("./slow\n")
+    (package / "setup.py").write_text(
+        f"open({str(folder / 'begun')!r}, 'w').close()\nopen({str(folder / 'gate')!r}).read()\n"
+        "from setuptools import setup\nsetup(name='slow', version='1', py_modules=[])\n"
+    )
+    backend = "[build-system]\nrequires = []\nbuild-backend = 'setuptools.build_meta:__legacy__'\n"
+    (package / "pyproject.toml").write_text(backend)
+
+
+COUNT = """
+    import os, sys, time
+    from pathlib import Path
+    here = Path(os.environ["SHARED"])
+    attempts = len(list(here.glob("attempt-*-" + os.environ["SM_CURRENT_HOST"])))
+    (here / f"attempt-{attempts}-{os.environ['SM_CURRENT_HOST']}").touch()
+    print("attempt", attempts + 1, flush=True)
+    while not attempts:
+        time.sleep(0.05)
+"""
+RETRY = {"attempts": 1}
+
+
+def test_a_machine_that_takes_the_place_of_a_lost_one_joins_the_next_attempt(machines) -> None:
+    made = machines(COUNT, instance_groups=groups(dnn=2), retry=RETRY).start()
+    lines = lambda host: [line.text for line in made.run.logs(f"dnn/{host}/0")]  # noqa: E731
+    until(lambda: {"algo-1", "algo-2"} <= {line.stream.host for line in made.run.logs() if line.text == "attempt 1"})
+    made["algo-2"].power_off()
+    made["algo-2"].set_up()
+    made["algo-2"].start()
+    assert [machine.wait() for machine in made.all.values()] == [0, 0], made.explain()
+    state = made.run.state()
+    assert (state.status, state.attempt) == (Status.COMPLETED, 2)
+    assert [lines(host) for host in made.all] == [["attempt 1", "attempt 2"]] * 2
+    assert not made.run.damage
+    started = [event for event in made.run.events() if isinstance(event, HostStarted)]
+    assert [event.host for event in started].count("algo-2") == 2
+
+
+def test_a_leader_that_takes_the_place_of_a_lost_one_brings_the_record_back_and_goes_on(
+    machines, s3: ObjectStore
+) -> None:
+    record = {"uri": s3.uri("runs"), "interval": 1}
+    made = machines(COUNT, instance_groups=groups(dnn=2), retry=RETRY, record=record).start()
+    until(lambda: stored(s3, b"attempt 1") == 2, 20, "the first attempt in the store")
+    made.leader.power_off()
+    made.leader.set_up()
+    made.leader.start()
+    assert [machine.wait() for machine in made.all.values()] == [0, 0], made.explain()
+    run, state = made.run, made.run.state()
+    assert (state.status, state.attempt) == (Status.COMPLETED, 2)
+    assert [[line.text for line in run.logs(f"dnn/{host}/0")] for host in made.all] == [["attempt 1", "attempt 2"]] * 2
+    assert not run.damage
+    assert sum(isinstance(event, InstancesStarted) for event in run.events()) == 1
+    assert sum(isinstance(event, RunFinished) for event in run.events()) == 1
+
+    before = s3.listed()
+    made.leader.set_up()
+    made.leader.start()
+    assert made.leader.wait() == 0, "of a run that has ended it only reports the end"
+    assert sum(isinstance(event, RunFinished) for event in made.run.events()) == 1
+    assert s3.listed() == before
+
+
+def stored(s3: ObjectStore, text: bytes) -> int:
+    """How often a text stands in the segments of a record."""
+    return sum(s3.get(key).count(text) for key in s3.listed() if "/segments/" in key)

@@ -188,7 +188,6 @@ class MachineClient:
 
     def _take(self, report: HostReport, answer: LeaderOrder) -> None:
         self.heard = time.monotonic()
-        self._told = ""
         if answer.leader != self._leader:  # the first answer, or another process leads now
             self._leader = answer.leader
             self._tree = self._piece = None

@@ -27,7 +27,8 @@ from headrace.runs.segments import Piece
 METHOD = "/headrace.Supervisors/Report"
 MESSAGE_LIMIT = 16 << 20  # bytes of one message; a batch of pieces has at most half
 HOLD_SECONDS = 0.5  # the leader answers a report at the latest then, at once when it wants something else
-SILENCE_SECONDS = 15.0  # a supervisor that was heard and is silent for so long is lost
+SILENCE_SECONDS = 10.0  # a supervisor that was heard and is silent for so long is lost
+DOUBT_SECONDS = 3.0  # the same, when agents have lost each other there
 
 
 class Phase(str, enum.Enum):

@@ -26,6 +26,7 @@ from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import end_lines, sizes_of, take
 from headrace.hosting.machines.host_tree import put
 from headrace.hosting.machines.machine_messages import (
+    DOUBT_SECONDS,
     HOLD_SECONDS,
     MESSAGE_LIMIT,
     METHOD,
@@ -64,6 +65,7 @@ class OtherHost:
         report: the last one of the supervisor that is there now, without what it carried; None before the first.
         order: what it is told.
         taken: all that it made and wrote is here.
+        in_doubt: the coordinator has lost its agent.
     """
 
     name: str
@@ -72,6 +74,7 @@ class OtherHost:
     report: HostReport | None = None
     order: LeaderOrder | None = None
     taken: bool = False
+    in_doubt: bool = False
     told: LeaderOrder | None = None
     link: Link | None = None
     links: set[bytes] = field(default_factory=set)
@@ -80,7 +83,8 @@ class OtherHost:
     @property
     def silent(self) -> bool:
         """Whether its supervisor is lost, or has not come yet."""
-        return self.report is None or time.monotonic() - self.heard > SILENCE_SECONDS
+        patience = DOUBT_SECONDS if self.in_doubt else SILENCE_SECONDS
+        return self.report is None or time.monotonic() - self.heard > patience
 
     def open(self, frame: Frame, secret: bytes) -> bytes:
         """Returns the body of a frame. Raises Refused."""

@@ -21,18 +21,18 @@ from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import RecordSender
 from headrace.hosting.machines.host_tree import made_by
 from headrace.hosting.machines.machine_client import MachineClient
-from headrace.hosting.machines.machine_messages import SILENCE_SECONDS, AgentEnd, LeaderOrder, Phase
+from headrace.hosting.machines.machine_messages import DOUBT_SECONDS, SILENCE_SECONDS, AgentEnd, LeaderOrder, Phase
 from headrace.hosting.supervision.attempts import clear
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.host_duties import HostDuties
-from headrace.hosting.supervision.instances import MachineInstances, find_machine_provider
+from headrace.hosting.supervision.instances import FAILURE_GRACE, MachineInstances, find_machine_provider
 from headrace.hosting.supervision.leading_host import platform_ends
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.supervisor import BEFORE, ENGINE
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import LaunchPlan, read_secret
-from headrace.instance.lifeline import ATTEMPT, OF_PLATFORM, StopJob
+from headrace.instance.lifeline import ATTEMPT, COORDINATOR_LOST, OF_PLATFORM, StopJob
 from headrace.instance.paths import TreePaths
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
 
@@ -73,6 +73,7 @@ class FollowingHost(HostDuties):
         self._prepared = 0  # attempt for which that was tried last
         self._ready = False  # it worked
         self._begun = 0
+        self._in_doubt = False  # its agent has lost the coordinator
         self._done: set[str] = set()  # what is done once
 
     def run(self) -> Status:
@@ -117,9 +118,11 @@ class FollowingHost(HostDuties):
         return bool(self._wishes) or (order is not None and order.phase is Phase.DELIVER) or self._leader_lost()
 
     def _leader_lost(self) -> bool:
-        may_come = self._client.order is None or self._plan.retry.attempts > 0
-        patience = self._plan.start_timeout if may_come else SILENCE_SECONDS
-        return time.monotonic() - self._client.heard > max(patience, SILENCE_SECONDS)
+        if self._client.order is None or self._plan.retry.attempts:  # it may come, or another one in its place
+            patience = max(self._plan.start_timeout, SILENCE_SECONDS)
+        else:
+            patience = DOUBT_SECONDS if self._in_doubt else SILENCE_SECONDS
+        return time.monotonic() - self._client.heard > patience
 
     # --- an attempt ----------------------------------------------------------------------------------------------
 
@@ -174,9 +177,10 @@ class FollowingHost(HostDuties):
                 self._step()
                 if not ending and self._client.order is not None and self._client.order.phase is not Phase.RUN:
                     ending = True
-                    self._instances.end_within(0.0 if self._at_once() else AFTER_END + self._plan.stop_grace)
+                    self._end_agent(attempt)
             self._running = False
             code, how = self._instances.gone[self._me.name]
+            self._in_doubt = code == COORDINATOR_LOST
             self._client.tell(agent=AgentEnd(attempt, code, how))
         elif failed[1] is not None and not self._wishes:
             self._trouble(failed[1])
@@ -184,6 +188,14 @@ class FollowingHost(HostDuties):
         if trouble is not None:
             self._trouble(trouble)
         self._client.tell(ended=attempt)
+
+    def _end_agent(self, attempt: int) -> None:
+        """The attempt is over, as the leader's supervisor says: the agent ends by itself, or not."""
+        if self._superseded(attempt):  # another leader: this attempt has no coordinator any more
+            grace = min(FAILURE_GRACE, self._plan.stop_grace)
+            words = "the leader's machine was replaced"
+            self._instances.stop(StopJob(CauseKind.COORDINATOR_LOST.value, words, failed=True, grace=grace))
+        self._instances.end_within(0.0 if self._at_once() else AFTER_END + self._plan.stop_grace)
 
     def _deliver(self) -> bool:
         """Sends what is left. Returns whether the leader has it."""

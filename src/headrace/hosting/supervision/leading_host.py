@@ -28,8 +28,8 @@ from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import LaunchPlan, read_secret
 from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, StopJob
-from headrace.runs import Cause, CauseKind, RunPaths, Status
-from headrace.runs.events import HostNotCollected
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
+from headrace.runs.events import HostLost, HostNotCollected
 
 AT_ONCE_SECONDS = 3.0  # for the others to send the end of their records, when a person wants the job to stop at once
 BEGUN = b""
@@ -69,7 +69,8 @@ class LeadingHost(Supervisor):
         base = plan.host(plan.leader).base_dir
         tls = read_certificates(base) if plan.encrypt else None
         self._server = MachineServer(plan, paths, read_secret(base), tls, self._wake_up)
-        self._told_gone: set[tuple[str, int]] = set()
+        self._ran: dict[str, bytes] = {}  # the supervisors with which the attempt has begun
+        self._told_gone: set[str] = set()
         self._prepared_since = time.monotonic()
 
     def _open_instances(self, provider: str, plan: LaunchPlan, paths: RunPaths) -> Instances:
@@ -94,6 +95,8 @@ class LeadingHost(Supervisor):
 
     def _next_attempt(self, after: str) -> None:
         super()._next_attempt(after)
+        for host in self._server.hosts.values():
+            host.in_doubt = False
         self._prepared_since = time.monotonic()
         self._order(Phase.PREPARE)
 
@@ -104,6 +107,9 @@ class LeadingHost(Supervisor):
         return self._attempt_over(outcome)
 
     def _start_agents(self, variables: dict[str, str]) -> None:
+        hosts = self._server.hosts.values()
+        self._ran = {host.name: host.report.process for host in hosts if host.report is not None}
+        self._told_gone.clear()
         self._order(Phase.RUN, variables)
         super()._start_agents(variables)
 
@@ -169,6 +175,9 @@ class LeadingHost(Supervisor):
 
     def _attempt_over(self, outcome: Outcome) -> Outcome:
         """Waits until the attempt is over on the other hosts, too. Returns how it ended."""
+        lost = {event.host for event in Run(self._paths).events() if isinstance(event, HostLost)}
+        for host in self._server.hosts.values():
+            host.in_doubt = host.name in lost
         self._order(Phase.END)
         limit = self._plan.stop_grace + self._patience(LAST_SYNC_SECONDS)
         self._until(self._is_over, limit, lambda: self._order(Phase.END))
@@ -209,11 +218,15 @@ class LeadingHost(Supervisor):
     def _look_at(self, host: OtherHost) -> None:
         """Tells the coordinator what the supervisor of a host knows before its agent's silence does."""
         report = host.report
-        if report is None or report.begun != self._number:
+        if report is None or host.name in self._told_gone:
             return
-        if report.agent is not None and (host.name, self._number) not in self._told_gone:
-            self._told_gone.add((host.name, self._number))
-            lost = report.agent.code == COORDINATOR_LOST
-            self._instances.agent_gone(AgentGone(host.name, report.agent.how, lost))
-        if report.trouble is not None and report.trouble_in == self._number and self._broken is None:
+        if report.process != self._ran.get(host.name):
+            self._gone(AgentGone(host.name, "its machine was replaced"))
+        elif report.begun == self._number and report.agent is not None:
+            self._gone(AgentGone(host.name, report.agent.how, report.agent.code == COORDINATOR_LOST))
+        elif report.trouble is not None and report.trouble_in == self._number and self._broken is None:
             self._break(report.trouble)
+
+    def _gone(self, gone: AgentGone) -> None:
+        self._told_gone.add(gone.host)
+        self._instances.agent_gone(gone)
