@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from headrace.engines import Document
+from headrace.engines.engine_logs import log_documents
 from headrace.engines.local import engine as local
 from headrace.engines.new_run import new_run
 from headrace.engines.platform_news import platform_news
@@ -94,6 +95,10 @@ def stop(run, now):
         return False
     os.kill(int(ticket_of(run)["pid"]), signal.SIGUSR2 if now else signal.SIGUSR1)
     return True
+
+
+def logs(run):
+    return log_documents(run.paths)
 
 
 def main(root: str) -> int:

@@ -20,7 +20,7 @@ from effort import SOAK
 from engine_table import FAULTS, JOBS, JobRow
 from engine_table_cells import ABSENT, DEFECTS, ENGINES, PLATFORMS, QUICK
 from engine_table_platform import Platform
-from engine_table_play import play_fault, play_job
+from engine_table_play import Play, play_fault, play_job
 from engine_table_shapes import HELLO
 from engine_table_slurm import HEADRACE, SlurmPlatform
 from slurm_cluster import HEAD, HOSTS, NETWORK
@@ -114,6 +114,20 @@ def test_a_job_is_completed_with_the_losses_of_the_local_run(platform: Platform,
 def test_a_fault_has_its_end_and_leaves_nothing(platform: Platform, name: str) -> None:
     (row,) = (row for row in FAULTS if row.name == name)
     play_fault(row, platform, f"fault-{FAULTS.index(row)}")
+
+
+@pytest.mark.parametrize("opened", ["slurm"], indirect=True)
+def test_what_slurm_says_of_a_run_is_shown_beside_its_record(platform: SlurmPlatform) -> None:
+    play = Play(platform, "told")
+    play.submit(HELLO.document("told", platform.folder))
+    assert play.wait(20) == 0
+    (play.run.paths.engine / "algo-1.log").write_text("a warning")
+    shown = json.loads(play.headrace("logs", play.run_id, "--platform", "--output", "json").stdout)
+    documents = {document["name"]: document["text"] for document in shown}
+    assert documents["engine/algo-1.log"] == "a warning"
+    job = documents["scontrol-show-job.txt"]
+    assert job.count("JobState=COMPLETED") == 2, "one for each component"
+    assert f"Comment=headrace:{play.run_id}" in job
 
 
 S3 = f"http://{NETWORK}.{HOSTS[HEAD]}:5555"

@@ -40,6 +40,9 @@ class Platform(ModuleType):
     def cancel(self, run_id: str) -> None:
         self.asked.append(run_id)
 
+    def describe(self, run_id: str) -> str:
+        return f"{run_id} is {self.state}"
+
     def run_on_leader(self, run_id: str, words: list[str]) -> None:
         self.asked.append(words)
 
@@ -68,6 +71,9 @@ def test_the_engine_of_the_page_plans_starts_stops_and_ends_a_run(stage: Stage, 
         secrets = [file for file in Path(tree).rglob("*") if "secret" in file.name]
         assert secrets
         assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in secrets)
+    (run.paths.engine / "agent.log").write_text("a warning")
+    documents = {document.name: document.text for document in engines.logs(run)}
+    assert documents == {"engine/agent.log": "a warning", "my-platform.txt": f"{run.id} is queued"}
     platform.state = "running"
     assert engines.stop(run, now=True)
     assert platform.asked == [["headrace.agent.ask", "stop", "--now"]]

@@ -7,6 +7,7 @@
     stop(run, now)      stops a run, whichever process started it
     refresh(run)        writes into the record of a run what its platform knows and the record does not
     alive(run)          whether the platform still has a run
+    logs(run)           what the platform has to say of a run, beside what its programs print
     capabilities()      what works here, and what does not and why
 
 Two kinds of engines share this face:
@@ -37,7 +38,19 @@ if TYPE_CHECKING:
     from headrace.job.rules.unsupported import Unused
     from headrace.runs import Run
 
-__all__ = ["Capability", "Document", "alive", "capabilities", "check", "plan", "refresh", "render", "start", "stop"]
+__all__ = [
+    "Capability",
+    "Document",
+    "alive",
+    "capabilities",
+    "check",
+    "logs",
+    "plan",
+    "refresh",
+    "render",
+    "start",
+    "stop",
+]
 
 
 class Planned(Protocol):
@@ -79,6 +92,9 @@ class Engine(Protocol):
 
     def alive(self, run: Run) -> bool:
         """See `headrace.engines.alive`."""
+
+    def logs(self, run: Run) -> tuple[Document, ...]:
+        """See `headrace.engines.logs`."""
 
     def capabilities(self) -> tuple[Capability, ...]:
         """See `headrace.engines.capabilities`."""
@@ -169,6 +185,28 @@ def alive(run: Run) -> bool:
         HeadraceError, OSError: as `refresh` does.
     """
     return find(run.header.engine, "alive").alive(run)
+
+
+def logs(run: Run) -> tuple[Document, ...]:
+    """Returns what a run's platform has of it now: logs of supervisors and agents, what the scheduler or the cluster
+    says of its job. It is the second source, for whoever must find out why the record says what it says.
+
+    Of a copy of a record only the logs that were copied are returned: the platform is not asked.
+
+    Raises:
+        EngineRefused: the engine has none.
+        HeadraceError, OSError: the platform cannot be asked now, or a log cannot be read.
+    """
+    from headrace.engines.engine_logs import log_documents
+    from headrace.runs.store import is_copy
+
+    if is_copy(run.paths):
+        return log_documents(run.paths)
+    engine = find(run.header.engine)
+    if not hasattr(engine, "logs"):
+        hint = f"headrace logs {run.id} shows what its programs have printed"
+        raise EngineRefused(f"the engine {run.header.engine!r} has no logs of its own", hint=hint)
+    return engine.logs(run)
 
 
 def capabilities(engine: str = "local") -> tuple[Capability, ...]:

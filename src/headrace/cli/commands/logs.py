@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 @click.option("--since", metavar="TIME", help="Only lines since then: 30s, 10m, 2h, 1d (ago), or 2026-11-20T19:01:02Z.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Of the existing lines, only the last N.")
 @click.option("--timestamps", is_flag=True, help="Show when each line was written (UTC).")
+@click.option(
+    "--platform", is_flag=True, help="Show instead what the engine has of RUN: its own logs, the scheduler's."
+)
 @output_option
 def command(
-    selector: str, follow: bool, pattern: str, since: str | None, tail: int | None, timestamps: bool, output: str
+    selector: str,
+    follow: bool,
+    pattern: str,
+    since: str | None,
+    tail: int | None,
+    timestamps: bool,
+    platform: bool,
+    output: str,
 ) -> int:
     """Show the lines of all programs of a run, or of some, by time.
 
@@ -34,7 +44,18 @@ def command(
       headrace logs my-job/dnn_group/algo-1/0 -f
       headrace logs my-job/data_group --timestamps --since 10m
       headrace logs my-job --grep 'loss|error' --tail 20 -f
+      headrace logs my-job --platform
     """
+    if platform:
+        given = {
+            "--follow": follow,
+            "--grep": pattern,
+            "--since": since,
+            "--tail": tail is not None,
+            "--timestamps": timestamps,
+        }
+        _show_platform(selector, [name for name, value in given.items() if value], output)
+        return 0
     from headrace.cli.log_filter import LogFilter
     from headrace.cli.options import open_run
     from headrace.cli.views.terminal import Terminal
@@ -65,6 +86,36 @@ def command(
         end = f"headrace: {run.id}: {state.secondary_status.value}"
         click.echo(end + (f": {state.cause}" if state.cause else ""), err=True)
     return 0
+
+
+def _show_platform(selector: str, given: list[str], output: str) -> None:
+    """Shows what the engine of a run has of it.
+
+    Args:
+        selector: the run.
+        given: other options, which choose among lines.
+        output: as of the command.
+    """
+    from headrace import engines
+    from headrace.cli.options import echo_json, open_run
+    from headrace.errors import UsageError
+    from headrace.runs import parse_selector
+    from headrace.runs.log_lines import Selector
+
+    name, chosen = parse_selector(selector)
+    if chosen != Selector():
+        given = ["a group, host or rank", *given]
+    if given:
+        raise UsageError(f"--platform does not go with {', '.join(given)}", hint=f"headrace logs {name} --platform")
+    documents = engines.logs(open_run(name))
+    if output == "json":
+        echo_json([document._asdict() for document in documents])
+        return
+    for document in documents:
+        click.echo(f"==> {document.name} <==")
+        click.echo(document.text.rstrip("\n"))
+    if not documents:
+        click.echo(f"headrace: the engine has written nothing about {name}", err=True)
 
 
 def json_line(line: LogLine) -> str:

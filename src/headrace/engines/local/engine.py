@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
+from headrace.engines.engine_logs import log_documents
 from headrace.engines.handle import Handle
 from headrace.engines.local import local_capabilities
 from headrace.engines.local.checked_job import CheckedJob
@@ -126,6 +127,11 @@ def refresh(run: Run) -> None:
 def alive(run: Run) -> bool:
     """Returns whether the supervisor of a run lives."""
     return supervisor_alive(run.header)
+
+
+def logs(run: Run) -> tuple[Document, ...]:
+    """Returns what supervisor, agents and helpers of a run have logged. Raises OSError."""
+    return log_documents(run.paths)
 
 
 def capabilities() -> tuple[Capability, ...]:

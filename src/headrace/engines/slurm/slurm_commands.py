@@ -71,6 +71,16 @@ def show(job_id: int, seconds: float = SECONDS) -> tuple[EndedComponent, ...]:
     return parse_jobs(_printed(done))
 
 
+def describe(job_id: int) -> str:
+    """Returns all that Slurm says of a job, for people; empty when it says that it knows no such job.
+
+    Raises:
+        SlurmUnreachable: it does not answer.
+    """
+    done = _run(["scontrol", "show", "job", str(job_id)], SECONDS)
+    return "" if done.returncode and UNKNOWN_JOB in done.stderr else _printed(done)
+
+
 def cancel(job_id: int, waiting: bool = False) -> None:
     """Cancels a job, or only one that has not begun. Raises SlurmUnreachable."""
     _answer(["scancel", *(["--state=PENDING"] if waiting else []), str(job_id)])

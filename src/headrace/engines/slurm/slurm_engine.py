@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
+from headrace.engines.engine_logs import log_documents
 from headrace.engines.new_run import new_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
@@ -46,6 +47,7 @@ from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engin
 from headrace.runs.events import SecondaryStatus
 
 SCRIPT = "job.sbatch"
+SHOWN = "scontrol-show-job.txt"
 SUBMIT_SECONDS = 120.0  # between a run's first moment and its ticket
 BACKFILL = "sched/backfill"  # the one scheduler that starts heterogeneous jobs
 NO_HET_STEPS = "disable_hetjob_steps"
@@ -169,6 +171,19 @@ def alive(run: Run) -> bool:
     if job_id is None:
         return time.time() < run.header.created + SUBMIT_SECONDS
     return not _is_over(job_id, queue)
+
+
+def logs(run: Run) -> tuple[Document, ...]:
+    """Returns what the lead, srun and the agents of a run have logged, and what Slurm says of its job.
+
+    Raises:
+        SlurmUnreachable: Slurm does not answer, or not for this job.
+        OSError: a log cannot be read.
+    """
+    job_id, _ = _look(run)
+    shown = "" if job_id is None else slurm_commands.describe(job_id)
+    words = shown or f"Slurm knows no job of {run.id}\n"
+    return (*log_documents(run.paths), Document(SHOWN, words))
 
 
 def capabilities() -> tuple[Capability, ...]:
