@@ -128,7 +128,8 @@ class HttpConnection:
         reply, keeps = self._reply_to(request)
         try:
             unread = not body.done
-            keeps = keeps and head.keeps and not (unread and (body.waits or self._too_much(body)))
+            keeps = keeps and head.keeps and ("Connection", "close") not in reply.headers
+            keeps = keeps and not (unread and (body.waits or self._too_much(body)))
             keeps = self._write.reply(reply, head.method, old=head.old, keeps=keeps)
         finally:
             discard(reply)

@@ -187,7 +187,7 @@ class HttpReply:
     Attributes:
         status: HTTP's status.
         headers: names and values. The server adds Content-Length or Transfer-Encoding, Date and Connection itself;
-            Content-Length given here counts in replies to HEAD only.
+            Content-Length given here counts in replies to HEAD only, and ``Connection: close`` is heeded.
         body: all of it, part of a file, or pieces that are sent one after the other as they are made.
         reason: words after the status; empty: HTTP's own.
         after: is called when the reply was sent, or could not be sent.

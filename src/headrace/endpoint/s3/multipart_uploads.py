@@ -1,0 +1,327 @@
+"""Uploads in parts. Parts of equal size are written where they belong in the object's file, so nothing is copied later.
+
+How large parts are is told by the first that can be no last one: part 1, or one of 5 MiB and more. A part that
+does not fit, or comes a second time, has a file of its own, and then the object is put together by copying.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.endpoint.s3.file_copy import copy_bytes
+from headrace.endpoint.s3.object_checksums import decode, of_parts
+from headrace.endpoint.s3.object_folder import ObjectFolder, ObjectInfo
+from headrace.endpoint.s3.object_index import Known
+from headrace.endpoint.s3.s3_errors import S3Error
+
+SMALLEST_PART = 5 << 20
+_DATA = "data"
+AGE_SECONDS = 7 * 86400.0
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An upload that was begun. `completed` is the ETag of the object that it became; None until then."""
+
+    id: str
+    bucket: str
+    key: bytes
+    known: Known
+    algorithm: str
+    kind: str
+    began: float
+    part_bytes: int | None
+    completed: str | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that came. `file` names its own file; None: it lies where it belongs in the object's."""
+
+    number: int
+    size: int
+    md5: str
+    checksum: str
+    file: str | None
+    changed: float
+
+
+@dataclass(frozen=True)
+class WantedPart:
+    """A part that an object is to be made of, as the client names it."""
+
+    number: int
+    etag: str
+    checksum: str
+
+
+class MultipartUploads:
+    """The uploads of a store.
+
+    Args:
+        folder: the store's files.
+    """
+
+    def __init__(self, folder: ObjectFolder) -> None:
+        self._folder = folder
+        self._index = folder.index
+        self._busy: set[tuple[str, int]] = set()  # places in the objects' files that are being written
+        self._completing: set[str] = set()
+        known = {identifier for (identifier,) in self._index.execute("SELECT id FROM uploads")}
+        for left in (folder.own / "uploads").iterdir():
+            if left.name not in known:
+                shutil.rmtree(left)
+        self.age_out(AGE_SECONDS)
+
+    def age_out(self, seconds: float) -> int:
+        """Gives up the uploads that were begun so long ago. Returns how many."""
+        old = self._index.execute("SELECT id FROM uploads WHERE began < ?", time.time() - seconds)
+        for (identifier,) in old:
+            self._forget(identifier)
+        return len(old)
+
+    def forget_all(self, bucket: str) -> None:
+        """Gives up the uploads of a bucket that is gone."""
+        for (identifier,) in self._index.execute("SELECT id FROM uploads WHERE bucket = ?", bucket):
+            self._forget(identifier)
+
+    def begin(self, bucket: str, key: bytes, known: Known, algorithm: str, kind: str) -> str:
+        """Begins an upload. Returns its identifier.
+
+        Args:
+            bucket: its name.
+            key: of the object.
+            known: what is kept of the object.
+            algorithm: of the checksums of its parts; empty without.
+            kind: FULL_OBJECT or COMPOSITE: of what the object's checksum is to be.
+
+        Raises:
+            S3Error: there is no such bucket.
+        """
+        self._folder.bucket_path(bucket)
+        self.age_out(AGE_SECONDS)
+        identifier = secrets.token_hex(24)
+        self._place(identifier).mkdir(mode=0o700)
+        self._index.execute(
+            "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
+            identifier, bucket, key, known.to_json(), algorithm, kind, time.time(),
+        )  # fmt: skip
+        return identifier
+
+    def find(self, identifier: str, bucket: str, key: bytes, *, completed: bool = False) -> Upload:
+        """Returns an upload.
+
+        Args:
+            identifier: of the upload.
+            bucket: its name.
+            key: of the object.
+            completed: also one that has become an object.
+
+        Raises:
+            S3Error: there is none.
+        """
+        self._folder.bucket_path(bucket)
+        rows = self._index.execute(
+            "SELECT * FROM uploads WHERE id = ? AND bucket = ? AND key = ?", identifier, bucket, key
+        )
+        found = [_upload(row) for row in rows]
+        if not found or (found[0].completed is not None and not completed):
+            raise S3Error("NoSuchUpload", UploadId=identifier)
+        return found[0]
+
+    def all_of(self, bucket: str) -> list[Upload]:
+        """Returns the uploads of a bucket that have not become objects, by key and time."""
+        rows = self._index.execute(
+            "SELECT * FROM uploads WHERE bucket = ? AND completed IS NULL ORDER BY key, began, id", bucket
+        )
+        return [_upload(row) for row in rows]
+
+    def parts(self, upload: Upload) -> list[Part]:
+        """Returns the parts that came, by number."""
+        rows = self._index.execute(
+            "SELECT number, size, md5, checksum, file, changed FROM parts WHERE upload = ? ORDER BY number", upload.id
+        )
+        return [Part(*row) for row in rows]
+
+    @contextlib.contextmanager
+    def writing(self, upload: Upload, number: int, size: int | None) -> Iterator[tuple[int, int, str | None]]:
+        """Yields where a part is to be written: descriptor, offset, and the name of its own file or None.
+
+        Args:
+            upload: that it belongs to.
+            number: its place, from 1.
+            size: its bytes, None if nobody knows.
+        """
+        with self._index.lock:
+            offset = self._reserve(upload, number, size)
+        own = None if offset is not None else f"{number}-{secrets.token_hex(8)}"
+        path = self._place(upload.id) / (own or _DATA)
+        kept = False
+        try:
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:  # it was aborted meanwhile
+                raise S3Error("NoSuchUpload", UploadId=upload.id) from None
+            try:
+                yield descriptor, offset or 0, own
+                kept = True
+            finally:
+                os.close(descriptor)
+        finally:
+            if own is None:
+                self._busy.discard((upload.id, number))
+            elif not kept:
+                path.unlink(missing_ok=True)
+
+    def keep(self, upload: Upload, part: Part) -> None:
+        """Keeps a part that was written; one of the same number that came before is gone.
+
+        Raises:
+            S3Error: the upload was aborted or completed meanwhile.
+        """
+        with self._index.lock:
+            self.find(upload.id, upload.bucket, upload.key)
+            if upload.id in self._completing:
+                raise S3Error("OperationAborted", "the upload is being completed")
+            old = self._index.execute("SELECT file FROM parts WHERE upload = ? AND number = ?", upload.id, part.number)
+            if old and old[0][0] is not None:
+                (self._place(upload.id) / old[0][0]).unlink(missing_ok=True)
+            self._index.execute(
+                "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)",
+                upload.id, part.number, part.size, part.md5, part.checksum, part.file, part.changed,
+            )  # fmt: skip
+
+    def abort(self, identifier: str, bucket: str, key: bytes) -> None:
+        """Gives an upload up.
+
+        Raises:
+            S3Error: there is none.
+        """
+        with self._index.lock:
+            self.find(identifier, bucket, key)
+            if identifier in self._completing:
+                raise S3Error("OperationAborted", "the upload is being completed")
+            self._forget(identifier)
+
+    def complete(
+        self, upload: Upload, wanted: Sequence[WantedPart], allowed: Callable[[ObjectInfo | None], None]
+    ) -> ObjectInfo:
+        """Makes an object of parts.
+
+        Args:
+            upload: that they belong to.
+            wanted: the parts, by number.
+            allowed: raises S3Error if the object that is there now may not be replaced.
+
+        Raises:
+            S3Error: a part is missing, too small or another one, or the upload is gone.
+        """
+        with self._index.lock:
+            self.find(upload.id, upload.bucket, upload.key)
+            if upload.id in self._completing:
+                raise S3Error("OperationAborted", "the upload is being completed")
+            parts = self._chosen(upload, wanted)
+            allowed(self._folder.info(upload.bucket, upload.key, self._index.row(upload.bucket, upload.key)))
+            self._completing.add(upload.id)
+        try:
+            path = self._assembled(upload, parts)
+            md5s = b"".join(bytes.fromhex(each.md5) for each in parts)
+            etag = f"{hashlib.md5(md5s, usedforsecurity=False).hexdigest()}-{len(parts)}"
+            checksums = {}
+            if upload.algorithm and all(each.checksum for each in parts):
+                values = [(decode(each.checksum, upload.algorithm), each.size) for each in parts]
+                checksums[upload.algorithm] = of_parts(upload.algorithm, upload.kind, values)
+            sizes = tuple(each.size for each in parts)
+            known = Known(upload.known.headers, checksums, upload.kind if checksums else "FULL_OBJECT", sizes)
+            with self._index.lock:
+                info = self._folder.place(path, upload.bucket, upload.key, etag, known, allowed)
+                self._index.execute("UPDATE uploads SET completed = ? WHERE id = ?", etag, upload.id)
+                self._index.execute("DELETE FROM parts WHERE upload = ?", upload.id)
+            shutil.rmtree(self._place(upload.id))
+            return info
+        finally:
+            self._completing.discard(upload.id)
+
+    def _place(self, identifier: str) -> Path:
+        return self._folder.own / "uploads" / identifier
+
+    def _reserve(self, upload: Upload, number: int, size: int | None) -> int | None:
+        """Returns where a part belongs in the object's file, if it can be written there; that place is then busy."""
+        rows = self._index.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)
+        part_bytes = rows[0][0] if rows else None
+        if part_bytes is None and size and (number == 1 or size >= SMALLEST_PART):
+            part_bytes = size
+            self._index.execute("UPDATE uploads SET part_bytes = ? WHERE id = ?", size, upload.id)
+        if part_bytes is None or size is None or size > part_bytes or (upload.id, number) in self._busy:
+            return None
+        if self._index.execute("SELECT 1 FROM parts WHERE upload = ? AND number = ?", upload.id, number):
+            return None  # what came before stays whole until this one is
+        self._busy.add((upload.id, number))
+        return int((number - 1) * part_bytes)
+
+    def _chosen(self, upload: Upload, wanted: Sequence[WantedPart]) -> list[Part]:
+        there = {each.number: each for each in self.parts(upload)}
+        if not wanted:
+            raise S3Error("MalformedXML")
+        if any(b.number <= a.number for a, b in itertools.pairwise(wanted)):
+            raise S3Error("InvalidPartOrder", UploadId=upload.id)
+        chosen = []
+        for each in wanted:
+            part = there.get(each.number)
+            if part is None or part.md5 != each.etag or (each.checksum and each.checksum != part.checksum):
+                raise S3Error("InvalidPart", UploadId=upload.id, PartNumber=str(each.number), ETag=each.etag)
+            chosen.append(part)
+        for part in chosen[:-1]:
+            if part.size < SMALLEST_PART:
+                raise S3Error(
+                    "EntityTooSmall", ProposedSize=str(part.size), MinSizeAllowed=str(SMALLEST_PART),
+                    PartNumber=str(part.number), ETag=part.md5,
+                )  # fmt: skip
+        return chosen
+
+    def _assembled(self, upload: Upload, parts: Sequence[Part]) -> Path:
+        """Returns the file that holds the parts one after the other, and nothing else."""
+        part_bytes = self._index.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)[0][0] or 0
+        place = self._place(upload.id)
+        total = sum(each.size for each in parts)
+        ready = all(
+            each.file is None and each.number == at and (each.size == part_bytes or at == len(parts))
+            for at, each in enumerate(parts, start=1)
+        )
+        if ready:
+            os.truncate(place / _DATA, total)
+            return place / _DATA
+        whole = place / "whole"
+        with contextlib.ExitStack() as stack:
+            target = os.open(whole, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            stack.callback(os.close, target)
+            at = 0
+            for part in parts:
+                source = os.open(place / (part.file or _DATA), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    offset = (part.number - 1) * part_bytes if part.file is None else 0
+                    copy_bytes(source, offset, part.size, target, at)
+                finally:
+                    os.close(source)
+                at += part.size
+        return whole
+
+    def _forget(self, identifier: str) -> None:
+        with self._index.lock:
+            self._index.execute("DELETE FROM parts WHERE upload = ?", identifier)
+            self._index.execute("DELETE FROM uploads WHERE id = ?", identifier)
+        shutil.rmtree(self._place(identifier), ignore_errors=True)
+
+
+def _upload(row: tuple[str, str, bytes, str, str, str, float, int | None, str | None]) -> Upload:
+    identifier, bucket, key, known, algorithm, kind, began, part_bytes, completed = row
+    return Upload(identifier, bucket, key, Known.from_json(known), algorithm, kind, began, part_bytes, completed)

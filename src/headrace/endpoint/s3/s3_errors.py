@@ -1,0 +1,126 @@
+"""S3's errors: code, status and words, as XML in the body; none in replies to HEAD."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from xml.sax.saxutils import escape
+
+from headrace.endpoint.http.http_message import HttpReply, HttpRequest
+from headrace.errors import HeadraceError
+
+_ERRORS: Mapping[str, tuple[int, str]] = {
+    "AccessDenied": (403, "Access Denied"),
+    "AuthorizationHeaderMalformed": (400, "The authorization header that you provided is not valid."),
+    "BadDigest": (400, "The checksum or MD5 that you specified did not match what was received."),
+    "BucketAlreadyExists": (409, "The requested bucket name is not available."),
+    "BucketAlreadyOwnedByYou": (
+        409,
+        "Your previous request to create the named bucket succeeded and you already own it.",
+    ),
+    "BucketNotEmpty": (409, "The bucket you tried to delete is not empty"),
+    "EntityTooLarge": (400, "Your proposed upload exceeds the maximum allowed size"),
+    "EntityTooSmall": (400, "Your proposed upload is smaller than the minimum allowed size"),
+    "IncompleteBody": (400, "You did not provide the number of bytes specified by the Content-Length HTTP header"),
+    "InternalError": (500, "We encountered an internal error. Please try again."),
+    "InvalidArgument": (400, "Invalid Argument"),
+    "InvalidBucketName": (400, "The specified bucket is not valid."),
+    "InvalidDigest": (400, "The Content-MD5 or checksum value that you specified is not valid."),
+    "InvalidPart": (
+        400,
+        "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified "
+        "entity tag may not match the part's entity tag.",
+    ),
+    "InvalidPartNumber": (416, "The requested partnumber is not satisfiable"),
+    "InvalidPartOrder": (
+        400,
+        "The list of parts was not in ascending order. The parts list must be specified in order by part number.",
+    ),
+    "InvalidRange": (416, "The requested range is not satisfiable"),
+    "InvalidRequest": (400, "Invalid Request"),
+    "InvalidURI": (400, "Couldn't parse the specified URI."),
+    "KeyTooLongError": (400, "Your key is too long"),
+    "MalformedXML": (
+        400,
+        "The XML you provided was not well-formed or did not validate against our published schema",
+    ),
+    "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size"),
+    "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
+    "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
+    "NoSuchBucket": (404, "The specified bucket does not exist"),
+    "NoSuchKey": (404, "The specified key does not exist."),
+    "NoSuchUpload": (
+        404,
+        "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or "
+        "completed.",
+    ),
+    "NotImplemented": (501, "A header or query you provided implies functionality that is not implemented."),
+    "NotModified": (304, ""),
+    "OperationAborted": (409, "A conflicting conditional operation is currently in progress against this resource."),
+    "PreconditionFailed": (412, "At least one of the pre-conditions you specified did not hold"),
+    "RequestTimeout": (400, "Your socket connection to the server was not read from or written to within the timeout."),
+    "SignatureDoesNotMatch": (
+        403,
+        "The request signature we calculated does not match the signature you provided. Check your key and signing "
+        "method.",
+    ),
+}
+_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # in no document of XML
+
+
+class S3Error(HeadraceError):
+    """An error that S3's clients know by its code.
+
+    Args:
+        code: S3's.
+        message: in place of S3's own words.
+        details: further elements of the XML.
+        headers: of the reply.
+    """
+
+    def __init__(self, code: str, message: str = "", *, headers: tuple[tuple[str, str], ...] = (), **details: str):
+        status, words = _ERRORS[code]
+        super().__init__(message or words)
+        self.status = status
+        self.code = code
+        self.details = details
+        self.headers = headers
+
+
+def error_reply(request: HttpRequest, error: S3Error) -> HttpReply:
+    """Returns the reply that tells an error."""
+    return s3_error_reply(request, error.status, error.code, error.message, error.details, error.headers)
+
+
+def s3_error_reply(
+    request: HttpRequest,
+    status: int,
+    code: str,
+    message: str,
+    details: Mapping[str, str] | None = None,
+    headers: tuple[tuple[str, str], ...] = (),
+) -> HttpReply:
+    """Returns the reply that tells an error which has S3's form.
+
+    Args:
+        request: what it answers.
+        status: HTTP's.
+        code: S3's.
+        message: for people.
+        details: further elements of the XML.
+        headers: of the reply.
+    """
+    identifier = request_id()
+    headers = (("x-amz-request-id", identifier), *headers)
+    if request.method == "HEAD" or status == 304:
+        return HttpReply(status, (("Content-Type", "application/xml"), *headers))
+    elements = {"Code": code, "Message": message, **(details or {}), "RequestId": identifier, "HostId": "headrace"}
+    inner = "".join(f"<{name}>{escape(_ILLEGAL.sub('�', value))}</{name}>" for name, value in elements.items())
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode(errors="replace")
+    return HttpReply(status, (("Content-Type", "application/xml"), *headers), body)
+
+
+def request_id() -> str:
+    """Returns an identifier for one request."""
+    return secrets.token_hex(8).upper()

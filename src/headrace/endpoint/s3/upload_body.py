@@ -1,0 +1,225 @@
+"""The bytes of an upload: without the framing that some clients put around them, and checked by what came with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.endpoint.http.http_message import (
+    CHUNK_BYTES,
+    BodyProblem,
+    ClientGone,
+    HttpRequest,
+    RequestBody,
+)
+from headrace.endpoint.s3.object_checksums import HEADER, check, encode, make_digest
+from headrace.endpoint.s3.s3_errors import S3Error
+
+_LINE_BYTES = 1024
+_TRAILERS = 16
+_STREAMING = "STREAMING-"
+PART_LIMIT = 5 << 30
+
+
+@dataclass(frozen=True)
+class Received:
+    """What came.
+
+    Attributes:
+        size: bytes.
+        md5: of them, hexadecimal.
+        checksums: those that the client sent, which are right: algorithm to value, as headers hold it.
+    """
+
+    size: int
+    md5: str
+    checksums: Mapping[str, str]
+
+
+def expected_size(request: HttpRequest) -> int | None:
+    """Returns how many bytes an upload says to have without its framing; None if it does not say.
+
+    Raises:
+        S3Error: it says something else than a number, or nothing and is not chunked.
+    """
+    if is_framed(request):
+        decoded = request.headers.get("x-amz-decoded-content-length")
+        if not decoded.isascii() or not decoded.isdigit() or len(decoded) > 19:
+            raise S3Error("MissingContentLength")
+        return int(decoded)
+    if request.body.length is not None and "content-length" not in request.headers:
+        raise S3Error("MissingContentLength")
+    return request.body.length
+
+
+def is_framed(request: HttpRequest) -> bool:
+    """Tells whether an upload has the framing ``aws-chunked`` around its bytes."""
+    codings = [each.strip().lower() for each in request.headers.get("content-encoding").split(",")]
+    return "aws-chunked" in codings or request.headers.get("x-amz-content-sha256").startswith(_STREAMING)
+
+
+def receive(request: HttpRequest, file: int, offset: int = 0, limit: int = PART_LIMIT) -> Received:
+    """Writes the bytes of an upload to a file.
+
+    Args:
+        request: the upload.
+        file: descriptor.
+        offset: where they are written.
+        limit: bytes that they may have.
+
+    Raises:
+        S3Error: they are not those that the request tells of, or did not come.
+    """
+    expected = expected_size(request)
+    if expected is not None and expected > limit:
+        raise S3Error("EntityTooLarge", ProposedSize=str(expected), MaxSizeAllowed=str(limit))
+    framed = AwsChunked(request.body) if is_framed(request) else None
+    body: RequestBody = framed or request.body
+    names = _announced(request)
+    digests = {name: make_digest(name) for name in {"md5", *names}}
+    size = 0
+    try:
+        while data := body.read(CHUNK_BYTES):
+            if size + len(data) > (limit if expected is None else expected):
+                raise S3Error("IncompleteBody" if expected is not None else "EntityTooLarge")
+            _write(file, data, offset + size)
+            size += len(data)
+            for digest in digests.values():
+                digest.update(data)
+    except ClientGone:
+        raise
+    except BodyProblem as problem:
+        raise of_body(problem) from problem
+    if expected is not None and size != expected:
+        raise S3Error("IncompleteBody")
+    given = {name: request.headers.get(HEADER + name) for name in names}
+    for name, value in (framed.trailers if framed is not None else {}).items():
+        if name.startswith(HEADER):
+            given[name.removeprefix(HEADER)] = value
+    for name, value in given.items():
+        if name not in digests:
+            raise S3Error("InvalidRequest", f"the trailer {HEADER}{name} was not announced by x-amz-trailer")
+        check(value, digests[name].digest(), name)
+    if "content-md5" in request.headers:
+        check(request.headers["content-md5"], digests["md5"].digest(), "md5")
+    return Received(size, digests["md5"].digest().hex(), {name: encode(digests[name].digest()) for name in given})
+
+
+def of_body(problem: BodyProblem) -> S3Error:
+    """Returns S3's error for a body that did not come."""
+    code = {408: "RequestTimeout", 413: "EntityTooLarge"}.get(problem.status, "IncompleteBody")
+    return S3Error(code, problem.message, headers=(("Connection", "close"),))
+
+
+def receive_small(request: HttpRequest, limit: int) -> bytes:
+    """Returns a body that is a document, checked as an upload is.
+
+    Args:
+        request: what brings it.
+        limit: bytes that it may have.
+
+    Raises:
+        S3Error: it is not what the request tells of.
+    """
+    memory = os.memfd_create("document", os.MFD_CLOEXEC)
+    try:
+        received = receive(request, memory, limit=limit)
+        return os.pread(memory, received.size, 0) if received.size else b""
+    finally:
+        os.close(memory)
+
+
+def _announced(request: HttpRequest) -> set[str]:
+    """Returns the algorithms of the checksums that come with an upload, before or after its bytes."""
+    names = {name.lower() for name, _ in request.headers}
+    names |= {each.strip().lower() for each in request.headers.get("x-amz-trailer").split(",")}
+    found = {name.removeprefix(HEADER) for name in names if name.startswith(HEADER)}
+    return found - {"type", "mode", "algorithm"}
+
+
+def _write(file: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, offset)
+        offset += written
+        view = view[written:]
+
+
+class AwsChunked(RequestBody):
+    """A body without the framing ``aws-chunked``: ``size[;chunk-signature=...]``, the bytes, ... ``0``, trailers.
+
+    Signatures of chunks are not looked at here.
+
+    Args:
+        body: with the framing.
+    """
+
+    def __init__(self, body: RequestBody) -> None:
+        self._body = body
+        self._buffer = bytearray()
+        self._left = 0
+        self._between = False
+        self._done = False
+        self.trailers: dict[str, str] = {}
+
+    @property
+    def length(self) -> None:
+        """Is not known."""
+        return
+
+    def read(self, size: int = CHUNK_BYTES) -> bytes:
+        """Returns the next bytes, `size` at most; empty at the end, when the trailers have been read.
+
+        Raises:
+            BodyProblem: the framing is wrong, or the body did not come.
+        """
+        while not self._left and not self._done:
+            self._next_chunk()
+        if self._done:
+            return b""
+        if self._buffer:
+            data = bytes(self._buffer[: min(size, self._left)])
+            del self._buffer[: len(data)]
+        else:
+            data = self._body.read(min(size, self._left))
+            if not data:
+                raise BodyProblem(400, "the body ends in the middle of a chunk")
+        self._left -= len(data)
+        self._between = not self._left
+        return data
+
+    def _next_chunk(self) -> None:
+        if self._between and self._line():
+            raise BodyProblem(400, "a chunk of the body is longer than it says", closes=True)
+        self._between = False
+        digits = self._line().partition(b";")[0]
+        if not 0 < len(digits) <= 16 or digits.strip(b"0123456789abcdefABCDEF"):
+            raise BodyProblem(400, "the length of a chunk is a hexadecimal number", closes=True)
+        self._left = int(digits, 16)
+        if self._left:
+            return
+        self._done = True
+        while line := self._line(last=True):
+            name, _, value = line.decode("latin-1").partition(":")
+            self.trailers[name.strip().lower()] = value.strip()
+            if len(self.trailers) > _TRAILERS:
+                raise BodyProblem(400, f"a body may have {_TRAILERS} trailers", closes=True)
+        while self._body.read(_LINE_BYTES):
+            pass
+
+    def _line(self, *, last: bool = False) -> bytes:
+        """Returns the next line; at the end of the body an empty one, where it may end."""
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > _LINE_BYTES:
+                raise BodyProblem(400, "the chunks of a body are framed by short lines", closes=True)
+            data = self._body.read(_LINE_BYTES)
+            if not data:
+                if last:
+                    rest, self._buffer = bytes(self._buffer), bytearray()
+                    return rest
+                raise BodyProblem(400, "the body ends before its last chunk")
+            self._buffer += data
+        line = bytes(self._buffer[:end]).rstrip(b"\r")
+        del self._buffer[: end + 1]
+        return line

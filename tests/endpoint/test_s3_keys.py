@@ -1,0 +1,288 @@
+"""Keys as files: which key lies where, keys that no file can have, folders of the user's, and what others wrote."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from s3_server import ACCOUNT, s3_client, s3_serving
+
+from headrace.endpoint.s3.object_folder import OWN
+from headrace.endpoint.s3.s3_errors import S3Error
+from headrace.endpoint.s3.s3_face import S3Face
+from headrace.endpoint.s3.s3_request import bucket_of_host
+from headrace.errors import UsageError
+
+BUCKET = "bucket"
+ODD = [
+    "a/",
+    "a//b",
+    "/a",
+    "//",
+    "..",
+    "../x",
+    "a/../b",
+    ".",
+    "./a",
+    "a/.",
+    "nul\0l",
+    "x" * 300,
+    "y" * 256 + "/z",
+    "/" * 1024,
+]
+"""Keys that no file of a folder can have."""
+PLAIN = [
+    "a-",
+    "a.txt",
+    "b/c/d",
+    "zz zz+%25&=?#",
+    "ü/ö",
+    "日本",
+    "Case",
+    "case",
+    "...",
+    "-",
+    "\r\n\t",
+    "x" * 255,
+    OWN,
+    "~/~",
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+@pytest.fixture
+def face(root: Path) -> Iterator[tuple[Any, S3Face]]:
+    """A client of a face with one bucket, and the face."""
+    with s3_serving(root) as (server, face):
+        client = s3_client(f"http://127.0.0.1:{server.port}")
+        client.create_bucket(Bucket=BUCKET)
+        yield client, face
+        client.close()
+
+
+def keys(client: Any, **asked: Any) -> list[str]:
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, **asked)
+    return [each["Key"] for page in pages for each in page.get("Contents", ())]
+
+
+def body(client: Any, key: str) -> bytes:
+    found: bytes = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    return found
+
+
+def test_any_key_can_be_put_read_listed_and_removed(face: tuple[Any, S3Face], root: Path) -> None:
+    client, _ = face
+    every = [*PLAIN, *ODD]
+    for key in every:
+        client.put_object(Bucket=BUCKET, Key=key, Body=key.encode())
+    assert keys(client) == sorted(every, key=str.encode)
+    for key in every:
+        assert body(client, key) == key.encode()
+        assert client.head_object(Bucket=BUCKET, Key=key)["ContentLength"] == len(key.encode())
+    assert sorted(
+        str(each.relative_to(root / BUCKET)) for each in (root / BUCKET).rglob("*") if each.is_file()
+    ) == sorted(PLAIN)
+    assert {each.name for each in root.iterdir()} == {BUCKET, OWN}  # nothing went beside the bucket
+    for key in every:
+        client.delete_object(Bucket=BUCKET, Key=key)
+        with pytest.raises(ClientError, match="NoSuchKey"):
+            body(client, key)
+    assert keys(client) == []
+    assert list((root / BUCKET).iterdir()) == []
+    assert list((root / OWN / "odd").iterdir()) == []
+    client.delete_bucket(Bucket=BUCKET)
+
+
+@pytest.mark.parametrize("order", [["a", "a/b", "a/b/c"], ["a/b/c", "a/b", "a"], ["a/b", "a", "a/b/c"]])
+def test_a_key_and_keys_below_it_are_objects_at_once(order: list[str], face: tuple[Any, S3Face], root: Path) -> None:
+    client, served = face
+    for key in order:
+        client.put_object(Bucket=BUCKET, Key=key, Body=key.encode(), Metadata={"is": key})
+    assert keys(client) == ["a", "a/b", "a/b/c"]
+    listed = client.list_objects_v2(Bucket=BUCKET, Delimiter="/")
+    assert [each["Key"] for each in listed["Contents"]] == ["a"]
+    assert [each["Prefix"] for each in listed["CommonPrefixes"]] == ["a/"]
+    for key in order:
+        found = client.get_object(Bucket=BUCKET, Key=key)
+        assert (found["Body"].read(), found["Metadata"]) == (key.encode(), {"is": key})
+        assert served.local_path(BUCKET, key).read_bytes() == key.encode()
+    assert served.local_path(BUCKET, "a/b/c") == root / BUCKET / "a" / "b" / "c"
+    client.delete_object(Bucket=BUCKET, Key="a/b/c")
+    client.put_object(Bucket=BUCKET, Key="a/b", Body=b"new")  # now it lies at its own path
+    assert (body(client, "a/b"), body(client, "a")) == (b"new", b"a")
+    assert (root / BUCKET / "a" / "b").read_bytes() == b"new"
+    for key in ("a", "a/b"):
+        client.delete_object(Bucket=BUCKET, Key=key)
+    assert keys(client) == []
+
+
+def test_keys_that_are_too_long_or_no_text_are_refused(face: tuple[Any, S3Face]) -> None:
+    client, _ = face
+    client.put_object(Bucket=BUCKET, Key="k" * 1024, Body=b"")
+    with pytest.raises(ClientError, match="KeyTooLongError"):
+        client.put_object(Bucket=BUCKET, Key="k" * 1025, Body=b"")
+
+
+@pytest.mark.parametrize("name", ["..", ".headrace-s3", "A-Bucket", "a", "a..b", "192.168.0.1", "a" * 64, "-ab"])
+def test_names_of_buckets_are_names_and_no_paths(name: str, root: Path, tmp_path: Path) -> None:
+    served = S3Face(root)
+    try:
+        (tmp_path / "secret").write_text("x")
+        with pytest.raises(S3Error) as caught:
+            served.local_path(name, "secret")
+        assert caught.value.code == "NoSuchBucket"
+        with pytest.raises(UsageError):
+            served.link(name, "", tmp_path)
+    finally:
+        served.close()
+
+
+def test_what_others_write_into_a_bucket_is_there_and_has_a_steady_etag(face: tuple[Any, S3Face], root: Path) -> None:
+    client, _ = face
+    client.put_object(Bucket=BUCKET, Key="put", Body=b"one", Metadata={"a": "b"})
+    (root / BUCKET / "sub").mkdir()
+    (root / BUCKET / "empty" / "er").mkdir(parents=True)
+    (root / BUCKET / "sub" / "file").write_bytes(b"12345")
+    os.mkfifo(root / BUCKET / "fifo")
+    assert keys(client) == ["put", "sub/file"]
+    first = client.head_object(Bucket=BUCKET, Key="sub/file")
+    assert first["ContentLength"] == 5
+    assert first["ETag"].endswith('-1"')  # says that it is no MD5
+    assert body(client, "sub/file") == b"12345"
+    for key in ("fifo", "sub", "empty/er", "empty/er/"):
+        with pytest.raises(ClientError, match="NoSuchKey"):
+            body(client, key)
+    assert client.get_object(Bucket=BUCKET, Key="sub/file", IfMatch=first["ETag"])["Body"].read() == b"12345"
+    assert client.list_objects_v2(Bucket=BUCKET, Prefix="sub")["Contents"][0]["ETag"] == first["ETag"]
+    client.put_object(Bucket=BUCKET, Key="sub/file/below", Body=b"")  # it gets another place, and stays the same
+    assert client.head_object(Bucket=BUCKET, Key="sub/file")["ETag"] == first["ETag"]
+    (root / BUCKET / "put").write_bytes(b"another")
+    changed = client.get_object(Bucket=BUCKET, Key="put")
+    assert (changed["Body"].read(), changed["Metadata"]) == (b"another", {})
+    with pytest.raises(ClientError, match="PreconditionFailed"):
+        client.get_object(Bucket=BUCKET, Key="put", IfMatch='"f97c5d29941bfb1b2fdab0874906ab82"')
+    client.put_object(Bucket=BUCKET, Key="empty", Body=b"")  # an empty folder is in nobody's way
+    assert (root / BUCKET / "empty").is_dir()  # it holds another one
+
+
+def test_a_linked_folder_is_read_and_never_changed(face: tuple[Any, S3Face], root: Path, tmp_path: Path) -> None:
+    client, served = face
+    data = tmp_path / "data"
+    (data / "deep").mkdir(parents=True)
+    (data / "deep" / "file").write_bytes(b"mine")
+    (data / "loop").symlink_to(data)
+    served.link(BUCKET, "train/set", data)
+    served.link(BUCKET, "train/set", data)  # again is the same
+    assert keys(client) == ["train/set/deep/file"]
+    assert served.local_path(BUCKET, "train/set/").resolve() == data
+    assert served.local_path(BUCKET, "train/set/deep/file").read_bytes() == b"mine"
+    assert body(client, "train/set/deep/file") == b"mine"
+    for attempt in (
+        lambda: client.put_object(Bucket=BUCKET, Key="train/set/deep/file", Body=b"x"),
+        lambda: client.put_object(Bucket=BUCKET, Key="train/set/new", Body=b"x"),
+        lambda: client.put_object(Bucket=BUCKET, Key="train/set/deep/file/below", Body=b"x"),
+        lambda: client.delete_object(Bucket=BUCKET, Key="train/set/deep/file"),
+        lambda: client.copy_object(Bucket=BUCKET, Key="train/set/x", CopySource=f"{BUCKET}/train/set/deep/file"),
+    ):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            attempt()
+    told = client.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": "train/set/deep/file"}, {"Key": "no"}]})
+    assert [each["Code"] for each in told["Errors"]] == ["AccessDenied"]
+    assert [each["Key"] for each in told["Deleted"]] == ["no"]
+    client.put_object(Bucket=BUCKET, Key="train/set", Body=b"beside")  # the key, not the folder
+    client.put_object(Bucket=BUCKET, Key="train/beside", Body=b"x")
+    assert keys(client) == ["train/beside", "train/set", "train/set/deep/file"]
+    with pytest.raises(ClientError, match="BucketNotEmpty"):
+        client.delete_bucket(Bucket=BUCKET)
+    for key in ("train/set", "train/beside"):
+        client.delete_object(Bucket=BUCKET, Key=key)
+    with pytest.raises(ClientError, match="BucketNotEmpty"):
+        client.delete_bucket(Bucket=BUCKET)
+    with pytest.raises(UsageError, match="exists already"):
+        served.link(BUCKET, "train", data)
+    served.link("whole-folder", "", data)
+    assert client.list_objects_v2(Bucket="whole-folder")["Contents"][0]["Key"] == "deep/file"
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.put_object(Bucket="whole-folder", Key="x", Body=b"")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.delete_bucket(Bucket="whole-folder")
+    assert sorted(each.name for each in data.rglob("*") if not each.is_symlink()) == ["deep", "file"]
+
+
+def test_a_reader_sees_the_old_object_or_the_new_one(face: tuple[Any, S3Face]) -> None:
+    client, _ = face
+    sizes = (100_000, 300_000)
+    client.put_object(Bucket=BUCKET, Key="k", Body=bytes([0]) * sizes[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for at in range(60):
+            client.put_object(Bucket=BUCKET, Key="k", Body=bytes([at % 2]) * sizes[at % 2])
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen: set[bytes] = set()
+    while not done.is_set() or len(seen) < 1:
+        found = client.get_object(Bucket=BUCKET, Key="k")
+        data = found["Body"].read()
+        assert data in {bytes([at]) * sizes[at] for at in (0, 1)}
+        seen.add(data[:1] + found["ETag"].encode())
+    writer.join()
+    assert len(seen) <= 2  # one ETag for each
+
+
+def test_what_was_put_is_there_after_a_restart(root: Path) -> None:
+    for _ in range(2):
+        with s3_serving(root) as (server, _):
+            client = s3_client(f"http://127.0.0.1:{server.port}")
+            if not (root / BUCKET).exists():
+                client.create_bucket(Bucket=BUCKET)
+                for key in ("a", "a/b", "c/"):
+                    client.put_object(Bucket=BUCKET, Key=key, Body=key.encode(), Metadata={"k": key})
+                created = client.list_buckets()["Buckets"]
+                (root / OWN / "incoming" / "left").write_bytes(b"of a server that was killed")
+                with pytest.raises(UsageError, match="another server uses"):
+                    S3Face(root)
+            else:
+                assert client.list_buckets()["Buckets"] == created
+                for key in ("a", "a/b", "c/"):
+                    assert client.head_object(Bucket=BUCKET, Key=key)["Metadata"] == {"k": key}
+                assert list((root / OWN / "incoming").iterdir()) == []
+            client.close()
+
+
+def test_the_owner_that_a_client_expects_is_checked(face: tuple[Any, S3Face]) -> None:
+    client, _ = face
+    client.put_object(Bucket=BUCKET, Key="k", Body=b"", ExpectedBucketOwner=ACCOUNT)
+    client.head_bucket(Bucket=BUCKET, ExpectedBucketOwner=ACCOUNT)
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.put_object(Bucket=BUCKET, Key="k", Body=b"", ExpectedBucketOwner="999999999999")
+    with pytest.raises(ClientError, match="403"):
+        client.head_bucket(Bucket=BUCKET, ExpectedBucketOwner="999999999999")
+
+
+@pytest.mark.parametrize(
+    ("host", "bucket"),
+    [
+        ("b.s3.amazonaws.com", "b"),
+        ("my.bucket.s3.eu-west-1.amazonaws.com:443", "my.bucket"),
+        ("b.s3-us-west-2.amazonaws.com", "b"),
+        ("b.s3.dualstack.us-gov-west-1.amazonaws.com", "b"),
+        ("s3.eu-west-1.amazonaws.com", None),
+        ("s3.amazonaws.com", None),
+        ("sts.amazonaws.com", None),
+        ("127.0.0.1:7080", None),
+    ],
+)
+def test_the_bucket_of_a_host_name(host: str, bucket: str | None) -> None:
+    assert bucket_of_host(host) == bucket
