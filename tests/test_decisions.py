@@ -91,6 +91,7 @@ FORMATS = {
     "runs/writers.py": "newlines of what programs print",
     "runs/old_records.py": "records of version 1, whose causes are sentences",
     "endpoint/http/request_head.py": "HTTP",
+    "endpoint/s3/upload_body.py": "the framing aws-chunked",
     "cli/log_filter.py": "durations, times and patterns of `headrace logs`",
     "cli/commands/feed.py": "sizes",
     "cli/views/terminal.py": "control sequences of terminals",
