@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,44 +33,47 @@ HEAD = "head"
 HOSTS = {HEAD: 254, **NODES}
 NETWORK = "10.88.0"
 
-CONF = """
-ClusterName=test
-SlurmctldHost=head({network}.254)
-AuthType=auth/munge
-AuthInfo=socket=/run/munge.sock
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmdSpoolDir=/run/slurmd.%n
-SlurmctldPidFile=/run/slurmctld.pid
-SlurmdPidFile=/run/slurmd.%n.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdLogFile={folder}/log/slurmd.%n.log
-SlurmctldDebug=info
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-ReturnToService=2
-SlurmctldTimeout=10
-SlurmdTimeout=10
-InactiveLimit=0
-KillWait=5
-MinJobAge=300
-WaitTime=0
-OverTimeLimit=0
-SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,bf_hetjob_immediate,requeue_delay=1
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-SlurmdParameters=config_overrides
-JobCompType=jobcomp/none
-AccountingStorageType=accounting_storage/none
-JobAcctGatherType=jobacct_gather/none
-GresTypes=gpu
+SETTINGS = {
+    "ClusterName": "test",
+    "SlurmctldHost": f"head({NETWORK}.254)",
+    "AuthType": "auth/munge",
+    "AuthInfo": "socket=/run/munge.sock",
+    "SlurmUser": "root",
+    "SlurmdUser": "root",
+    "StateSaveLocation": "{folder}/state",
+    "SlurmdSpoolDir": "/run/slurmd.%n",
+    "SlurmctldPidFile": "/run/slurmctld.pid",
+    "SlurmdPidFile": "/run/slurmd.%n.pid",
+    "SlurmctldLogFile": "{folder}/log/slurmctld.log",
+    "SlurmdLogFile": "{folder}/log/slurmd.%n.log",
+    "SlurmctldDebug": "info",
+    "ProctrackType": "proctrack/linuxproc",
+    "TaskPlugin": "task/none",
+    "MpiDefault": "none",
+    "ReturnToService": "2",
+    "SlurmctldTimeout": "10",
+    "SlurmdTimeout": "10",
+    "InactiveLimit": "0",
+    "KillWait": "5",
+    "MinJobAge": "300",
+    "WaitTime": "0",
+    "OverTimeLimit": "0",
+    "SchedulerType": "sched/backfill",
+    "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=0,bf_hetjob_immediate,requeue_delay=1",
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_Core_Memory",
+    "SlurmdParameters": "config_overrides",
+    "JobCompType": "jobcomp/none",
+    "AccountingStorageType": "accounting_storage/none",
+    "JobAcctGatherType": "jobacct_gather/none",
+    "GresTypes": "gpu",
+}
+PARTITIONS = """
 NodeName=data[1-2] NodeAddr={network}.[11-12] CPUs=2 RealMemory=4000 Feature=cpu State=UNKNOWN
 NodeName=dnn[1-2] NodeAddr={network}.[21-22] CPUs=2 RealMemory=4000 Feature=gpu Gres=gpu:2 State=UNKNOWN
 PartitionName=data Nodes=data[1-2] Default=YES MaxTime=INFINITE DefMemPerCPU=500 State=UP
 PartitionName=dnn Nodes=dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 State=UP
+PartitionName=urgent Nodes=data[1-2],dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 PriorityTier=100 State=UP
 """
 GRES = "NodeName=dnn[1-2] Name=gpu File=/dev/null\nNodeName=dnn[1-2] Name=gpu File=/dev/zero\n"
 
@@ -99,6 +102,12 @@ HOST = """
 set -e
 folder=$1; name=${2%%=*}; address=${2#*=}
 mount --make-rprivate /
+if [ -e "$folder/etc/release" ]; then
+    release=$(cat "$folder/etc/release")
+    mount -t overlay overlay -o "lowerdir=$release/usr:/usr" /usr
+    plugins=usr/lib/$(uname -m)-linux-gnu/slurm-wlm
+    [ ! -d "/$plugins" ] || mount --bind "$release/$plugins" "/$plugins"
+fi
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /mnt
 while read -r kept; do
@@ -137,19 +146,26 @@ class SlurmCluster:
 
     Args:
         folder: what all hosts share, on no other machine's file system.
+        settings: of slurm.conf, in place of `SETTINGS`.
+        release: folder with the unpacked packages of another release of Slurm; None for the one that is installed.
 
     Attributes:
         folder: as given.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None
+    ) -> None:
         self.folder = folder.resolve()
         for name in ("etc", "run", "log", "state"):
             (self.folder / name).mkdir(parents=True)
         etc = self.folder / "etc"
         for name, text in {"switch": SWITCH, "plug": PLUG, "host": HOST, "gres.conf": GRES}.items():
             (etc / name).write_text(text)
-        (etc / "slurm.conf").write_text(CONF.format(network=NETWORK, folder=self.folder))
+        lines = "".join(f"{name}={value}\n" for name, value in {**SETTINGS, **(settings or {})}.items())
+        (etc / "slurm.conf").write_text(f"{lines}{PARTITIONS}".format(network=NETWORK, folder=self.folder))
+        if release is not None:
+            (etc / "release").write_text(str(release))
         (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (etc / "munge.key").write_bytes(os.urandom(1024))
         (etc / "munge.key").chmod(0o600)
@@ -254,9 +270,11 @@ class SlurmCluster:
 
 
 @contextmanager
-def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
-    """Starts a cluster, and ends it after the block."""
-    cluster = SlurmCluster(folder)
+def slurm_cluster(
+    folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None
+) -> Iterator[SlurmCluster]:
+    """Starts a cluster, and ends it after the block. See `SlurmCluster`."""
+    cluster = SlurmCluster(folder, settings, release)
     try:
         cluster.await_nodes()
         yield cluster
