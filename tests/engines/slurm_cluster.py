@@ -1,9 +1,10 @@
-"""A real Slurm cluster on this machine: a login node and four nodes in two partitions, in namespaces, without systemd.
+"""A real Slurm cluster on this machine: a login node and five nodes in two partitions, in namespaces, without systemd.
 
     with slurm_cluster(folder) as cluster:                # slurmctld on `head`, a slurmd on each node
         cluster.on("head", "sbatch", ...)                 # users submit there
         cluster.kill("data1")                             # the node is gone, with all that ran on it
         cluster.revive("data1")
+        cluster.await_nodes()
 
 Every host has a network, a name, processes, /tmp, /run and /dev/shm of its own. What they share is the machine's file
 system, and of /tmp only `folder` and the folders in which headrace and Python lie: runs are kept in `folder`, as on a
@@ -28,7 +29,7 @@ import headrace
 from patience import allowed
 
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare", "nsenter", "ip")
-NODES = {"data1": 11, "data2": 12, "dnn1": 21, "dnn2": 22}
+NODES = {"data1": 11, "data2": 12, "data3": 13, "dnn1": 21, "dnn2": 22}
 HEAD = "head"
 HOSTS = {HEAD: 254, **NODES}
 NETWORK = "10.88.0"
@@ -37,7 +38,7 @@ SETTINGS = {
     "ClusterName": "test",
     "SlurmctldHost": f"head({NETWORK}.254)",
     "AuthType": "auth/munge",
-    "AuthInfo": "socket=/run/munge.sock",
+    "AuthInfo": "socket=/run/munge.sock,cred_expire=5",  # so long a job that is queued again waits at least
     "SlurmUser": "root",
     "SlurmdUser": "root",
     "StateSaveLocation": "{folder}/state",
@@ -63,17 +64,20 @@ SETTINGS = {
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_Core_Memory",
     "SlurmdParameters": "config_overrides",
+    "PreemptType": "preempt/partition_prio",
+    "PreemptMode": "REQUEUE",
     "JobCompType": "jobcomp/none",
     "AccountingStorageType": "accounting_storage/none",
     "JobAcctGatherType": "jobacct_gather/none",
     "GresTypes": "gpu",
 }
 PARTITIONS = """
-NodeName=data[1-2] NodeAddr={network}.[11-12] CPUs=2 RealMemory=4000 Feature=cpu State=UNKNOWN
+NodeName=data[1-3] NodeAddr={network}.[11-13] CPUs=2 RealMemory=4000 Feature=cpu State=UNKNOWN
 NodeName=dnn[1-2] NodeAddr={network}.[21-22] CPUs=2 RealMemory=4000 Feature=gpu Gres=gpu:2 State=UNKNOWN
-PartitionName=data Nodes=data[1-2] Default=YES MaxTime=INFINITE DefMemPerCPU=500 State=UP
+PartitionName=data Nodes=data[1-3] Default=YES MaxTime=INFINITE DefMemPerCPU=500 State=UP
 PartitionName=dnn Nodes=dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 State=UP
-PartitionName=urgent Nodes=data[1-2],dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 PriorityTier=100 State=UP
+PartitionName=urgent Nodes=data[1-3],dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 PriorityTier=100 State=UP
+PartitionName=cancelled Nodes=data[1-3],dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 PreemptMode=CANCEL State=UP
 """
 GRES = "NodeName=dnn[1-2] Name=gpu File=/dev/null\nNodeName=dnn[1-2] Name=gpu File=/dev/zero\n"
 
@@ -153,9 +157,7 @@ class SlurmCluster:
         folder: as given.
     """
 
-    def __init__(
-        self, folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None) -> None:
         self.folder = folder.resolve()
         for name in ("etc", "run", "log", "state"):
             (self.folder / name).mkdir(parents=True)
@@ -258,10 +260,9 @@ class SlurmCluster:
         self._in_switch("kill", "-9", (self.folder / "run" / host).read_text().strip())
 
     def revive(self, host: str) -> None:
-        """Starts a host again that was killed, and waits until it can be used."""
+        """Starts a host again that was killed."""
         words = ["sh", str(self.folder / "etc" / "plug"), str(self.folder), f"{host}={NETWORK}.{HOSTS[host]}"]
         self._in_switch(*words)
-        self.await_nodes()
 
     def close(self) -> None:
         """Ends all hosts."""

@@ -175,6 +175,7 @@ def instances(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmIn
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(slurm_instances, "ASK_SECONDS", 0.3)
     write_start(stage.run.paths, NodeStart((), "python", {}), {})
+    (stage.run.paths.engine / "slurm.log").touch()
     found = SlurmInstances(make_plan(), stage.run.paths)
     found._open_lifeline()
     yield found

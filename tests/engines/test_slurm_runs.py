@@ -34,6 +34,20 @@ DNN = {"name": "dnn_group", "type": "ml.g5.xlarge", "count": 1}
 PARTITIONS = {"data_group": {"partition": "data"}, "dnn_group": {"partition": "dnn", "gres": "gpu:1"}}
 LIMIT = "the time limit of Slurm job {} is near"
 RANKS = "torch_distributed.processes_per_host"
+MARKED = """
+import os, pathlib, signal, sys, time
+mark = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / "mark"
+def save(*_):
+    print("saving", flush=True)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, save)
+if mark.exists():
+    sys.exit(0)
+mark.touch()
+print("marked", flush=True)
+time.sleep(600)
+"""
+"""Says what it has done in its first attempt, and completes in its second one."""
 WAIT = """
 import os, pathlib, signal, sys, time
 def save(*_):
@@ -71,6 +85,17 @@ class Submitted:
 
     def completed(self) -> None:
         assert self.ended() is Status.COMPLETED, f"{self.run.cause}\n{text(self)}\n{self._logs()}"
+
+    def nodes(self) -> list[str]:
+        """Names of the nodes that it has, in the order of the components."""
+        words = ["squeue", "-h", "--states=all", "-j", str(self.job_id), "-o", "%i %N"]
+        return [line.split()[1] for line in sorted(self.cluster.on(HEAD, *words).stdout.splitlines())]
+
+    def restarts(self) -> list[str]:
+        """Why another attempt had to wait for nodes; {} in place of the job's id."""
+        parts = self.run.state().transitions
+        found = [part.message for part in parts if part.status is SecondaryStatus.RESTARTING]
+        return [message.replace(f"job {self.job_id}", "job {}") for message in found]
 
     def headrace(self, command: str, *options: str, check: bool = True) -> str:
         return headrace(self.cluster, command, self.id, *options, check=check)
@@ -187,8 +212,7 @@ def test_two_groups_say_hello_from_their_nodes_and_leave_nothing(cluster: SlurmC
     run.completed()
     run.is_in("COMPLETED", "COMPLETED")
     words = {str(line.stream): line.text.split() for line in run.run.logs() if line.text[0].isdigit()}
-    # component 0 is the group of the leader, algo-1
-    assert [words[f"{group}[0]"][0] for group in ("data_group/algo-1", "dnn_group/algo-2")] == ["0", "1"]
+    assert [words[f"{group}[0]"][0] for group in ("data_group/algo-1", "dnn_group/algo-2")] == ["0", "0"]
     assert words["dnn_group/algo-2[0]"][2] == "0"
     nodes = NODES.keys() & set(done.stdout.split())
     assert len(nodes) == 2
@@ -372,20 +396,26 @@ def squares(): return Squares()
 
 
 @pytest.mark.torch
-def test_a_data_node_may_die_and_the_leaders_may_not(cluster: SlurmCluster) -> None:
+def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_another_one(
+    cluster: SlurmCluster,
+) -> None:
     # two nodes: Slurm 22.05 ends the whole job with the last node of a component, whatever --no-kill says
     service = {"feed": {"enabled": True, "workers_per_host": 2}, "instance_groups": ["data_group"]}
     groups = [{**DATA, "count": 2}, DNN]
     tls = {"encrypt_inter_container_traffic": True}
     file = job_file(cluster, "survives", LONG, data_service=service, instance_groups=groups, **tls)
     (cluster.folder / "survives" / "data.py").write_text(SQUARES)
-    lives = submit(cluster, file)
-    dies = start(cluster, "dies", WAIT, instance_groups=[DNN])
-    lives.said("step 5")
+    dies = start(cluster, "dies", WAIT, instance_groups=[DATA])
+    returns = start(cluster, "returns", MARKED, instance_groups=[DNN], retry={"attempts": 1})
     dies.said("running")
-    where = cluster.on(HEAD, "squeue", "-h", "-j", str(dies.job_id), "-o", "%N").stdout.strip()
-    cluster.kill("data2")
-    cluster.kill(where)
+    returns.said("marked")
+    (dead,), (lost,) = dies.nodes(), returns.nodes()
+    lives = submit(cluster, file)
+    lives.said("step 5")
+    other = next(name for name in NODES if name.startswith("data") and name != dead)
+    killed = (dead, lost, other)
+    for node in killed:
+        cluster.kill(node)
     lives.completed()
     assert lives.run.degraded
     assert text(lives).count("step") == 100
@@ -394,4 +424,40 @@ def test_a_data_node_may_die_and_the_leaders_may_not(cluster: SlurmCluster) -> N
     cause = dies.run.cause
     assert cause is not None
     assert (cause.kind, cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
-    assert where in str(cause)
+    assert dead in str(cause)
+    returns.completed()
+    assert {lost, *returns.nodes()} == {"dnn1", "dnn2"}
+    assert returns.restarts() == [f"Attempt 2 of 2, after: dnn_group/algo-1: Slurm job {{}} lost a node: {lost}"]
+    for node in killed:
+        cluster.revive(node)
+    cluster.await_nodes()
+
+
+def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_retry_the_cause_is_told(
+    cluster: SlurmCluster,
+) -> None:
+    cancelled = {"slurm": {"stop_grace": 5, "partition": "cancelled"}}  # Slurm does not queue its jobs again
+    retry = {"attempts": 1}
+    first = start(cluster, "again-1", MARKED, instance_groups=[DATA, DNN], retry=retry)
+    first.said("marked")
+    second = start(cluster, "again-2", MARKED, instance_groups=[DATA], retry=retry, engines=cancelled)
+    fails = start(cluster, "again-0", WAIT, instance_groups=[DATA], engines=cancelled)
+    second.said("marked")
+    fails.said("running")
+    urgent = ["sbatch", "--parsable", "-p", "urgent", "--exclusive", "-N5", "--wrap", "sleep 600"]
+    job_id = cluster.on(HEAD, *urgent, "--output=/dev/null").stdout.strip()
+    assert fails.ended(30) is Status.FAILED
+    cause = fails.run.cause
+    assert cause is not None
+    assert (cause.kind, cause.infrastructure) == (CauseKind.PREEMPTED, True)
+    for run in (first, second):
+        until(run.restarts, 30, "the run waits for another attempt")
+    listed = json.loads(headrace(cluster, "ps", "--output", "json"))
+    waiting = {line["run_id"] for line in listed if line["secondary_status"] == "Pending"}
+    assert waiting == {first.id, second.id}
+    cluster.on(HEAD, "scancel", job_id)
+    for run in (first, second):
+        run.completed()
+        assert "saving" in text(run)
+    assert first.restarts() == ["Attempt 2 of 2, after: Slurm job {} was ended and queued again (preemption)"]
+    assert second.restarts() == ["Attempt 2 of 2, after: Slurm job {} was preempted"]

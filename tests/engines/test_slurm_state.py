@@ -12,6 +12,7 @@ from headrace.engines.slurm.slurm_state import (
     parse_jobs,
     parse_queue,
     phase_of,
+    said_by_slurm,
     seconds_of,
     values_of,
     why_terminated,
@@ -152,7 +153,7 @@ ENDS = {
     ),
     "preempted": (
         shown("JobState=PREEMPTED Reason=None ExitCode=0:0 NodeList=dnn1"),
-        (Status.FAILED, CauseKind.ENGINE_FAILED, True, "was preempted"),
+        (Status.FAILED, CauseKind.PREEMPTED, True, "was preempted"),
     ),
     "memory": (
         shown("JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125 NodeList=dnn1"),
@@ -176,12 +177,38 @@ def test_the_end_of_a_run_whose_lead_is_gone_is_what_slurm_says(name: str) -> No
 
 def test_what_slurm_ends_is_never_stopped_by_a_person() -> None:
     for name in ("cancelled (22.05)", "preempted", "node (24.11)"):
-        assert why_terminated(4, parse_jobs(ENDS[name][0])).infrastructure
+        assert why_terminated(4, parse_jobs(ENDS[name][0])).cause.infrastructure
     still = parse_jobs(shown("JobState=COMPLETING Reason=None ExitCode=0:0 NodeList=dnn1"))
-    cause = why_terminated(4, still)
-    assert (cause.kind, cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
-    assert why_terminated(4, parse_jobs(ENDS["time limit"][0])).kind is CauseKind.MAX_RUN
+    ending = why_terminated(4, still)
+    assert (ending.cause.kind, ending.cause.infrastructure, ending.may_return) == (CauseKind.ENGINE_FAILED, True, False)
+    assert why_terminated(4, parse_jobs(ENDS["time limit"][0])).cause.kind is CauseKind.MAX_RUN
     for run_time, kind in (("00:01:00", CauseKind.MAX_RUN), ("00:00:59", CauseKind.ENGINE_FAILED)):
-        ending = f"JobId=4 JobState=COMPLETING ExitCode=0:0 RunTime={run_time} TimeLimit=00:01:00 NodeList=dnn1"
-        assert why_terminated(4, parse_jobs(ending)).kind is kind
+        line = f"JobId=4 JobState=COMPLETING ExitCode=0:0 RunTime={run_time} TimeLimit=00:01:00 NodeList=dnn1"
+        assert why_terminated(4, parse_jobs(line)).cause.kind is kind
+
+
+REQUEUED = """\
+srun: got SIGCONT
+slurmstepd-dnn1: error: *** JOB 4 ON dnn1 CANCELLED AT 2026-11-22T18:09:19 DUE TO PREEMPTION ***
+slurmstepd-dnn1: error: *** JOB 4 ON dnn1 CANCELLED AT 2026-11-22T18:11:34 DUE TO JOB REQUEUE ***
+"""
+PREEMPTING = "JobState=COMPLETING ExitCode=0:0 NodeList=dnn1 PreemptTime=2026-11-22T18:15:00 SuspendTime=None"
+
+
+def test_a_job_that_slurm_has_queued_again_may_return_and_slurm_says_why() -> None:
+    words = [said_by_slurm(part) for part in ("", REQUEUED[: REQUEUED.index("JOB REQUEUE")], REQUEUED)]
+    assert words == ["", "PREEMPTION", "JOB REQUEUE"]
+    line = "JobState=COMPLETING Requeue=1 Restarts=2 ExitCode=0:0 NodeList=dnn1"
+    for said, kind in zip(words, ("engine_failed", "preempted", "engine_failed"), strict=True):
+        ending = why_terminated(4, parse_jobs(shown(line)), 1, said)
+        assert (ending.cause.kind.value, ending.cause.infrastructure, ending.may_return) == (kind, True, True)
+        assert said.lower() in str(ending.cause)
+    assert not why_terminated(4, parse_jobs(shown(line)), 2, words[1]).may_return, "that was before this lead"
+
+
+def test_a_preempted_job_may_return_and_one_that_only_could_be_preempted_is_not_taken_for_it() -> None:
+    ending = why_terminated(4, parse_jobs(shown(PREEMPTING)))
+    assert (ending.cause.kind, ending.may_return) == (CauseKind.PREEMPTED, True)
+    could = PREEMPTING.replace("2026-11-22T18:15:00", "None") + " PreemptEligibleTime=2026-11-22T18:14:55"
+    assert not why_terminated(4, parse_jobs(shown(could))).may_return
     assert seconds_of("UNLIMITED") == 0

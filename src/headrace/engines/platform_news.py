@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
 
 from headrace.runs import Cause, Event, EventWriter, RunPaths, Status
-from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged, run_finished
 from headrace.runs.reader import Run
 
 WRITER = "platform"  # name of the event file
@@ -73,8 +72,7 @@ class PlatformNews:
 
     def end(self, status: Status, cause: Cause | None) -> bool:
         """Writes the last word on a run that can write it no more itself. Returns as `add` does."""
-        reason = str(cause or "") if status is Status.FAILED else ""
-        return self.add(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
+        return self.add(run_finished(status, cause))
 
     def _write(self, event: Event) -> None:
         self._writer.write(event)

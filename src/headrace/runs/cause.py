@@ -49,6 +49,8 @@ class CauseKind(str, enum.Enum):
     """A group on which another one depends did not become ready."""
     INSTANCE_NOT_STARTED = "instance_not_started"
     """The engine could not make an instance or the job's network."""
+    PREEMPTED = "preempted"
+    """The platform took the job's instances for another job."""
     NETWORK_LOST = "network_lost"
     """The job's network lost its connection to the outside."""
     HELPER_FAILED = "helper_failed"

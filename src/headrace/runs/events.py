@@ -10,9 +10,11 @@ A run has one attempt, or several when it is retried: `attempt_started` begins t
 from __future__ import annotations
 
 import enum
+import time
 
 import msgspec
 
+from headrace.errors import FAILURE_CHARACTERS
 from headrace.runs.cause import Cause
 
 
@@ -362,3 +364,14 @@ Event = (
     | HostNotCollected
 )
 """Any event; `msgspec.json.decode(line, type=Event)` reads one."""
+
+
+def run_finished(status: Status, cause: Cause | None, failure_reason: str = "") -> RunFinished:
+    """Returns the end of a run, now.
+
+    Args:
+        status, cause: how it ended.
+        failure_reason: of a failed one, what its program wrote to output/failure; empty for the cause.
+    """
+    reason = (failure_reason or str(cause or ""))[:FAILURE_CHARACTERS] if status is Status.FAILED else ""
+    return RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason)

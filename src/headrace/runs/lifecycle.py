@@ -8,12 +8,13 @@
              at any point: Failed
 
 An instance's clock starts with the first of Downloading and Training, for all instances at once, and stops when the
-host is released or the run ends. That is what SageMaker bills, except that there all clocks stop with the run. Another
-attempt needs every host again: the clock of a released one goes on with it.
+host is released or the run ends. That is what SageMaker bills, except that there all clocks stop with the run. While
+the run waits for other instances (Pending), none runs. Another attempt needs every host again: their clocks go on then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.runs.cause import Cause, CauseKind
@@ -96,6 +97,8 @@ class Lifecycle:
         if isinstance(event, StatusChanged):
             self.stopping = self.stopping or event.status is SecondaryStatus.STOPPING
             self._change(event.status, event.t, event.message)
+            if event.status is SecondaryStatus.PENDING:
+                self._hosts = {host.host: host for host in self.hosts(event.t)}
         elif isinstance(event, JobStopping) and event.status is Status.STOPPED:
             self.stopping = True
             self._change(SecondaryStatus.STOPPING, event.t, event.reason)
@@ -139,6 +142,15 @@ def final_status(status: Status, cause: Cause | None) -> SecondaryStatus:
     if status is Status.STOPPED and cause is not None and cause.kind is CauseKind.MAX_RUN:
         return SecondaryStatus.MAX_RUNTIME_EXCEEDED
     return SecondaryStatus(status.value)
+
+
+def running_seconds(transitions: Iterable[Transition], now: float) -> float:
+    """Returns for how long a run has not waited for instances, up to now: seconds of its max_run."""
+    return sum(
+        max(0.0, (now if part.end is None else part.end) - part.start)
+        for part in transitions
+        if part.status is not SecondaryStatus.PENDING
+    )
 
 
 def billable_seconds(hosts: tuple[HostTime, ...], now: float) -> dict[str, float]:

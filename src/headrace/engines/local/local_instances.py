@@ -102,6 +102,10 @@ class LocalInstances:
         if self._agents is not None:
             self._agents.look_after()
 
+    def needs_others(self) -> bool:
+        """See `Instances.needs_others`: this machine can always play them."""
+        return False
+
     def verdict(self) -> Outcome:
         """See `Instances.verdict`."""
         assert self._agents is not None

@@ -14,9 +14,11 @@ from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components, hosts_by_task
 from headrace.errors import EngineRefused
 from headrace.hosting.inputs.host_facts import with_data_workers
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan, Ports
 
 _CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
+DEFAULT_PORTS = Ports()
+FIRST_PORT, PORT_SETS = 10000, 2200  # all are below 32768: from there the kernel takes ports for connections
 _ANY_PORT = 9  # nothing is sent there
 
 
@@ -62,6 +64,7 @@ def placed(
     allocation: Allocation,
     addresses: Mapping[str, str],
     executors_left: Mapping[str, int],
+    ports: Ports = DEFAULT_PORTS,
 ) -> LaunchPlan:
     """Returns the plan on the nodes of an allocation. Pure.
 
@@ -70,6 +73,7 @@ def placed(
         allocation: the nodes.
         addresses: of the nodes, by name.
         executors_left: groups whose data workers are as many as their ranks leave CPUs, with the ranks of a host.
+        ports: of the job.
 
     Raises:
         EngineRefused: there are not as many nodes as hosts, or one node twice.
@@ -82,7 +86,14 @@ def placed(
     node_of = dict(zip((host.name for host in hosts), allocation.nodes, strict=True))
     cpus = dict(zip((group.name for group in components(plan)), allocation.cpus, strict=True))
     moved = tuple(msgspec.structs.replace(host, address=addresses[node_of[host.name]]) for host in plan.hosts)
-    return msgspec.structs.replace(with_data_workers(plan, cpus, executors_left), hosts=moved)
+    return msgspec.structs.replace(with_data_workers(plan, cpus, executors_left), hosts=moved, ports=ports)
+
+
+def ports_of(job_id: int) -> Ports:
+    """Returns the ports of a job that shares its nodes with others: ten in a row, which follow from its id. Two jobs
+    clash only if their ids differ by a multiple of `PORT_SETS`."""
+    first = FIRST_PORT + 10 * (job_id % PORT_SETS)
+    return Ports(feed=first, control=first + 1, tf_data=first + 2, tf_config=first + 6, master=first + 7)
 
 
 def addresses_of(nodes: Sequence[str]) -> dict[str, str]:

@@ -49,6 +49,7 @@ def batch_script(job: Job, plan: LaunchPlan, places: Places) -> str:
 def _lines(job: Job, plan: LaunchPlan, places: Places) -> Iterator[str]:
     log = f"{places.run}/engine/slurm.log".replace("%", "%%")
     warning = min(LONGEST_WARNING, math.ceil(plan.stop_grace) + SIGNAL_MARGIN)
+    requeue = "--requeue" if plan.retry.attempts else "--no-requeue"
     yield "#!/bin/bash"
     yield _sbatch(f"--job-name={plan.job_name}")
     yield _sbatch(f"--output={log}", "--open-mode=append")
@@ -56,7 +57,7 @@ def _lines(job: Job, plan: LaunchPlan, places: Places) -> Iterator[str]:
     for number, group in enumerate(components(plan)):
         if number:
             yield "#SBATCH hetjob"
-        yield _sbatch(f"--nodes={len(group.hosts)}", "--ntasks-per-node=1", "--no-kill", "--no-requeue")
+        yield _sbatch(f"--nodes={len(group.hosts)}", "--ntasks-per-node=1", "--no-kill", requeue)
         yield _sbatch(f"--time={_minutes(job, plan)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ()))
         yield from map(_sbatch, _asked(job.slurm.nodes_of(group.name)))
     yield "trap '' USR1 USR2 INT  # until the lead takes them"

@@ -1,10 +1,10 @@
 """Becomes the agent of a host: what one task on every node runs.
 
-    python -m headrace.engines.slurm.enter_host RUN_DIR
+    python -m headrace.engines.slurm.enter_host RUN_DIR GROUP
 
-SLURM_PROCID says which host this node is. What only the node knows is filled in: its network interface, a folder for
-temporary files. The agent of the leader gets the lifeline, a FIFO of the lead on the same node. What Slurm sets in the
-environment stays for the user's scripts.
+SLURM_PROCID says which host of its group this node is. What only the node knows is filled in: its network interface, a
+folder for temporary files. The agent of the leader gets the lifeline, a FIFO of the lead on the same node. What Slurm
+sets in the environment stays for the user's scripts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.engines.slurm.components import hosts_by_task
 from headrace.hosting.inputs.host_facts import interface_of, name_interface
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
@@ -29,7 +28,7 @@ def main() -> None:
     """Entry point. Returns never."""
     paths = RunPaths(Path(sys.argv[1]))
     plan = read_plan(paths, LaunchPlan)
-    host = hosts_by_task(plan)[int(os.environ["SLURM_PROCID"])]
+    host = plan.host(plan.group(sys.argv[2]).hosts[int(os.environ["SLURM_PROCID"])])
     interface = interface_of(host.address)
     if not interface:
         sys.exit(f"error: this node has no interface with the address {host.address}")

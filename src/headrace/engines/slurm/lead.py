@@ -8,6 +8,9 @@ nothing that happens on the submitting machine ends the run. Signals tell it wha
     SIGUSR1   a person stops the job (`headrace stop`); SIGINT: at once
     SIGUSR2   Slurm's time limit is near
     SIGTERM   Slurm ends the job: it was cancelled or preempted, or a node failed. That is an infrastructure failure
+
+When the job's `retry` wants another attempt and nodes are gone, Slurm queues the job again: by itself, or because the
+lead asks for it. Then another lead goes on with the run, see `next_attempt`.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from headrace.engines.slurm import slurm_commands
-from headrace.engines.slurm.allocation import addresses_of, allocation_of, placed
+from headrace.engines.slurm.allocation import addresses_of, allocation_of, placed, ports_of
+from headrace.engines.slurm.next_attempt import begin_next_attempt
+from headrace.engines.slurm.slurm_commands import SlurmUnreachable
+from headrace.engines.slurm.slurm_instances import JOB_LOG
 from headrace.engines.slurm.slurm_state import why_terminated
 from headrace.engines.slurm.ticket import (
     NOT_KNOWN,
@@ -30,6 +35,7 @@ from headrace.engines.slurm.ticket import (
     read_start,
     read_stop_request,
     read_ticket,
+    restarts,
     write_ticket,
 )
 from headrace.errors import HeadraceError
@@ -37,12 +43,20 @@ from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
 from headrace.hosting.supervision.supervisor import ENGINE, Supervisor
 from headrace.instance.certificates import write_certificates
-from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, channel_dir, plan_text, write_atomically, write_plan
+from headrace.instance.launch_plan import (
+    SECRET_NAME,
+    LaunchPlan,
+    Ports,
+    channel_dir,
+    plan_text,
+    write_atomically,
+    write_plan,
+)
 from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
-from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status, read_plan
-from headrace.runs.events import RunFinished
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
+from headrace.runs.events import RunFinished, run_finished
 
 PROVIDER = "headrace.engines.slurm.slurm_instances"
 KILL_WAIT = 30.0  # Slurm's own default: seconds between its SIGTERM and its SIGKILL
@@ -61,18 +75,27 @@ def main() -> int:
     become_subreaper()
     job_id = int(os.environ["SLURM_JOB_ID"])
     keep_job(paths, job_id)
+    if any(isinstance(event, RunFinished) for event in Run(paths).events()):
+        return 1  # somebody had the ended job queued again
     try:
-        plan = _place(paths, start, os.environ)
+        cause = _begin(paths, job_id)
+        plan = read_plan(paths, LaunchPlan) if cause else _place(paths, start, os.environ)
     except (HeadraceError, OSError, KeyError) as error:
         cause = Cause(CauseKind.INSTANCE_NOT_STARTED, str(error), infrastructure=True)
-        with EventWriter(paths.events(ENGINE)) as events:
-            end = RunFinished(t=time.time(), status=Status.FAILED, cause=cause, failure_reason=str(cause))
-            events.write(end)
-        return 1
+    if cause:
+        return _fail(paths, cause)
     _without_caller()
     signals = LeadSignals(paths, job_id, plan.stop_grace)
-    supervisor = Supervisor(paths, 0, PROVIDER, signals.orders, signals.early)
-    return 0 if supervisor.run() is Status.COMPLETED else 1
+    status = Supervisor(paths, 0, PROVIDER, signals.orders, signals.early).run()
+    if status is Status.IN_PROGRESS:
+        return _queue_again(paths, job_id)
+    return 0 if status is Status.COMPLETED else 1
+
+
+def _fail(paths: RunPaths, cause: Cause) -> int:
+    with EventWriter(paths.events(ENGINE)) as events:
+        events.write(run_finished(Status.FAILED, cause))
+    return 1
 
 
 def keep_job(paths: RunPaths, job_id: int) -> None:
@@ -82,11 +105,35 @@ def keep_job(paths: RunPaths, job_id: int) -> None:
         write_ticket(paths, msgspec.structs.replace(ticket, job_id=job_id))
 
 
+def _begin(paths: RunPaths, job_id: int) -> Cause | None:
+    """Begins the run, or another attempt of it. Returns why it must end instead."""
+    plan, ticket = read_plan(paths, LaunchPlan), read_ticket(paths)
+    log = (paths.engine / JOB_LOG).read_text(errors="replace")
+    with EventWriter(paths.events(ENGINE)) as events:
+        cause = begin_next_attempt(paths, plan, ticket, log, events)
+    write_ticket(paths, msgspec.structs.replace(ticket, nodes=allocation_of(os.environ).nodes))
+    if plan.retry.attempts and Run(paths).state().attempt > plan.retry.attempts:
+        slurm_commands.forbid_requeue(job_id)
+    return cause
+
+
+def _queue_again(paths: RunPaths, job_id: int) -> int:
+    """Has Slurm queue the job again, unless it has done so by itself."""
+    try:
+        if all(each.restarts <= restarts(os.environ) for each in slurm_commands.show(job_id)):
+            slurm_commands.requeue(job_id)
+    except SlurmUnreachable as error:
+        words = f"Slurm job {job_id} could not be queued again: {error.message}"
+        return _fail(paths, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
+    return 1
+
+
 def _place(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> LaunchPlan:
     """Puts the allocation into the plan, and the plan and what depends on addresses into the tree of every host."""
     allocation = allocation_of(variables)
     submitted = read_plan(paths, LaunchPlan)
-    plan = placed(submitted, allocation, addresses_of(allocation.nodes), start.executors_left)
+    ports = ports_of(int(variables["SLURM_JOB_ID"])) if start.share_nodes else Ports()
+    plan = placed(submitted, allocation, addresses_of(allocation.nodes), start.executors_left, ports)
     certificates = make_certificates(plan)
     for host in plan.hosts:
         secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()
@@ -148,7 +195,7 @@ class LeadSignals:
         return StopJob(CauseKind.MAX_RUN.value, words, failed=False)
 
     def _by_slurm(self, again: bool) -> StopJob:
-        cause = why_terminated(self._job_id, ())  # Slurm is asked once the programs have been told
+        cause = why_terminated(self._job_id, ()).cause  # Slurm is asked once the programs have been told
         return StopJob(cause.kind.value, cause.reason, True, self._slurm_grace, infrastructure=cause.infrastructure)
 
 

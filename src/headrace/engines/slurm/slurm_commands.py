@@ -86,6 +86,21 @@ def cancel(job_id: int, waiting: bool = False) -> None:
     _answer(["scancel", *(["--state=PENDING"] if waiting else []), str(job_id)])
 
 
+def cancel_component(job_id: int, offset: int) -> None:
+    """Gives the nodes of one component of a job back, while the others go on. Raises SlurmUnreachable."""
+    _answer(["scancel", f"{job_id}+{offset}"])
+
+
+def requeue(job_id: int) -> None:
+    """Queues a job again; what it runs is ended. Raises SlurmUnreachable, also when the job may not be queued again."""
+    _answer(["scontrol", "requeue", str(job_id)])
+
+
+def forbid_requeue(job_id: int) -> None:
+    """Has Slurm not queue a job again, whatever happens. Raises SlurmUnreachable."""
+    _answer(["scontrol", "update", f"JobId={job_id}", "Requeue=0"])
+
+
 def signal_lead(job_id: int, name: str) -> None:
     """Signals the batch script of a job, and no other process of it. Raises SlurmUnreachable."""
     _answer(["scancel", "--batch", f"--signal={name}", str(job_id)])
@@ -98,9 +113,18 @@ def host_names(node_list: str) -> tuple[str, ...]:
 
 def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
     """Returns the address or the name of each node at which Slurm reaches it. Raises SlurmUnreachable."""
+    return {name: each["NodeAddr"] for name, each in _nodes(nodes).items() if "NodeAddr" in each}
+
+
+def nodes_down(nodes: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of the nodes that do not answer Slurm or are out of use. Raises SlurmUnreachable."""
+    states = {name: each.get("State", "") for name, each in _nodes(nodes).items()}
+    return tuple(name for name in nodes if any(word in states.get(name, "") for word in ("DOWN", "FAIL", "*")))
+
+
+def _nodes(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
     lines = _answer(["scontrol", "-o", "show", "node", ",".join(nodes)]).splitlines()
-    every = [values_of(line) for line in lines]
-    return {each["NodeName"]: each["NodeAddr"] for each in every if "NodeName" in each and "NodeAddr" in each}
+    return {each["NodeName"]: each for each in map(values_of, lines) if "NodeName" in each}
 
 
 def cluster() -> str:

@@ -103,7 +103,10 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
 def _submit(checked: SlurmJob, paths: RunPaths) -> None:
     job, options = checked.job, checked.job.slurm
     prepare_remote_run(checked, paths)
-    how = NodeStart(options.launcher or (), options.python or sys.executable, ranks_beside_workers(job))
+    steps = {name: options.nodes_of(name).step_options for name in job.hosts}
+    python = options.python or sys.executable
+    left = ranks_beside_workers(job)
+    how = NodeStart(options.launcher or (), python, left, steps, share_nodes=not options.exclusive)
     write_start(paths, how, supervisor_environment(paths.id))
     cluster, uid = slurm_commands.cluster(), os.getuid()
     write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid))

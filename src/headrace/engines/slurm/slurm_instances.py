@@ -1,10 +1,12 @@
-"""The nodes of a Slurm allocation as the supervisor's instances: an attempt is one `srun` over all components.
+"""The nodes of a Slurm allocation as the supervisor's instances: an attempt is one `srun` for each component.
 
 * The leader's agent runs on this node. It gets orders, and the sign that the lead lives, through a FIFO in the run's
   folder: its lifeline. All other agents get orders from the coordinator.
 * srun ends when the task of every node has ended. Of a node that is gone it learns only after SlurmdTimeout, and its
   exit code is no verdict: so some time after the coordinator's verdict the step is ended.
+* A component whose hosts have all been released gives its nodes back at once.
 * Slurm itself may end the job (scancel, preemption, a node): then the cause is what Slurm says, and never "stopped".
+* Another attempt takes the same nodes if all of them are there; else the job is queued again (see `lead`).
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import time
 from collections.abc import Collection, Mapping
 
 from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.slurm_state import why_terminated
-from headrace.engines.slurm.ticket import read_start
+from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
+from headrace.engines.slurm.ticket import read_start, read_ticket, restarts
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of
@@ -40,6 +43,7 @@ FORCED = 5.0  # between asking srun to end the step and killing it
 ASK_SECONDS = 2.5  # for Slurm to say why it ends the job, which has little time left
 LOOK = 0.5  # seconds between two looks at the record
 LAST_LINES = 20
+SRUN_LOG, JOB_LOG = "srun.log", "slurm.log"  # below the run's engine directory
 
 
 def open_instances(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> SlurmInstances:
@@ -64,15 +68,16 @@ class SlurmInstances:
         self._paths = paths
         self._start, _ = read_start(paths)
         self._end = AttemptEnd(paths, plan.stop_grace)
+        self._components = components(plan)
+        self._job_id = int(os.environ["SLURM_JOB_ID"])
         self._lifeline = -1
-        self._step = ""
-        self._steps = 0
         self._new_attempt()
 
     def _new_attempt(self) -> None:
-        self._srun: subprocess.Popen[bytes] | None = None
+        self._steps: dict[int, int] = {}  # the pid of each srun that runs, and the number of its component
+        self._given_back: set[int] = set()
         self._how = ""
-        self._ended_by_slurm = False
+        self._termination: Termination | None = None
         self._begun = time.monotonic()
         self._killed_at = float("inf")
         self._look_at = 0.0
@@ -84,8 +89,8 @@ class SlurmInstances:
 
     @property
     def pids(self) -> Collection[int]:
-        """The srun, while it runs."""
-        return [] if self._srun is None else [self._srun.pid]
+        """The sruns that run."""
+        return list(self._steps)
 
     @property
     def others(self) -> Collection[int]:
@@ -101,33 +106,36 @@ class SlurmInstances:
         """Makes nothing: the nodes are there."""
 
     def start(self, used: Mapping[str, str]) -> None:
-        """Starts the agents of all nodes, as one step."""
+        """Starts the agents of all nodes, one step for each component."""
         self._end.begin()
         self._new_attempt()
         self._open_lifeline()
-        log = self._paths.engine / "srun.log"
-        size = int(os.environ.get("SLURM_HET_SIZE", "0"))
-        words = [
-            *("srun", *([f"--het-group={','.join(map(str, range(size)))}"] if size else [])),
+        with (self._paths.engine / SRUN_LOG).open("ab") as log:
+            for number, group in enumerate(self._components):
+                words = self._srun(number, group.name)
+                step = spawn(
+                    words,
+                    env={**os.environ, **used},
+                    cwd=self._paths.root,
+                    tied=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+                self._steps[step.pid] = number
+                step.returncode = 0  # the supervisor reaps it
+                _log.info("component %d: %s", number, words)
+
+    def _srun(self, number: int, group: str) -> list[str]:
+        return [
+            *("srun", *([f"--het-group={number}"] if len(self._components) > 1 else [])),
             *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--export=ALL"),
             f"--output={str(self._paths.engine).replace('%', '%%')}/agent-%N.log",
             *("--open-mode=append", "--unbuffered"),
+            *self._start.step_options.get(group, ()),
             *self._start.launcher,
-            *(self._start.python, *UTF8, "-m", ENTER, str(self._paths.root)),
+            *(self._start.python, *UTF8, "-m", ENTER, str(self._paths.root), group),
         ]
-        self._step = f"{os.environ['SLURM_JOB_ID']}.{self._steps}"
-        self._steps += 1
-        with log.open("ab") as out:
-            self._srun = spawn(
-                words,
-                env={**os.environ, **used},
-                cwd=self._paths.root,
-                tied=True,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
-        _log.info("step %s: %s", self._step, words)
 
     def _open_lifeline(self) -> None:
         fifo = self._paths.engine / LIFELINE
@@ -150,22 +158,48 @@ class SlurmInstances:
         except BlockingIOError:
             self._end.end_within(0)  # the agent reads nothing: it is stopped
         if first and command.infrastructure:
-            self._ended_by_slurm = True
-            self._end.asked = _named(command, int(os.environ["SLURM_JOB_ID"]))
+            self._termination = self._why_terminated()
+            cause = self._termination.cause
+            failed = cause.kind is not CauseKind.MAX_RUN
+            infrastructure = cause.infrastructure
+            self._end.asked = StopJob(cause.kind.value, cause.reason, failed, command.grace, infrastructure)
+
+    def _why_terminated(self) -> Termination:
+        try:
+            shown = slurm_commands.show(self._job_id, ASK_SECONDS)
+        except SlurmUnreachable as error:
+            _log.warning("Slurm does not say why it ends its job: %s", error)
+            shown = ()
+        said = said_by_slurm((self._paths.engine / JOB_LOG).read_text(errors="replace"))
+        return why_terminated(self._job_id, shown, restarts(os.environ), said)
 
     def ended(self, pid: int, status: int) -> Cause | None:
-        """Takes the wait status of a child. The end of srun is the end of the attempt."""
-        if self._srun is not None and pid == self._srun.pid:
-            self._srun.returncode = os.waitstatus_to_exitcode(status)
-            self._how = exit_text(*describe_exit(status))
-            self._srun = None
-            _log.info("step %s: srun %s", self._step, self._how)
+        """Takes the wait status of a child. When all sruns have ended, the attempt has."""
+        if pid in self._steps:
+            number = self._steps.pop(pid)
+            how = exit_text(*describe_exit(status))
+            if number == 0:
+                self._how = how
+            _log.info("component %d: srun %s", number, how)
+            self._give_back(number)
         return None
 
+    def _give_back(self, number: int) -> None:
+        """Gives the nodes of a component back whose hosts have all been released."""
+        verdict = self._end.look()
+        if number == 0 or verdict is not None or not self._end.released.issuperset(self._components[number].hosts):
+            return
+        try:
+            slurm_commands.cancel_component(self._job_id, number)
+        except SlurmUnreachable as error:
+            _log.warning("component %d keeps its nodes until the job ends: %s", number, error)
+            return
+        self._given_back.add(number)
+
     def look_after(self) -> None:
-        """Ends the step when its time is over."""
+        """Ends the steps when their time is over."""
         now = time.monotonic()
-        if self._srun is None or now < self._look_at:
+        if not self._steps or now < self._look_at:
             return
         self._look_at = now + LOOK
         if self._end.look() is not None:
@@ -175,14 +209,14 @@ class SlurmInstances:
         if now > self._killed_at + FORCED:
             self._signal(signal.SIGKILL)
         elif now >= self._end.kill_at and self._killed_at == float("inf"):
-            _log.warning("step %s does not end: it is ended", self._step)
+            _log.warning("components %s do not end: they are ended", sorted(self._steps.values()))
             self._killed_at = now
             self._signal(signal.SIGTERM)  # srun then ends its step by force
 
     def _signal(self, number: int) -> None:
-        if self._srun is not None:
+        for pid in self._steps:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._srun.pid, number)  # not reaped yet, so the pid is still its own
+                os.kill(pid, number)  # not reaped yet, so the pid is still its own
 
     def verdict(self) -> Outcome:
         """Returns how the attempt ended."""
@@ -190,20 +224,30 @@ class SlurmInstances:
         if verdict is not None and verdict.status is Status.COMPLETED:
             return verdict.status, None
         asked = self._end.asked
-        if (
-            asked is not None and self._ended_by_slurm
-        ):  # Slurm signals the agents too, and the coordinator knows only that
+        if asked is not None and self._termination is not None:  # Slurm signals the agents too: the verdict is theirs
             return (Status.FAILED if asked.failed else Status.STOPPED), cause_of(asked)
         return self._end.outcome(self._without_verdict())
 
     def _without_verdict(self) -> Cause:
-        lines = tuple((self._paths.engine / "srun.log").read_text(errors="replace").splitlines()[-LAST_LINES:])
+        lines = tuple((self._paths.engine / SRUN_LOG).read_text(errors="replace").splitlines()[-LAST_LINES:])
         if not self._end.registered:
             seconds = f"{time.monotonic() - self._begun:.0f} s"
             words = f"Slurm did not start the agents on the nodes ({seconds}; srun {self._how}): {_last(lines)}"
             return Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=lines, infrastructure=True)
         words = f"the coordinator ended without a verdict; srun {self._how}: {_last(lines)}"
         return Cause(CauseKind.COORDINATOR_LOST, words, last_lines=lines, infrastructure=True)
+
+    def needs_others(self) -> bool:
+        """See `Instances.needs_others`: nodes were given back, taken, did not answer, or are down."""
+        if self._termination is not None:
+            return self._termination.may_return
+        if self._given_back or self._killed_at < float("inf") or not self._end.registered:
+            return True
+        try:
+            return bool(slurm_commands.nodes_down(read_ticket(self._paths).nodes))
+        except SlurmUnreachable as error:
+            _log.warning("Slurm does not say whether all nodes are there: %s", error)
+            return False
 
     def close(self) -> None:
         """Ends the lifeline."""
@@ -213,17 +257,6 @@ class SlurmInstances:
     def remove(self) -> None:
         """Removes temporary files on this node; the agents have removed those of their nodes."""
         remove_scratch(self._plan.run_id)
-
-
-def _named(command: StopJob, job_id: int) -> StopJob:
-    """Returns a stop by Slurm with the cause that Slurm names; the same when it does not answer soon."""
-    try:
-        cause = why_terminated(job_id, slurm_commands.show(job_id, ASK_SECONDS))
-    except SlurmUnreachable as error:
-        _log.warning("Slurm does not say why it ends its job: %s", error)
-        return command
-    failed = cause.kind is not CauseKind.MAX_RUN
-    return StopJob(cause.kind.value, cause.reason, failed, command.grace, infrastructure=cause.infrastructure)
 
 
 def _last(lines: tuple[str, ...]) -> str:

@@ -33,8 +33,12 @@ class SlurmJob(EngineJob):
         found = []
         for group in self.job.groups:
             nodes = self.job.slurm.nodes_of(group.instance_group_name)
-            words = [f"{key} {value}" for key, value in nodes.model_dump(exclude={"options"}).items() if value]
-            words += [*nodes.options, *(["exclusive"] if self.job.slurm.exclusive else [])]
+            words = [
+                f"{key} {value}"
+                for key, value in nodes.model_dump(exclude={"options", "step_options"}).items()
+                if value
+            ]
+            words += [*nodes.options, *nodes.step_options, *(["exclusive"] if self.job.slurm.exclusive else [])]
             count = group.instance_count
             text = f"{group.instance_group_name}: {count} Slurm node{'' if count == 1 else 's'}"
             found.append(", ".join([text, *words]))

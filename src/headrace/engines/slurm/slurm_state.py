@@ -23,6 +23,8 @@ _FIELDS = QUEUE_FORMAT.count("|") + 1
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z:/]*)=")
 _DURATION = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 _NO_REASON = re.compile("^None$")
+_DUE_TO = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ DUE TO (.+?) \*\*\*")
+_PREEMPTION = "PREEMPTION"
 _LAUNCH_FAILED = (0, 53)  # exit code and signal of a batch script whose output file could not be opened
 
 WAITING = frozenset(
@@ -78,6 +80,8 @@ class EndedComponent:
         failed_node: the node that failed; empty in Slurm before 24.11.
         nodes: where it ran; empty if it never did.
         timed_out: it has run as long as it may.
+        preempted: another job takes its nodes, or has taken them.
+        restarts: how often it was queued again.
         comment: as for `Component`.
     """
 
@@ -89,7 +93,22 @@ class EndedComponent:
     failed_node: str
     nodes: str
     timed_out: bool = False
+    preempted: bool = False
+    restarts: int = 0
     comment: str = ""
+
+
+@dataclass(frozen=True)
+class Termination:
+    """Why Slurm ends a job that still runs.
+
+    Attributes:
+        cause: why.
+        may_return: Slurm has queued the job again, or may be asked to.
+    """
+
+    cause: Cause
+    may_return: bool
 
 
 def parse_queue(text: str) -> tuple[Component, ...]:
@@ -155,6 +174,8 @@ def parse_jobs(text: str) -> tuple[EndedComponent, ...]:
                 nodes=_text(values.get("NodeList", "")),
                 timed_out=seconds_of(values.get("RunTime", ""))
                 >= (seconds_of(values.get("TimeLimit", "")) or math.inf),
+                preempted=values["JobState"] == "PREEMPTED" or values.get("PreemptTime", "None") != "None",
+                restarts=int(values.get("Restarts", "0")),
                 comment=values.get("Comment", ""),
             )
         )
@@ -207,17 +228,45 @@ def end_without_word(job_id: int, ended: Sequence[EndedComponent], folder: str) 
         return Status.STOPPED, Cause(CauseKind.MAX_RUN, f"{job} reached its time limit")
     if first.state == "OUT_OF_MEMORY":
         return Status.FAILED, Cause(CauseKind.OUT_OF_MEMORY, f"{job} used more memory than it had asked for")
-    return Status.FAILED, Cause(CauseKind.ENGINE_FAILED, f"{job} {_how(first)}", infrastructure=True)
+    kind = CauseKind.PREEMPTED if first.preempted else CauseKind.ENGINE_FAILED
+    return Status.FAILED, Cause(kind, f"{job} {_how(first)}", infrastructure=True)
 
 
-def why_terminated(job_id: int, ended: Sequence[EndedComponent]) -> Cause:
-    """Returns why Slurm ends a job that still runs: its lead got SIGTERM, which no person sends it."""
+def said_by_slurm(log: str) -> str:
+    """Returns why Slurm ended a job last, as its daemon has written into the job's output, e.g. ``PREEMPTION``.
+
+    Of a job that was queued again Slurm has no other sign. Empty when it says nothing.
+    """
+    found = _DUE_TO.findall(log)
+    return found[-1] if found else ""
+
+
+def why_queued_again(job_id: int, said: str) -> Cause:
+    """Returns why Slurm has queued a job again, given what `said_by_slurm` returned."""
+    kind = CauseKind.PREEMPTED if said == _PREEMPTION else CauseKind.ENGINE_FAILED
+    words = f" ({said.lower()})" if said else ""
+    return Cause(kind, f"Slurm job {job_id} was ended and queued again{words}", infrastructure=True)
+
+
+def why_terminated(job_id: int, ended: Sequence[EndedComponent], restarts: int = 0, said: str = "") -> Termination:
+    """Returns why Slurm ends a job that still runs: its lead got SIGTERM, which no person sends it.
+
+    Args:
+        job_id: the job.
+        ended: its components, as Slurm shows them now; empty when it shows none.
+        restarts: how often the job had been queued again when its lead began.
+        said: see `said_by_slurm`.
+    """
     first = next((each for each in ended if each.state in ENDED), None)
     # While its processes end, a job is COMPLETING in every format, whatever it was ended by.
     if any(each.timed_out or each.state in ("TIMEOUT", "DEADLINE") for each in ended):
-        return Cause(CauseKind.MAX_RUN, f"Slurm job {job_id} reached its time limit")
+        return Termination(Cause(CauseKind.MAX_RUN, f"Slurm job {job_id} reached its time limit"), False)
+    if any(each.restarts > restarts for each in ended):
+        return Termination(why_queued_again(job_id, said), True)
+    if any(each.preempted for each in ended):
+        return Termination(Cause(CauseKind.PREEMPTED, f"Slurm job {job_id} was preempted", infrastructure=True), True)
     how = "was ended by Slurm: cancelled (scancel) or preempted, or a node failed" if first is None else _how(first)
-    return Cause(CauseKind.ENGINE_FAILED, f"Slurm job {job_id} {how}", infrastructure=True)
+    return Termination(Cause(CauseKind.ENGINE_FAILED, f"Slurm job {job_id} {how}", infrastructure=True), False)
 
 
 def _how(component: EndedComponent) -> str:

@@ -29,11 +29,13 @@ class Ticket(msgspec.Struct, frozen=True):
         job_id: its id; that of component 0. NOT_KNOWN until sbatch has told it.
         cluster: the cluster's ClusterName: job ids of another one mean other jobs.
         uid: of the user who submitted it.
+        nodes: those of its latest attempt, in the order of the hosts' tasks; the lead writes them.
     """
 
     job_id: int
     cluster: str
     uid: int
+    nodes: tuple[str, ...] = ()
 
 
 class NodeStart(msgspec.Struct, frozen=True):
@@ -43,11 +45,15 @@ class NodeStart(msgspec.Struct, frozen=True):
         launcher: words before the agent's command line.
         python: interpreter of the agents.
         executors_left: groups whose data workers are as many as their ranks leave CPUs, with the ranks of a host.
+        step_options: of srun, by group.
+        share_nodes: other jobs may run on the nodes, so this one takes ports of its own.
     """
 
     launcher: tuple[str, ...]
     python: str
     executors_left: dict[str, int]
+    step_options: dict[str, tuple[str, ...]] = {}
+    share_nodes: bool = False
 
 
 class StopRequest(msgspec.Struct, frozen=True):
@@ -98,3 +104,8 @@ def read_stop_request(paths: RunPaths) -> StopRequest | None:
 
 def _is_of_there(name: str) -> bool:
     return name.startswith(_OF_THERE) or name in _OF_THERE_NAMES
+
+
+def restarts(variables: Mapping[str, str]) -> int:
+    """Returns how often Slurm has queued a job again, from the variables of its batch script."""
+    return int(variables.get("SLURM_RESTART_COUNT", "0"))

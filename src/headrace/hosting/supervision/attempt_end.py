@@ -12,7 +12,7 @@ import time
 from headrace.hosting.supervision.instances import Outcome, cause_of
 from headrace.instance.lifeline import StopJob
 from headrace.runs import Cause, RunPaths, Status
-from headrace.runs.events import HostRegistered, JobFinished
+from headrace.runs.events import HostRegistered, HostReleased, JobFinished
 from headrace.runs.reader import EventFollower
 
 AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
@@ -28,6 +28,7 @@ class AttemptEnd:
 
     Attributes:
         asked: the first request to stop that the coordinator got in this attempt.
+        released: hosts that were released in this attempt, at the last look.
         kill_at: when what is left of the attempt is killed, on time.monotonic.
     """
 
@@ -42,6 +43,7 @@ class AttemptEnd:
         self._verdict: JobFinished | None = None
         self._registered = False
         self.asked: StopJob | None = None
+        self.released: set[str] = set()
         self.kill_at = NEVER
 
     def look(self) -> JobFinished | None:
@@ -50,6 +52,8 @@ class AttemptEnd:
             if isinstance(event, JobFinished) and self._verdict is None:
                 self._verdict = event
             self._registered = self._registered or isinstance(event, HostRegistered)
+            if isinstance(event, HostReleased):
+                self.released.add(event.host)
         return self._verdict
 
     @property

@@ -12,8 +12,8 @@ from headrace.instance import read_failure
 from headrace.instance.code_copy import copy_code
 from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir
 from headrace.instance.paths import TreePaths
-from headrace.runs import Cause, Run, RunPaths, Status
-from headrace.runs.events import AttemptStarted, FailureWritten
+from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
+from headrace.runs.events import AttemptStarted, FailureWritten, SecondaryStatus, StatusChanged
 
 
 def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | None) -> bool:
@@ -27,6 +27,26 @@ def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | No
     if status is not Status.FAILED or attempt > retry.attempts:
         return False
     return retry.any or (cause is not None and cause.infrastructure)
+
+
+def restarting(retry: Retry, number: int, after: str) -> str:
+    """Returns in words that this attempt comes, after what has failed the one before it."""
+    return f"Attempt {number} of {retry.attempts + 1}, after: {after}"
+
+
+def await_instances(events: EventWriter, retry: Retry, number: int, cause: Cause | None, at: float) -> None:
+    """Writes that an attempt is to come once the platform has given the run other instances.
+
+    Args:
+        events: the engine's event file.
+        retry: what the job wants.
+        number: of the attempt.
+        cause: why the one before it ended.
+        at: when it ended, seconds since the epoch: the clocks of its instances stop then.
+    """
+    message = restarting(retry, number, f"{cause}")
+    for status in (SecondaryStatus.RESTARTING, SecondaryStatus.PENDING):
+        events.write(StatusChanged(t=at, status=status, message=message))
 
 
 def clear(hosts: Iterable[str], paths: RunPaths) -> None:

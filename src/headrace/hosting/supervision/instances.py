@@ -76,6 +76,10 @@ class Instances(Protocol):
     def verdict(self) -> Outcome:
         """Returns how the attempt ended. Only the coordinator's verdict is Completed."""
 
+    def needs_others(self) -> bool:
+        """Whether another attempt needs other instances than these, because some are gone. Then the supervisor ends,
+        and the run is not over: the engine has the platform start another one where there are instances."""
+
     def close(self) -> None:
         """Ends what the hosts needed. It may be called more than once, and when nothing was prepared."""
 

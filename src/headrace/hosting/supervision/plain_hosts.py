@@ -105,6 +105,10 @@ class PlainHosts:
         if self._agents is not None:
             self._agents.look_after()
 
+    def needs_others(self) -> bool:
+        """See `Instances.needs_others`: a machine that is lost is replaced by its platform, one by one."""
+        return False
+
     def verdict(self) -> Outcome:
         """See `Instances.verdict`."""
         assert self._agents is not None

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.artefacts import has_artefacts
-from headrace.hosting.supervision.attempts import clear, failure_reason, is_tried_again
+from headrace.hosting.supervision.attempts import await_instances, clear, failure_reason, is_tried_again, restarting
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, is_wanted
 from headrace.hosting.supervision.host_duties import HostDuties
@@ -41,8 +41,9 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
-from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status, adopt, read_plan
-from headrace.runs.events import AttemptStarted, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, adopt, read_plan
+from headrace.runs.events import AttemptStarted, InstancesStarted, SecondaryStatus, StatusChanged, run_finished
+from headrace.runs.lifecycle import running_seconds
 
 _log = logging.getLogger("headrace.hosting.supervision.supervisor")  # this module runs as __main__
 
@@ -80,16 +81,17 @@ class Supervisor(HostDuties):
         self._events = EventWriter(paths.events(ENGINE))
         super().__init__(paths, caller, plan, self._open_instances(provider, plan, paths), orders or OF_A_PERSON, early)
         self._spent = Spent(plan, paths)
-        self._spent_before = 0.0  # seconds of max_run, by a process whose place this one takes
-        self._number = 1  # of the attempt
-        self._instances_run = False
+        earlier = Run(paths, alive=lambda _: True).state()  # where another process has gone on with the run
+        self._spent_before = running_seconds(earlier.transitions, time.time())
+        self._number = earlier.attempt
+        self._instances_run = earlier.instances_started is not None
         self._trained = False  # agents were started: there may be something to collect
 
     def _open_instances(self, provider: str, plan: LaunchPlan, paths: RunPaths) -> Instances:
         return find_provider(provider).open_instances(plan, paths, self._events)
 
     def run(self) -> Status:
-        """Runs the job to its end. Returns how it ended."""
+        """Runs the job to its end. Returns how it ended: InProgress if it needs other instances to go on."""
         self._take_signals()
         status = Status.FAILED
         cause: Cause | None = Cause(CauseKind.ENGINE_FAILED, "the engine's supervisor was interrupted")
@@ -106,10 +108,11 @@ class Supervisor(HostDuties):
             self._end_everything()
             remove_leftovers(self._paths)
             self._instances.remove()
-            reason = failure_reason(self._plan, self._paths, cause) if status is Status.FAILED else ""
-            self._signals.clear()  # what comes now can only mean the end of the record
-            self._events.write(RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason))
-            store_rest(self._paths, self._patience(RECORD_SECONDS), self._record_unwanted)
+            if status is not Status.IN_PROGRESS:
+                reason = failure_reason(self._plan, self._paths, cause)
+                self._signals.clear()  # what comes now can only mean the end of the record
+                self._events.write(run_finished(status, cause, reason))
+                store_rest(self._paths, self._patience(RECORD_SECONDS), self._record_unwanted)
         return status
 
     # --- the parts of a run --------------------------------------------------------------------------------------
@@ -122,7 +125,8 @@ class Supervisor(HostDuties):
             if outcome is not None:
                 return self._after(outcome)
         self._instances.prepare()
-        return self._after(self._attempts())
+        outcome = self._attempts()
+        return outcome if outcome[0] is Status.IN_PROGRESS else self._after(outcome)
 
     def _part(self, status: SecondaryStatus, message: str) -> None:
         if status in {SecondaryStatus.DOWNLOADING, SecondaryStatus.TRAINING} and not self._instances_run:
@@ -155,9 +159,12 @@ class Supervisor(HostDuties):
         """Runs the programs, and again after a failure as often as the job's `retry` says."""
         while True:
             status, cause = self._one_attempt()
-            if self._wishes or not is_tried_again(self._plan.retry, self._number, status, cause):
-                return status, cause
-            if self._spent.cause("the job") is not None:
+            again = is_tried_again(self._plan.retry, self._number, status, cause)
+            again = again and self._spent.cause("the job") is None
+            if again and self._instances.needs_others():  # also when it was the platform that wished the end
+                await_instances(self._events, self._plan.retry, self._number + 1, cause, time.time())
+                return Status.IN_PROGRESS, cause
+            if self._wishes or not again:
                 return status, cause
             self._instances.prepare()
             self._next_attempt(f"{cause}")
@@ -173,8 +180,7 @@ class Supervisor(HostDuties):
     def _next_attempt(self, after: str) -> None:
         """Begins another attempt. `after`: why the one before it failed."""
         self._number += 1
-        of = f"Attempt {self._number} of {self._plan.retry.attempts + 1}"
-        self._part(SecondaryStatus.RESTARTING, f"{of}, after: {after}")
+        self._part(SecondaryStatus.RESTARTING, restarting(self._plan.retry, self._number, after))
         remove_scratch(self._plan.run_id)
         clear(self._instances.hosts, self._paths)
         self._events.write(AttemptStarted(t=time.time(), number=self._number))

@@ -22,7 +22,7 @@ from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.process_table import Process, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
-from headrace.runs.events import RunFinished
+from headrace.runs.events import RunFinished, run_finished
 
 ENGINE = "engine"  # name of the engine's event file
 POLL_SECONDS = 0.05
@@ -117,7 +117,7 @@ class SupervisorProcess:
         remove_leftovers(self.run.paths)
         cause = Cause(CauseKind.ENGINE_FAILED, f"the engine's supervisor {'was ' if code < 0 else ''}{how}")
         with EventWriter(self.run.paths.events(ENGINE)) as events:  # its writer is dead
-            events.write(RunFinished(t=time.time(), status=Status.FAILED, cause=cause))
+            events.write(run_finished(Status.FAILED, cause))
 
 
 class KeeperProcess(SupervisorProcess):

@@ -49,6 +49,14 @@ _OURS = {
     "--exclusive": "write exclusive: true",
 }
 """What of sbatch's options a job says in another way, with the way."""
+_OF_STEP = {
+    **{name: words for name, words in _OURS.items() if name.startswith("--")},
+    "--het-group": "one step starts the agents of one group",
+    "--kill-on-bad-exit": "the coordinator says when the job has failed",
+    "--wait": "the coordinator says when the job has ended",
+    "--open-mode": "it is given already",
+}
+"""The same for srun."""
 
 _OPTION = re.compile(r"--[a-z][a-z-]*(=.*)?|-[A-Za-z].*")
 
@@ -70,12 +78,23 @@ def _option(value: object) -> str:
     return text
 
 
+def _step_option(value: object) -> str:
+    text = _value(value)
+    if not text.startswith("--") or not _OPTION.fullmatch(text):
+        raise broken("must be a long option of srun, such as '--container-image=/shared/image.sqsh'", seen=show(text))
+    name = text.partition("=")[0]
+    if name in _OF_STEP:
+        raise broken(f"{name} is not for step_options", seen=show(text), hint=_OF_STEP[name])
+    return text
+
+
 def _margin(value: object) -> int:
     return field_types.whole(0, field_types.MAX_RUN_LIMIT, " seconds")(value)
 
 
 SbatchValue = Annotated[str, BeforeValidator(_value)]
 SbatchOptions = Annotated[tuple[Annotated[str, BeforeValidator(_option)], ...], AsList]
+StepOptions = Annotated[tuple[Annotated[str, BeforeValidator(_step_option)], ...], AsList]
 
 
 class SlurmNodes(Part):
@@ -88,6 +107,7 @@ class SlurmNodes(Part):
         account: account that is charged.
         qos: quality of service.
         options: further options of sbatch, word for word, e.g. ``--mem=64G``; they come last and win.
+        step_options: options of the srun that starts the agents, word for word, e.g. ``--container-image=...``.
     """
 
     partition: SbatchValue | None = None
@@ -96,6 +116,7 @@ class SlurmNodes(Part):
     account: SbatchValue | None = None
     qos: SbatchValue | None = None
     options: SbatchOptions = ()
+    step_options: StepOptions = ()
 
 
 class SlurmOptions(SlurmNodes):
@@ -104,12 +125,13 @@ class SlurmOptions(SlurmNodes):
     What is given here holds for all groups; what a group has of its own in `groups` stands in its place.
 
     Attributes:
-        partition: of all groups, as are the next five.
+        partition: of all groups, as are the next six.
         constraint: features of a node.
         gres: generic resources of a node.
         account: account that is charged.
         qos: quality of service.
         options: further options of sbatch, word for word.
+        step_options: options of the srun that starts the agents, word for word.
         groups: what single groups have of their own.
         exclusive: whether a node is given to this job alone, with all its memory.
         launcher: words before the agent's command line on every node, e.g. ``[apptainer, exec, --nv, image.sif]``.
@@ -130,7 +152,6 @@ class SlurmOptions(SlurmNodes):
     def nodes_of(self, group_name: str) -> SlurmNodes:
         """Returns what the nodes of a group are asked for with; its own options come after those of all groups."""
         own = self.groups.get(group_name, SlurmNodes())
-        given = {
-            name: getattr(own, name) or getattr(self, name) for name in SlurmNodes.model_fields if name != "options"
-        }
-        return SlurmNodes(**given, options=(*self.options, *own.options))
+        lists = {name: (*getattr(self, name), *getattr(own, name)) for name in ("options", "step_options")}
+        given = {name: getattr(own, name) or getattr(self, name) for name in SlurmNodes.model_fields}
+        return SlurmNodes(**{**given, **lists})
