@@ -5,19 +5,22 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.engines.slurm import slurm_commands
-from headrace.engines.slurm.allocation import Allocation, placed, smallest
+from headrace.engines.slurm.allocation import PORT_SETS, Allocation, placed, ports_of, smallest
 from headrace.engines.slurm.enter_host import agent_variables
 from headrace.engines.slurm.lead import LeadSignals
+from headrace.engines.slurm.next_attempt import begin_next_attempt
 from headrace.engines.slurm.slurm_job import plan_slurm_job
-from headrace.engines.slurm.ticket import NodeStart, StopRequest, read_start, write_start, write_stop_request
+from headrace.engines.slurm.ticket import NodeStart, StopRequest, Ticket, read_start, write_start, write_stop_request
 from headrace.errors import EngineRefused
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan, Retry
 from headrace.instance.lifeline import OF_PLATFORM
 from headrace.job import Job
-from headrace.runs import CauseKind, RunPaths
+from headrace.runs import Cause, CauseKind, Event, EventWriter, Run, RunPaths
+from headrace.runs.events import AttemptStarted, HostRegistered, SecondaryStatus, StatusChanged
 
 GROUPS = [
     {"name": "data_group", "type": "ml.c5.xlarge", "count": 2},
@@ -103,3 +106,62 @@ def test_variables_of_the_submitting_machine_stay_there_and_the_file_is_the_user
     write_start(paths, NodeStart((), "python", {}), given)
     assert read_start(paths)[1] == {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x"}
     assert (paths.engine / "environment.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_jobs_that_may_share_nodes_have_ports_of_their_own() -> None:
+    taken = [set(msgspec.structs.asdict(ports_of(job_id)).values()) for job_id in range(1000, 1000 + PORT_SETS)]
+    assert len(set().union(*taken)) == 5 * PORT_SETS
+    assert (min(map(min, taken)), max(map(max, taken))) == (10000, 31997)
+
+
+TICKET = Ticket(4, "alps", 0, ("gpu7", "cpu1", "cpu2"))
+BEGUN = (
+    StatusChanged(t=1, status=SecondaryStatus.STARTING),
+    StatusChanged(t=2, status=SecondaryStatus.TRAINING),
+    HostRegistered(t=3, group="dnn_group", host="algo-3"),
+)
+WAITS = StatusChanged(t=50, status=SecondaryStatus.PENDING, message="Slurm job 4 waits: BeginTime")
+
+
+def began(paths: RunPaths, *earlier: Event, attempts: int = 1, log: str = "") -> tuple[Cause | None, list[str]]:
+    """Begins a lead after these events of the run. Returns why it must end, and the parts that it has recorded."""
+    retry = msgspec.structs.replace(plan(), retry=Retry(attempts))
+    for host in retry.hosts:
+        (paths.host(host.name) / "input").mkdir(parents=True)
+    paths.code.mkdir(parents=True)
+    with EventWriter(paths.events("engine")) as events:
+        for event in earlier:
+            events.write(event)
+        cause = begin_next_attempt(paths, retry, TICKET, log, events)
+    found = [event for event in Run(paths).events() if event not in earlier]
+    words = [
+        f"{event.t:g} {event.status.value}: {event.message}" for event in found if isinstance(event, StatusChanged)
+    ]
+    return cause, [*words, *(f"attempt {event.number}" for event in found if isinstance(event, AttemptStarted))]
+
+
+def test_the_first_lead_of_a_run_begins_no_other_attempt(paths: RunPaths) -> None:
+    assert began(paths, WAITS) == (None, [])
+
+
+def test_a_lead_after_one_that_died_with_its_node_says_which_and_when(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_commands, "nodes_down", lambda nodes: ("cpu1",))
+    after = "Attempt 2 of 2, after: data_group/algo-1: Slurm job 4 lost a node: cpu1"
+    assert began(paths, *BEGUN, WAITS) == (None, [f"3 Restarting: {after}", f"3 Pending: {after}", "attempt 2"])
+
+
+def test_a_lead_after_one_that_said_why_it_ended_says_no_more(paths: RunPaths) -> None:
+    told = [StatusChanged(t=9, status=SecondaryStatus(name)) for name in ("Restarting", "Pending")]
+    assert began(paths, *BEGUN, *told, WAITS) == (None, ["attempt 2"])
+
+
+def test_a_lead_without_an_attempt_left_ends_the_run_with_the_cause(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_commands, "nodes_down", lambda nodes: ())
+    said = "slurmstepd-gpu7: error: *** JOB 4 ON gpu7 CANCELLED AT 2026-11-22T18:09:19 DUE TO PREEMPTION ***"
+    cause, written = began(paths, *BEGUN, attempts=0, log=said)
+    assert cause is not None
+    assert (cause.kind, cause.infrastructure, written) == (CauseKind.PREEMPTED, True, [])

@@ -106,6 +106,9 @@ def test_the_plan_holds_nothing_of_the_machine_that_submits_the_job() -> None:
         ({"options": ["--export=ALL"]}, "options[0]", "--export is not for options"),
         ({"options": ["--clusters=alps"]}, "options[0]", "--clusters is not for options"),
         ({"options": ["--mem=1G\n#SBATCH -N 9"]}, "options[0]", "one line"),
+        ({"step_options": ["--mpi=pmix", "-n2"]}, "step_options[1]", "must be a long option of srun"),
+        ({"step_options": ["--ntasks=2"]}, "step_options[0]", "--ntasks is not for step_options"),
+        ({"step_options": ["--het-group=1"]}, "step_options[0]", "--het-group is not for step_options"),
         ({"partition": ""}, "partition", "1 to 256"),
         ({"partition": 3}, "partition", "must be a string"),
         ({"exclusive": "yes"}, "exclusive", "true or false"),
@@ -137,3 +140,18 @@ def test_what_has_no_effect_on_slurm_is_listed() -> None:
     listed = {unused.field: unused.why for unused in job.without_effect("slurm")}
     assert set(listed) == {"image_uri", "use_spot_instances"}
     assert "launcher" in listed["image_uri"]
+
+
+def test_slurm_may_queue_a_job_again_only_if_it_wants_to_be_tried_again() -> None:
+    for fields, word, other in (({}, "--no-requeue", "--requeue"), ({"retry": {"attempts": 2}}, "--requeue", "--no-r")):
+        case = planned({}, DATA, DNN, **fields)
+        text = batch_script(case.job, case.plan, PLACES)
+        assert (text.count(f" {word}"), text.count(f" {other}")) == (2, 0)
+
+
+def test_options_of_a_groups_step_come_after_those_of_all_groups() -> None:
+    own = {"dnn_group": {"step_options": ["--container-image=/shared/gpu.sqsh"]}}
+    slurm = planned({"step_options": ["--container-mounts=/shared"], "groups": own}, DATA, DNN).job.slurm
+    steps = {name: slurm.nodes_of(name).step_options for name in ("data_group", "dnn_group")}
+    mounts = "--container-mounts=/shared"
+    assert steps == {"data_group": (mounts,), "dnn_group": (mounts, "--container-image=/shared/gpu.sqsh")}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +19,8 @@ from headrace.hosting.supervision import supervisor_process
 from headrace.hosting.supervision.start import start_supervisor
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, Retry
-from headrace.runs import CauseKind, RunPaths, Status, create_run, give_to_engine, read_header
+from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, create_run, give_to_engine, read_header
+from headrace.runs.events import AttemptStarted, SecondaryStatus
 from headrace.runs.store import ASK_ENGINE
 from patience import allowed
 
@@ -45,9 +48,12 @@ class Shell:
 
     def start(self, used):
         self._attempt += 1
-        self._log("start")
+        self._log("start" if used["HEADRACE_ATTEMPT"] == "1" else f"start {used['HEADRACE_ATTEMPT']}")
+        with open(self._paths.root / "used", "a") as file:
+            print(used["HEADRACE_SPENT"], file=file)
         script = ["sh", "-c", (self._paths.root / "agent.sh").read_text(), "agent", str(self._attempt)]
-        self._process = subprocess.Popen(script, cwd=self._paths.root, start_new_session=True)
+        variables = {**os.environ, **used}
+        self._process = subprocess.Popen(script, cwd=self._paths.root, start_new_session=True, env=variables)
         self.pids.add(self._process.pid)
 
     def stop(self, command):
@@ -72,6 +78,9 @@ class Shell:
             return Status.COMPLETED, None
         return Status.FAILED, Cause(CauseKind.HOST_LOST, f"exit code {self._code}", infrastructure=True)
 
+    def needs_others(self):
+        return (self._paths.root / "gone").exists()
+
     def close(self):
         self._log("close")
 
@@ -88,6 +97,9 @@ def clean_up(run):
 """
 
 
+CLOSED = ("close", "remove")
+
+
 def until(condition: Callable[[], object]) -> None:
     """Waits until a condition holds."""
     end = time.monotonic() + allowed(20)
@@ -97,16 +109,15 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SupervisorProcess]]:
-    """Starts a run of two hosts, of which this machine has the second; its agent is a shell script."""
+def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunPaths]:
+    """Makes a run of two hosts, of which this machine has the second; its agent is a shell script."""
     (tmp_path / "shell_instances.py").write_text(PROVIDER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # of the supervisor
     monkeypatch.syspath_prepend(tmp_path)  # of its caller
     monkeypatch.delitem(sys.modules, "shell_instances", raising=False)
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    started: list[SupervisorProcess] = []
 
-    def make(script: str, attempts: int = 0, by_engine: bool = False) -> SupervisorProcess:
+    def make(script: str, attempts: int = 0, by_engine: bool = False) -> RunPaths:
         paths = create_run("job", "shell")
         if by_engine:
             give_to_engine(paths)
@@ -124,7 +135,18 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         (paths.code / "t.py").write_text("as it was sent")
         (paths.host("algo-2") / "code").mkdir(parents=True)
         (paths.root / "agent.sh").write_text(script)
-        started.append(start_supervisor(paths, "shell_instances"))
+        return paths
+
+    return make
+
+
+@pytest.fixture
+def start(make_run: Callable[..., RunPaths]) -> Iterator[Callable[..., SupervisorProcess]]:
+    """Starts such a run."""
+    started: list[SupervisorProcess] = []
+
+    def make(*given: Any, **more: Any) -> SupervisorProcess:
+        started.append(start_supervisor(make_run(*given, **more), "shell_instances"))
         return started[-1]
 
     yield make
@@ -149,10 +171,43 @@ def test_its_hosts_run_again_after_a_failure_of_the_infrastructure_and_finish(st
     run = supervisor.run
     assert supervisor.finished
     assert (run.status, run.cause) == (Status.COMPLETED, None)
-    assert calls(supervisor) == ["prepare", "start", "ended 1", "prepare", "start", "ended 0", "close", "remove"]
+    assert calls(supervisor) == ["prepare", "start", "ended 1", "prepare", "start 2", "ended 0", "close", "remove"]
     assert (run.paths.host("algo-2") / "code/t.py").read_text() == "as it was sent"
     assert [path.name for path in (run.paths.host("algo-2") / "model").iterdir()] == ["of-attempt-2"]
     assert not run.paths.host("algo-1").exists(), "nothing is done for a host of another machine"
+
+
+def test_a_supervisor_that_needs_other_hosts_leaves_the_run_to_another_one_with_what_it_has_used(
+    make_run: Callable[..., RunPaths],
+) -> None:
+    paths = make_run("sleep 1; [ $HEADRACE_ATTEMPT = 2 ]", attempts=1, by_engine=True)
+    (paths.root / "gone").touch()
+    assert supervise(paths) == 1
+    first = Run(paths, alive=lambda _: True).state()
+    assert (first.finished, first.attempt, first.secondary_status) == (False, 1, SecondaryStatus.PENDING)
+    assert [part.status.value for part in first.transitions] == ["Starting", "Training", "Restarting", "Pending"]
+    assert "Attempt 2 of 2, after: exit code 1" in first.transitions[-1].message
+    with EventWriter(paths.events("engine")) as events:
+        events.write(AttemptStarted(t=time.time(), number=2))
+    assert supervise(paths) == 0
+    state = Run(paths).state()
+    assert (state.status, state.attempt) == (Status.COMPLETED, 2)
+    lines = (paths.root / "calls").read_text().splitlines()
+    assert lines == [*("prepare", "start", "ended 1"), *CLOSED, *("prepare", "start 2", "ended 0"), *CLOSED]
+    used = [float(line) for line in (paths.root / "used").read_text().splitlines()]
+    assert used[0] < 1 < used[1], "seconds of max_run before each attempt"
+    assert state.instances_started == first.instances_started, "clocks go on"
+
+
+def supervise(paths: RunPaths) -> int:
+    """Supervises a run as a platform does it, without a caller. Returns the exit code."""
+    words = [sys.executable, "-m", "headrace.hosting.supervision.supervisor", str(paths.root), "0", "shell_instances"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    try:
+        return process.wait(allowed(20))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_stop_reaches_them_and_what_they_leave_running_is_ended(start) -> None:

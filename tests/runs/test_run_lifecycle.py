@@ -34,7 +34,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
-from headrace.runs.lifecycle import billable_seconds
+from headrace.runs.lifecycle import billable_seconds, running_seconds
 from headrace.runs.run_paths import VALUES
 
 S = SecondaryStatus
@@ -204,3 +204,27 @@ def test_the_last_value_of_each_metric_is_described_as_the_service_does(tmp_path
     when = datetime.fromtimestamp(20, timezone.utc)
     assert found == [{"MetricName": "loss", "Value": 0.5, "Timestamp": when}]
     assert Run(paths).host_seconds() == {}
+
+
+def test_while_a_run_waits_for_other_instances_no_clock_runs_and_no_time_is_used_up():
+    waiting = [
+        *LIFE,
+        HostReleased(t=8, group="data", host="algo-3"),
+        StatusChanged(t=10, status=S.RESTARTING, message="after: a node"),
+        StatusChanged(t=10, status=S.PENDING, message="after: a node"),
+        StatusChanged(t=12, status=S.PENDING, message="waits: Resources"),
+    ]
+    state = state_of(waiting, True)
+    assert billable_seconds(state.hosts, 1000) == {"dnn": 16, "data": 6}
+    assert running_seconds(state.transitions, 1000) == 9
+    again = [
+        *waiting,
+        AttemptStarted(t=100, number=2),
+        StatusChanged(t=100, status=S.STARTING),
+        StatusChanged(t=101, status=S.TRAINING),
+        RunFinished(t=110, status=Status.COMPLETED),
+    ]
+    state = state_of(again, False)
+    assert billable_seconds(state.hosts, 1000) == {"dnn": 36, "data": 16}
+    assert running_seconds(state.transitions[:-1], 1000) == 19
+    assert (state.attempt, state.instances_started) == (2, 2)

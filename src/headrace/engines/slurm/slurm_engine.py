@@ -50,7 +50,6 @@ SCRIPT = "job.sbatch"
 SHOWN = "scontrol-show-job.txt"
 SUBMIT_SECONDS = 120.0  # between a run's first moment and its ticket
 BACKFILL = "sched/backfill"  # the one scheduler that starts heterogeneous jobs
-NO_HET_STEPS = "disable_hetjob_steps"
 SETTLE_SECONDS = 5.0  # the last lines of a run may be seen so late on a shared file system
 FRESH_SECONDS = 1.0  # `refresh` and `alive` are called one after the other
 
@@ -194,15 +193,12 @@ def capabilities() -> tuple[Capability, ...]:
     try:
         slurm_commands.check_programs()
         found = [Capability("slurm", True, f"{slurm_commands.version()} answers")]
-        scheduler, parameters = slurm_commands.setting("SchedulerType"), slurm_commands.setting("SchedulerParameters")
+        scheduler = slurm_commands.setting("SchedulerType")
     except EngineRefused as error:
         return (Capability("slurm", False, error.message, error.hint or "ask who runs the cluster"),)
     if scheduler != BACKFILL:
         detail = f"the scheduler is {scheduler}, which starts no heterogeneous jobs"
         found.append(Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}"))
-    elif NO_HET_STEPS in parameters.split(","):
-        detail = f"SchedulerParameters has {NO_HET_STEPS}"
-        found.append(Capability("several groups", False, detail, "ask for it to be removed"))
     else:
         found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
     folder = f"runs lie in {runs_dir()}, which every node must see under this path"
