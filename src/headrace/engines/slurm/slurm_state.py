@@ -24,7 +24,7 @@ _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z:/]*)=")
 _DURATION = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 _NO_REASON = re.compile("^None$")
 _DUE_TO = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ DUE TO (.+?) \*\*\*")
-_PREEMPTION = "PREEMPTION"
+_KINDS = {"PREEMPTION": CauseKind.PREEMPTED}  # by the keyword of Slurm's daemon
 _LAUNCH_FAILED = (0, 53)  # exit code and signal of a batch script whose output file could not be opened
 
 WAITING = frozenset(
@@ -243,7 +243,7 @@ def said_by_slurm(log: str) -> str:
 
 def why_queued_again(job_id: int, said: str) -> Cause:
     """Returns why Slurm has queued a job again, given what `said_by_slurm` returned."""
-    kind = CauseKind.PREEMPTED if said == _PREEMPTION else CauseKind.ENGINE_FAILED
+    kind = _KINDS.get(said, CauseKind.ENGINE_FAILED)
     words = f" ({said.lower()})" if said else ""
     return Cause(kind, f"Slurm job {job_id} was ended and queued again{words}", infrastructure=True)
 
