@@ -54,6 +54,7 @@ SETTINGS = {
     "ReturnToService": "2",
     "SlurmctldTimeout": "10",
     "SlurmdTimeout": "10",
+    "MessageTimeout": "5",
     "InactiveLimit": "0",
     "KillWait": "5",
     "MinJobAge": "300",
@@ -135,6 +136,11 @@ munged --force --key-file="$folder/etc/munge.key" --socket=/run/munge.sock --pid
 if [ "$name" = head ]; then slurmctld -c; else slurmd -N "$name"; fi
 sleep infinity & wait
 """
+
+
+def unpacked(release: str) -> Path:
+    """Returns where `scripts/slurm-release` unpacks a release of Slurm."""
+    return Path(__file__).parents[2] / ".cache" / f"slurm-{release}"
 
 
 def why_not() -> str:

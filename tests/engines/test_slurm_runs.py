@@ -8,130 +8,46 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import slurm_cluster
 from slurm_cluster import HEAD, NODES, SlurmCluster
+from slurm_stage import (
+    DATA,
+    DNN,
+    EXAMPLES,
+    WAIT,
+    Submitted,
+    end_jobs,
+    example,
+    headrace,
+    job_file,
+    needs_slurm,
+    start,
+    started_cluster,
+)
 from stage import text, until
 
-from headrace.engines.slurm.ticket import read_ticket
 from headrace.job import load_job
-from headrace.runs import CauseKind, Run, RunPaths, Status
-from headrace.runs.events import AttemptStarted, JobStarted, SecondaryStatus
+from headrace.runs import CauseKind, Run, Status
+from headrace.runs.events import SecondaryStatus
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_cluster.why_not() or "there is Slurm"),
-]
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-DATA = {"name": "data_group", "type": "ml.c5.xlarge", "count": 1}
-DNN = {"name": "dnn_group", "type": "ml.g5.xlarge", "count": 1}
-PARTITIONS = {"data_group": {"partition": "data"}, "dnn_group": {"partition": "dnn", "gres": "gpu:1"}}
+pytestmark = [pytest.mark.timeout(600), needs_slurm]
 LIMIT = "the time limit of Slurm job {} is near"
 RANKS = "torch_distributed.processes_per_host"
-MARKED = """
-import os, pathlib, signal, sys, time
-mark = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / "mark"
-def save(*_):
-    print("saving", flush=True)
-    sys.exit(1)
-signal.signal(signal.SIGTERM, save)
-if mark.exists():
-    sys.exit(0)
-mark.touch()
-print("marked", flush=True)
-time.sleep(600)
-"""
-"""Says what it has done in its first attempt, and completes in its second one."""
-WAIT = """
-import os, pathlib, signal, sys, time
-def save(*_):
-    print("saving", flush=True)
-    pathlib.Path(os.environ["SM_MODEL_DIR"], "saved").write_text("saved")
-    sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-print("running", flush=True)
-time.sleep(600)
-"""
-
-
-class Submitted:
-    """A run that was submitted on the login node; its record is read here, from the shared file system."""
-
-    def __init__(self, cluster: SlurmCluster, run_id: str) -> None:
-        self.cluster = cluster
-        self.id = run_id
-        self.run = Run(RunPaths(cluster.folder / "headrace" / "runs" / run_id), alive=lambda _: True)
-
-    @property
-    def job_id(self) -> int:
-        return read_ticket(self.run.paths).job_id
-
-    def started(self) -> None:
-        until(lambda: any(isinstance(event, JobStarted) for event in self.run.events()), 60, f"{self.id} starts")
-
-    def said(self, words: str, seconds: float = 60) -> None:
-        until(lambda: words in text(self) or self.run.finished, seconds, f"{self.id} says {words}")
-        assert words in text(self), f"{self.run.cause}: {self._logs()}"
-
-    def ended(self, seconds: float = 90) -> Status:
-        until(lambda: self.run.finished, seconds, f"{self.id} ends: {self._logs()}")
-        return self.run.status
-
-    def completed(self) -> None:
-        assert self.ended() is Status.COMPLETED, f"{self.run.cause}\n{text(self)}\n{self._logs()}"
-
-    def nodes(self) -> list[str]:
-        """Names of the nodes that it has, in the order of the components."""
-        words = ["squeue", "-h", "--states=all", "-j", str(self.job_id), "-o", "%i %N"]
-        return [line.split()[1] for line in sorted(self.cluster.on(HEAD, *words).stdout.splitlines())]
-
-    def restarts(self) -> list[str]:
-        """Why another attempt had to wait for nodes; {} in place of the job's id."""
-        parts = self.run.state().transitions
-        found = [part.message for part in parts if part.status is SecondaryStatus.RESTARTING]
-        return [message.replace(f"job {self.job_id}", "job {}") for message in found]
-
-    def headrace(self, command: str, *options: str, check: bool = True) -> str:
-        return headrace(self.cluster, command, self.id, *options, check=check)
-
-    def is_in(self, *states: str) -> None:
-        """Waits until Slurm says this of the components of the job."""
-        words = ["squeue", "-h", "--states=all", "-j", str(self.job_id), "-o", "%T"]
-        until(lambda: self.cluster.on(HEAD, *words).stdout.split() == list(states), 20, f"{self.id} is {states}")
-
-    def _logs(self) -> str:
-        logs = sorted(self.run.paths.engine.glob("*.log"))
-        return "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in logs if log.stat().st_size)
-
-
-def headrace(cluster: SlurmCluster, *command: str, check: bool = True) -> str:
-    return cluster.on(HEAD, sys.executable, "-m", "headrace.cli.main", *command, check=check).stdout
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
-    folder = Path(tempfile.mkdtemp(prefix="hs-"))
-    try:
-        with slurm_cluster.slurm_cluster(folder / "shared") as started:
-            yield started
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with started_cluster() as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)
 def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
-    """A test that fails does not leave its nodes to a job that the next one would wait for."""
     yield
-    jobs = [line.split() for line in cluster.on(HEAD, "squeue", "-h", "-o", "%A %j").stdout.splitlines()]
-    left = [job_id for job_id, name in jobs if name != "limit"]
-    if left:
-        cluster.on(HEAD, "scancel", *left, check=False)
+    end_jobs(cluster, without="limit")
 
 
 @pytest.fixture(scope="module")
@@ -139,48 +55,6 @@ def limited(cluster: SlurmCluster) -> Submitted:
     """A run that Slurm's time limit stops, which takes a minute: beside the other tests, on a node of its own."""
     slurm = {"stop_grace": 1, "options": ["--time=2"], "partition": "data"}
     return start(cluster, "limit", WAIT, instance_groups=[DATA], engines={"slurm": slurm})
-
-
-def job_file(cluster: SlurmCluster, name: str, script: str = "", **fields: object) -> str:
-    """Writes a job on the shared file system."""
-    code = cluster.folder / name
-    code.mkdir()
-    (code / "train.py").write_text(script)
-    given: dict[str, Any] = {
-        "job_name": name,
-        "source_dir": str(code),
-        "entry_point": "train.py",
-        "instance_groups": [DATA, DNN],
-        **fields,
-    }
-    nodes = {group["name"]: PARTITIONS[group["name"]] for group in given["instance_groups"]}
-    given.setdefault("engines", {"slurm": {"stop_grace": 5, "groups": nodes}})
-    file = cluster.folder / f"{name}.yaml"
-    file.write_text(json.dumps(given))
-    return str(file)
-
-
-def submit(cluster: SlurmCluster, file: str, *options: str) -> Submitted:
-    return Submitted(cluster, headrace(cluster, "run", "--engine", "slurm", "--detach", file, *options).strip())
-
-
-def start(cluster: SlurmCluster, name: str, script: str, **fields: object) -> Submitted:
-    return submit(cluster, job_file(cluster, name, script, **fields))
-
-
-def example(cluster: SlurmCluster, file: str, *options: str) -> Submitted:
-    """Submits an example, with its options of the Slurm engine."""
-    job = load_job(str(EXAMPLES / file), list(options))
-    groups = {name: {"partition": "dnn" if "data" not in name else "data"} for name in job.hosts}
-    given = json.loads(job.to_json())
-    given["source_dir"] = str(job.base_path / given["source_dir"])
-    for channel in given.get("inputs", {}).values():
-        channel["s3_data"] = str((job.base_path / channel["s3_data"]).resolve())
-    given["engines"] = {"slurm": {"groups": groups, "stop_grace": 5}}
-    given["environment"] = {**given.get("environment", {}), "OMP_NUM_THREADS": "1"}
-    written = cluster.folder / f"{job.job_name}.yaml"
-    written.write_text(json.dumps(given))
-    return submit(cluster, str(written))
 
 
 def result_of(run: Run, host: str) -> dict[str, object]:
@@ -275,16 +149,6 @@ def test_a_failed_program_is_the_cause_and_slurms_job_has_failed_too(cluster: Sl
     assert waited.returncode == 1
 
 
-def test_a_failed_attempt_is_followed_by_another_one_on_the_same_nodes(cluster: SlurmCluster) -> None:
-    script = (
-        "import os, pathlib, sys\nmark = pathlib.Path(os.environ['SM_MODEL_DIR']).parent / 'checkpoints' / 'mark'\n"
-    )
-    script += "sys.exit(0) if mark.exists() else mark.touch()\nsys.exit(3)\n"
-    run = start(cluster, "again", script, retry={"attempts": 1, "on": "any"}, instance_groups=[DNN])
-    run.completed()
-    assert any(isinstance(event, AttemptStarted) for event in run.run.events())
-
-
 def test_the_time_limit_stops_the_run_in_order_before_slurm_does(limited: Submitted) -> None:
     limited.said("saving", 120)
     assert limited.ended() is Status.STOPPED
@@ -373,91 +237,3 @@ def test_a_folder_that_the_nodes_do_not_see_is_named(cluster: SlurmCluster) -> N
     assert done.returncode == 1
     end = json.loads(done.stdout)
     assert "is not on a file system that the nodes share" in end["cause"]["reason"], end
-
-
-LONG = """
-import headrace, time
-from headrace import feed
-from data import squares
-for step, batch in enumerate(feed.DataLoader(squares(), global_batch_size=4, shuffle=True, seed=3)):
-    print("step", step, flush=True)
-"""
-SQUARES = """
-import time
-from headrace import feed
-class Squares:
-    def __len__(self): return 400
-    def __getitem__(self, index):
-        time.sleep(0.05)
-        return index * index
-@feed.pipeline
-def squares(): return Squares()
-"""
-
-
-@pytest.mark.torch
-def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_another_one(
-    cluster: SlurmCluster,
-) -> None:
-    # two nodes: Slurm 22.05 ends the whole job with the last node of a component, whatever --no-kill says
-    service = {"feed": {"enabled": True, "workers_per_host": 2}, "instance_groups": ["data_group"]}
-    groups = [{**DATA, "count": 2}, DNN]
-    tls = {"encrypt_inter_container_traffic": True}
-    file = job_file(cluster, "survives", LONG, data_service=service, instance_groups=groups, **tls)
-    (cluster.folder / "survives" / "data.py").write_text(SQUARES)
-    dies = start(cluster, "dies", WAIT, instance_groups=[DATA])
-    returns = start(cluster, "returns", MARKED, instance_groups=[DNN], retry={"attempts": 1})
-    dies.said("running")
-    returns.said("marked")
-    (dead,), (lost,) = dies.nodes(), returns.nodes()
-    lives = submit(cluster, file)
-    lives.said("step 5")
-    other = next(name for name in NODES if name.startswith("data") and name != dead)
-    killed = (dead, lost, other)
-    for node in killed:
-        cluster.kill(node)
-    lives.completed()
-    assert lives.run.degraded
-    assert text(lives).count("step") == 100
-    dies.headrace("wait", check=False)
-    assert dies.ended(1) is Status.FAILED
-    cause = dies.run.cause
-    assert cause is not None
-    assert (cause.kind, cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
-    assert dead in str(cause)
-    returns.completed()
-    assert {lost, *returns.nodes()} == {"dnn1", "dnn2"}
-    assert returns.restarts() == [f"Attempt 2 of 2, after: dnn_group/algo-1: Slurm job {{}} lost a node: {lost}"]
-    for node in killed:
-        cluster.revive(node)
-    cluster.await_nodes()
-
-
-def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_retry_the_cause_is_told(
-    cluster: SlurmCluster,
-) -> None:
-    cancelled = {"slurm": {"stop_grace": 5, "partition": "cancelled"}}  # Slurm does not queue its jobs again
-    retry = {"attempts": 1}
-    first = start(cluster, "again-1", MARKED, instance_groups=[DATA, DNN], retry=retry)
-    first.said("marked")
-    second = start(cluster, "again-2", MARKED, instance_groups=[DATA], retry=retry, engines=cancelled)
-    fails = start(cluster, "again-0", WAIT, instance_groups=[DATA], engines=cancelled)
-    second.said("marked")
-    fails.said("running")
-    urgent = ["sbatch", "--parsable", "-p", "urgent", "--exclusive", "-N5", "--wrap", "sleep 600"]
-    job_id = cluster.on(HEAD, *urgent, "--output=/dev/null").stdout.strip()
-    assert fails.ended(30) is Status.FAILED
-    cause = fails.run.cause
-    assert cause is not None
-    assert (cause.kind, cause.infrastructure) == (CauseKind.PREEMPTED, True)
-    for run in (first, second):
-        until(run.restarts, 30, "the run waits for another attempt")
-    listed = json.loads(headrace(cluster, "ps", "--output", "json"))
-    waiting = {line["run_id"] for line in listed if line["secondary_status"] == "Pending"}
-    assert waiting == {first.id, second.id}
-    cluster.on(HEAD, "scancel", job_id)
-    for run in (first, second):
-        run.completed()
-        assert "saving" in text(run)
-    assert first.restarts() == ["Attempt 2 of 2, after: Slurm job {} was ended and queued again (preemption)"]
-    assert second.restarts() == ["Attempt 2 of 2, after: Slurm job {} was preempted"]

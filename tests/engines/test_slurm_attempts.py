@@ -1,0 +1,140 @@
+"""What becomes of a run on Slurm whose nodes are lost or taken, on the installed Slurm and on 24.11."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from slurm_cluster import HEAD, NODES, SlurmCluster
+from slurm_stage import (
+    DATA,
+    DNN,
+    MARKED,
+    WAIT,
+    end_jobs,
+    headrace,
+    job_file,
+    needs_slurm,
+    on,
+    start,
+    started_cluster,
+    submit,
+)
+from stage import text, until
+
+from headrace.runs import CauseKind, Status
+from headrace.runs.events import AttemptStarted
+
+pytestmark = [pytest.mark.timeout(600), needs_slurm]
+LONG = """
+import headrace, time
+from headrace import feed
+from data import squares
+for step, batch in enumerate(feed.DataLoader(squares(), global_batch_size=4, shuffle=True, seed=3)):
+    print("step", step, flush=True)
+"""
+SQUARES = """
+import time
+from headrace import feed
+class Squares:
+    def __len__(self): return 400
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index * index
+@feed.pipeline
+def squares(): return Squares()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[SlurmCluster]:
+    with started_cluster(request.param) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
+    yield
+    end_jobs(cluster)
+
+
+@on("")
+def test_a_failed_attempt_is_followed_by_another_one_on_the_same_nodes(cluster: SlurmCluster) -> None:
+    script = (
+        "import os, pathlib, sys\nmark = pathlib.Path(os.environ['SM_MODEL_DIR']).parent / 'checkpoints' / 'mark'\n"
+    )
+    script += "sys.exit(0) if mark.exists() else mark.touch()\nsys.exit(3)\n"
+    run = start(cluster, "again", script, retry={"attempts": 1, "on": "any"}, instance_groups=[DNN])
+    run.completed()
+    assert any(isinstance(event, AttemptStarted) for event in run.run.events())
+
+
+@on("")
+@pytest.mark.torch
+def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_another_one(
+    cluster: SlurmCluster,
+) -> None:
+    # two nodes: Slurm 22.05 ends the whole job with the last node of a component, whatever --no-kill says
+    service = {"feed": {"enabled": True, "workers_per_host": 2}, "instance_groups": ["data_group"]}
+    groups = [{**DATA, "count": 2}, DNN]
+    tls = {"encrypt_inter_container_traffic": True}
+    file = job_file(cluster, "survives", LONG, data_service=service, instance_groups=groups, **tls)
+    (cluster.folder / "survives" / "data.py").write_text(SQUARES)
+    dies = start(cluster, "dies", WAIT, instance_groups=[DATA])
+    returns = start(cluster, "returns", MARKED, instance_groups=[DNN], retry={"attempts": 1})
+    dies.said("running")
+    returns.said("marked")
+    (dead,), (lost,) = dies.nodes(), returns.nodes()
+    lives = submit(cluster, file)
+    lives.said("step 5")
+    other = next(name for name in NODES if name.startswith("data") and name != dead)
+    killed = (dead, lost, other)
+    for node in killed:
+        cluster.kill(node)
+    lives.completed()
+    assert lives.run.degraded
+    assert text(lives).count("step") == 100
+    dies.headrace("wait", check=False)
+    assert dies.ended(1) is Status.FAILED
+    cause = dies.run.cause
+    assert cause is not None
+    assert (cause.kind, cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
+    assert dead in str(cause)
+    returns.completed()
+    assert {lost, *returns.nodes()} == {"dnn1", "dnn2"}
+    assert returns.restarts() == [f"Attempt 2 of 2, after: dnn_group/algo-1: Slurm job {{}} lost a node: {lost}"]
+    for node in killed:
+        cluster.revive(node)
+    cluster.await_nodes()
+
+
+@on("", "24.11")
+def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_retry_the_cause_is_told(
+    cluster: SlurmCluster,
+) -> None:
+    cancelled = {"slurm": {"stop_grace": 5, "partition": "cancelled"}}  # Slurm does not queue its jobs again
+    retry = {"attempts": 1}
+    first = start(cluster, "again-1", MARKED, instance_groups=[DATA, DNN], retry=retry)
+    first.said("marked")
+    second = start(cluster, "again-2", MARKED, instance_groups=[DATA], retry=retry, engines=cancelled)
+    fails = start(cluster, "again-0", WAIT, instance_groups=[DATA], engines=cancelled)
+    second.said("marked")
+    fails.said("running")
+    urgent = ["sbatch", "--parsable", "-p", "urgent", "--exclusive", "-N5", "--wrap", "sleep 600"]
+    job_id = cluster.on(HEAD, *urgent, "--output=/dev/null").stdout.strip()
+    assert fails.ended(30) is Status.FAILED
+    cause = fails.run.cause
+    assert cause is not None
+    assert (cause.kind, cause.infrastructure) == (CauseKind.PREEMPTED, True)
+    for run in (first, second):
+        until(run.restarts, 30, "the run waits for another attempt")
+    listed = json.loads(headrace(cluster, "ps", "--output", "json"))
+    waiting = {line["run_id"] for line in listed if line["secondary_status"] == "Pending"}
+    assert waiting == {first.id, second.id}
+    cluster.on(HEAD, "scancel", job_id)
+    for run in (first, second):
+        run.completed()
+        assert "saving" in text(run)
+    assert first.restarts() == ["Attempt 2 of 2, after: Slurm job {} was ended and queued again (preemption)"]
+    assert second.restarts() == ["Attempt 2 of 2, after: Slurm job {} was preempted"]
