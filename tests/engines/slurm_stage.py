@@ -55,7 +55,7 @@ needs_slurm = pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_clu
 
 
 def on(*releases: str) -> pytest.MarkDecorator:
-    """Has a test run on clusters of these releases, for a fixture `cluster`; an empty one is that which is installed."""
+    """Has a test run on clusters of these releases, of a fixture `cluster`; an empty one is the installed one."""
     return pytest.mark.parametrize("cluster", releases, indirect=True, ids=[name or "installed" for name in releases])
 
 
