@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.adapters.estimator import (
-    Estimator,
-    InstanceGroup,
-    PyTorch,
-    Session,
-    TensorFlow,
-    TrainingInput,
-    TrainingJob,
-    get_execution_role,
-)
+from headrace.adapters import estimator as _adapter
+from headrace.adapters.estimator import *  # noqa: F403  (another name of the same things)
 
-__all__ = [
-    "Estimator",
-    "InstanceGroup",
-    "PyTorch",
-    "Session",
-    "TensorFlow",
-    "TrainingInput",
-    "TrainingJob",
-    "get_execution_role",
-]
+__all__ = _adapter.__all__

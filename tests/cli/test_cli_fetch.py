@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -44,36 +44,41 @@ class Elsewhere:
 
 
 @pytest.fixture
+def far(s3: ObjectStore, tmp_path: Path) -> Iterator[Elsewhere]:
+    """A run on another machine, whose record is stored in the bucket."""
+    with Store() as store:
+        yield Elsewhere(tmp_path / "elsewhere", s3.uri("runs"), store)
+
+
+@pytest.fixture
 def bucket_cli(s3: ObjectStore, tmp_path: Path) -> Cli:
     return Cli(tmp_path)  # with the variables of the bucket
 
 
 def test_a_run_elsewhere_is_fetched_followed_and_read_as_any_other(
-    bucket_cli: Cli, s3: ObjectStore, tmp_path: Path
+    bucket_cli: Cli, s3: ObjectStore, far: Elsewhere
 ) -> None:
     cli = bucket_cli
-    with Store() as store:
-        far = Elsewhere(tmp_path / "elsewhere", s3.uri("runs"), store)
-        far.say("first")
-        far.store()
-        fetched = json.loads(cli("fetch", s3.uri("runs/far"), "--output", "json").stdout)
-        assert (fetched["run_id"], fetched["complete"], fetched["status"]) == (far.paths.id, False, "InProgress")
-        assert fetched["uri"] == s3.uri(f"runs/{far.paths.id}")
-        assert far.paths.id in cli("ps").stdout
-        far.say("second")
-        far.store()
-        following = cli.start("fetch", "far", "--follow", "--every", "0.2")
-        reading = cli.start("logs", "far", "-f")
-        assert reading.stdout is not None
-        assert [reading.stdout.readline() for _ in range(2)] == ["dnn/algo-1[0] first\n", "dnn/algo-1[0] second\n"]
-        far.say("third")
-        far.event(RunFinished(t=time.time(), status=Status.COMPLETED))
-        far.store(last=True)
-        assert reading.communicate(timeout=60) == ("dnn/algo-1[0] third\n", f"headrace: {far.paths.id}: Completed\n")
-        shown = following.communicate(timeout=60)[0]
-        assert (following.returncode, reading.returncode) == (0, 0)
-        assert f"{far.paths.id}: Completed; " in shown
-        assert shown.endswith("; complete\n")
+    far.say("first")
+    far.store()
+    fetched = json.loads(cli("fetch", s3.uri("runs/far"), "--output", "json").stdout)
+    assert (fetched["run_id"], fetched["complete"], fetched["status"]) == (far.paths.id, False, "InProgress")
+    assert fetched["uri"] == s3.uri(f"runs/{far.paths.id}")
+    assert far.paths.id in cli("ps").stdout
+    far.say("second")
+    far.store()
+    following = cli.start("fetch", "far", "--follow", "--every", "0.2")
+    reading = cli.start("logs", "far", "-f")
+    assert reading.stdout is not None
+    assert [reading.stdout.readline() for _ in range(2)] == ["dnn/algo-1[0] first\n", "dnn/algo-1[0] second\n"]
+    far.say("third")
+    far.event(RunFinished(t=time.time(), status=Status.COMPLETED))
+    far.store(last=True)
+    assert reading.communicate(timeout=60) == ("dnn/algo-1[0] third\n", f"headrace: {far.paths.id}: Completed\n")
+    shown = following.communicate(timeout=60)[0]
+    assert (following.returncode, reading.returncode) == (0, 0)
+    assert f"{far.paths.id}: Completed; " in shown
+    assert shown.endswith("; complete\n")
     copy = RunPaths(cli.runs / far.paths.id)
     for name in ("run.json", "events/engine.jsonl", "logs/dnn/algo-1/0.log"):
         assert (copy.root / name).read_bytes() == (far.paths.root / name).read_bytes()
@@ -82,29 +87,27 @@ def test_a_run_elsewhere_is_fetched_followed_and_read_as_any_other(
 
 
 def test_looking_at_a_copy_brings_it_up_to_date_and_an_unreachable_bucket_is_told(
-    bucket_cli: Cli, s3: ObjectStore, tmp_path: Path
+    bucket_cli: Cli, s3: ObjectStore, far: Elsewhere
 ) -> None:
     cli = bucket_cli
-    with Store() as store:
-        far = Elsewhere(tmp_path / "elsewhere", s3.uri("runs"), store)
-        far.store()
-        assert cli("fetch", s3.uri("runs/far")).returncode == 0
-        refused = cli("stop", "far")
-        assert refused.returncode == 2
-        assert "is a copy: the run is on" in refused.stderr
-        cli.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
-        cut = cli("status", "far")
-        assert cut.returncode == 0
-        assert "InProgress" in cut.stdout
-        assert cut.stderr.count("cannot be brought up to date") == 1
-        assert "a copy, with nothing new for " in cut.stdout
-        assert "nothing new for " in cli("ps").stdout
-        cli.env["AWS_ENDPOINT_URL"] = s3.endpoint
-        far.event(RunFinished(t=time.time(), status=Status.COMPLETED))
-        far.store(last=True)
-        assert json.loads(cli("status", "far", "--output", "json").stdout)["TrainingJobStatus"] == "Completed"
-        cli.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
-        assert cli("status", "far").stderr == "", "a complete copy needs no bucket"
+    far.store()
+    assert cli("fetch", s3.uri("runs/far")).returncode == 0
+    refused = cli("stop", "far")
+    assert refused.returncode == 2
+    assert "is a copy: the run is on" in refused.stderr
+    cli.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    cut = cli("status", "far")
+    assert cut.returncode == 0
+    assert "InProgress" in cut.stdout
+    assert cut.stderr.count("cannot be brought up to date") == 1
+    assert "a copy, with nothing new for " in cut.stdout
+    assert "nothing new for " in cli("ps").stdout
+    cli.env["AWS_ENDPOINT_URL"] = s3.endpoint
+    far.event(RunFinished(t=time.time(), status=Status.COMPLETED))
+    far.store(last=True)
+    assert json.loads(cli("status", "far", "--output", "json").stdout)["TrainingJobStatus"] == "Completed"
+    cli.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    assert cli("status", "far").stderr == "", "a complete copy needs no bucket"
 
 
 def test_ctrl_c_ends_the_wait_for_a_bucket_that_does_not_answer_at_the_end_of_a_run(
@@ -148,12 +151,10 @@ def wait_until(condition: Callable[[], object], seconds: float) -> None:
 
 
 def test_what_cannot_be_fetched_is_said_with_a_hint(
-    bucket_cli: Cli, s3: ObjectStore, tmp_path: Path, job_file: Callable[..., str]
+    bucket_cli: Cli, s3: ObjectStore, far: Elsewhere, tmp_path: Path, job_file: Callable[..., str]
 ) -> None:
     cli = bucket_cli
-    with Store() as store:
-        far = Elsewhere(tmp_path / "elsewhere", s3.uri("runs"), store)
-        far.store()
+    far.store()
     nothing = cli("fetch", s3.uri("runs"))
     assert nothing.returncode == 2
     assert f"name one of the runs in {s3.uri('runs')}: {far.paths.id}" in nothing.stderr

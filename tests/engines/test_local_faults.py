@@ -71,14 +71,21 @@ def test_a_failure_that_other_platforms_take_for_a_success_is_one(stage, script,
     assert (handle.exit_code, handle.cause.exit_code) == (1, code)
 
 
-@both_isolations_at_length
-def test_a_trainer_that_is_killed_is_the_cause_and_its_children_go(stage):
-    handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
-    running(handle, 2)
+def killed(stage, victim, hosts=2):
+    """Kills a process of a job whose programs are hard to end. Returns its handle: it has failed, and left nothing."""
+    handle = stage.start(STUBBORN, instance_groups=groups(dnn=hosts))
+    running(handle, hosts)
+    pid = victim(handle)
     began = time.monotonic()
-    kill(program_pid(handle, "algo-2"))
+    kill(pid)
     assert_failed(handle, began)
     stage.assert_nothing_left(handle)
+    return handle
+
+
+@both_isolations_at_length
+def test_a_trainer_that_is_killed_is_the_cause_and_its_children_go(stage):
+    handle = killed(stage, lambda handle: program_pid(handle, "algo-2"))
     assert str(handle.cause) == "dnn/algo-2[0]: killed by SIGKILL"
     assert handle.cause.signal == signal.SIGKILL
 
@@ -311,23 +318,13 @@ if SOAK:  # rows of the fault table, with programs that are harder to end
 
     @both_isolations_at_length
     def test_the_leaders_agent_is_killed(stage):
-        handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
-        running(handle, 2)
-        began = time.monotonic()
-        kill(agent_pid(handle, "algo-1"))
-        assert_failed(handle, began)
-        stage.assert_nothing_left(handle)
+        handle = killed(stage, lambda handle: agent_pid(handle, "algo-1"))
         assert str(handle.cause) == "dnn/algo-1[agent]: agent killed by SIGKILL"
         assert [event.host for event in handle.run.events() if isinstance(event, HostLost)] == ["algo-1"]
 
     @both_isolations_at_length
     def test_another_hosts_agent_is_killed(stage):
-        handle = stage.start(STUBBORN, instance_groups=groups(dnn=3))
-        running(handle, 3)
-        began = time.monotonic()
-        kill(agent_pid(handle, "algo-3"))
-        assert_failed(handle, began)
-        stage.assert_nothing_left(handle)
+        handle = killed(stage, lambda handle: agent_pid(handle, "algo-3"), hosts=3)
         assert str(handle.cause) == "dnn/algo-3[agent]: agent killed by SIGKILL"
 
     @both_isolations_at_length
@@ -342,12 +339,7 @@ if SOAK:  # rows of the fault table, with programs that are harder to end
 
     @both_isolations_at_length
     def test_the_supervisor_is_killed(stage):
-        handle = stage.start(STUBBORN, instance_groups=groups(dnn=2))
-        running(handle, 2)
-        began = time.monotonic()
-        kill(read_header(handle.paths).supervisor_pid)
-        assert_failed(handle, began)
-        stage.assert_nothing_left(handle)
+        handle = killed(stage, lambda handle: read_header(handle.paths).supervisor_pid)
         assert handle.status is Status.FAILED
         assert "supervisor" in str(handle.cause)
 

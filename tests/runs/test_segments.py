@@ -201,13 +201,19 @@ def test_the_end_of_the_run_is_the_last_that_a_copy_gets(run: RunPaths, tmp_path
     assert files_of(copy.paths) == files_of(run)
 
 
-def test_a_missing_segment_is_named_and_what_is_before_it_is_copied(run: RunPaths, tmp_path: Path) -> None:
-    store = Memory()
+def four_segments(run: RunPaths, store: Memory) -> tuple[SegmentWriter, Path]:
+    """Stores a log of four lines, a segment each. Returns the writer and the log."""
     writer = writer_of(run, store)
     log = run.log(Stream("g", "algo-1", "0"))
     for number in range(4):
         grow(log, f"line {number}\n".encode())
         writer.store()
+    return writer, log
+
+
+def test_a_missing_segment_is_named_and_what_is_before_it_is_copied(run: RunPaths, tmp_path: Path) -> None:
+    store = Memory()
+    _, log = four_segments(run, store)
     gone = sorted(store.objects)[2]
     held = store.objects.pop(gone)
     copy = copy_of(store, f"{PLACE}/{run.id}", tmp_path / "copy")
@@ -222,11 +228,7 @@ def test_a_missing_segment_is_named_and_what_is_before_it_is_copied(run: RunPath
 
 def test_a_copy_that_lost_bytes_heals_and_several_processes_may_keep_one(run: RunPaths, tmp_path: Path) -> None:
     store = Memory()
-    writer = writer_of(run, store)
-    log = run.log(Stream("g", "algo-1", "0"))
-    for number in range(4):
-        grow(log, f"line {number}\n".encode())
-        writer.store()
+    writer, log = four_segments(run, store)
     copy = copy_of(store, f"{PLACE}/{run.id}", tmp_path / "copy")
     copy.update()
     mine = copy.paths.root / log.relative_to(run.root)
