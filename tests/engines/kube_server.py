@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import subprocess
 import threading
 import time
 import uuid
@@ -340,6 +341,35 @@ class KubeServer:
             return
         await socket.send_bytes(b"\x03" + json.dumps(status).encode())
         await socket.close()
+
+
+async def run_process(given: Exec, command: list[str], env: dict[str, str]) -> int:
+    """Runs a command of a pod as a process of this machine, and passes on what it writes as it comes."""
+    loop, came = asyncio.get_running_loop(), asyncio.Queue[tuple[int, bytes]]()
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+    def read() -> None:
+        # A thread of its own: asyncio's child processes are waited for by anybody.
+        with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            while data := process.stdout.read1(1 << 20):
+                loop.call_soon_threadsafe(came.put_nowait, (1, data))
+            loop.call_soon_threadsafe(came.put_nowait, (2, process.stderr.read()))
+        loop.call_soon_threadsafe(came.put_nowait, (0, b""))
+
+    thread = threading.Thread(target=read, name="exec")
+    thread.start()
+    try:
+        while (channel_data := await came.get())[0]:
+            await given.send(*channel_data)
+    except BaseException:
+        process.kill()
+        raise
+    thread.join()
+    return process.returncode
 
 
 def failure(code: int, reason: str, message: str) -> Response:

@@ -56,7 +56,7 @@ class Rule(NamedTuple):
     verbs: tuple[str, ...]
 
     @property
-    def words(self) -> str:
+    def told(self) -> str:
         """The rule in words, e.g. ``create, list jobs.batch``."""
         return f"{', '.join(self.verbs)} {self.resource}{'.' if self.group else ''}{self.group}"
 
@@ -73,6 +73,9 @@ ROLE: tuple[Rule, ...] = (
     Rule("batch", "jobs", ("create", "list")),
 )
 """All that the engine does in a namespace. `exec` is a ``get`` before Kubernetes 1.35, then a ``create``."""
+
+ROLE_OF_SET: tuple[Rule, ...] = (Rule("jobset.x-k8s.io", "jobsets", ("create", "list")),)
+"""What it does besides for a job with `queue` or `gang`."""
 
 
 class Kind(NamedTuple):
@@ -93,6 +96,7 @@ KINDS: dict[str, Kind] = {
     "ConfigMap": Kind("", "v1", "configmaps"),
     "Event": Kind("", "v1", "events"),
     "Job": Kind("batch", "v1", "jobs"),
+    "JobSet": Kind("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims"),
     "Pod": Kind("", "v1", "pods"),
     "Secret": Kind("", "v1", "secrets"),

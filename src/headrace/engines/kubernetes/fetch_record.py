@@ -108,7 +108,7 @@ class RecordFetch:
                 replace_file(self._paths.engine / END, answer)
                 return True
             take_all(self._paths, header.pieces, contents)
-            if sum(piece.size for piece in header.pieces) < BATCH_BYTES // 4 or time.monotonic() > deadline:
+            if sum(piece.size for piece in header.pieces) < BATCH_BYTES or time.monotonic() > deadline:
                 return False
 
     def tell_fetched(self) -> None:

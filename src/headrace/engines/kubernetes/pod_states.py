@@ -25,8 +25,10 @@ HOPELESS = frozenset({"InvalidImageName"})
 """Keywords of pods that wait for what no waiting changes."""
 NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 """Keywords of pods whose container could not begin."""
+_UNKNOWN = frozenset({"Unknown", "ContainerStatusUnknown"})
+"""Keywords of pods whose node does not know any more what has become of their container."""
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
-_SIGNAL = 128
+_SIGNAL, _SIGNALS = 128, 64
 
 
 class PodPhase(enum.Enum):
@@ -55,6 +57,7 @@ class PodState:
         words: why it waits, or what is wrong, in Kubernetes' words; empty when there is nothing to say.
         keyword: the same as Kubernetes' own keyword, e.g. ``Unschedulable``.
         init: a step before the container failed, and not the container.
+        taken: somebody has deleted it, before or after it ended.
         since: when the pod was made, seconds since the epoch; 0 without one.
         word: the last word of headrace in it; None when it could not say it.
         node: where it is or was; empty before.
@@ -68,6 +71,7 @@ class PodState:
     words: str = ""
     keyword: str = ""
     init: bool = False
+    taken: bool = False
     since: float = 0.0
     word: LastWord | None = None
     node: str = ""
@@ -116,7 +120,7 @@ def job_states(jobs: Iterable[Object]) -> dict[str, JobState]:
         conditions = _conditions(job)
         failed = conditions.get("Failed") or conditions.get("FailureTarget")
         over = failed is not None or "Complete" in conditions
-        found[host] = JobState(host, job["metadata"].get("uid", ""), over, _said(failed) if failed else "")
+        found[host] = JobState(host, job["metadata"].get("uid", ""), over, said(failed) if failed else "")
     return found
 
 
@@ -140,8 +144,8 @@ def end_of_pod(state: PodState) -> tuple[Status, Cause]:
         state: of the leader's pod; absent, lost, leaving or ended.
     """
     if state.word is not None and state.word.status in (Status.COMPLETED, Status.FAILED, Status.STOPPED):
-        cause = state.word.cause or Cause(detail=state.word.reason)
-        return state.word.status, cause
+        detail = state.word.reason or f"the pod {state.pod} {state.words}"
+        return state.word.status, state.word.cause or Cause(CauseKind.UNKNOWN, detail, state.group, state.host)
     keyword = state.keyword
 
     def lost(detail: str, kind: CauseKind = CauseKind.HOST_LOST) -> Cause:
@@ -149,7 +153,9 @@ def end_of_pod(state: PodState) -> tuple[Status, Cause]:
 
     if state.phase is PodPhase.ABSENT:
         return Status.FAILED, lost(f"its pod is gone{_because(state)}")
-    if state.phase in (PodPhase.LEAVING, PodPhase.LOST):
+    if keyword in _UNKNOWN:
+        return Status.FAILED, lost(f"its node {state.node} failed under the pod {state.pod}")
+    if state.taken:
         return Status.FAILED, lost(f"the pod {state.pod} was deleted{_because(state)}")
     if keyword == "OOMKilled":
         detail = f"the pod {state.pod} used more memory than its limit (OOMKilled)"
@@ -198,7 +204,13 @@ def seconds_of(time: str | None) -> float:
 def last_event(events: Sequence[Object]) -> str:
     """Returns the newest warning among events, e.g. why a Job cannot make its pod; empty without one."""
     warnings = [each for each in events if each.get("type") == "Warning"]
-    return _said(warnings[-1]) if warnings else ""
+    return said(warnings[-1]) if warnings else ""
+
+
+def said(by: Object) -> str:
+    """Returns what an event, a condition or a state says: keyword and text."""
+    keyword, text = by.get("reason", ""), str(by.get("message", "")).strip()
+    return f"{keyword}: {text}" if keyword and text else keyword or text
 
 
 @dataclass(frozen=True)
@@ -221,6 +233,7 @@ def _state(pod: Object, host: str, group: str, now: float) -> PodState:
         found.words,
         found.keyword,
         found.init,
+        bool(meta.get("deletionTimestamp")),
         seconds_of(meta.get("creationTimestamp")),
         _word(status),
         pod.get("spec", {}).get("nodeName", ""),
@@ -237,7 +250,7 @@ def _found(pod: Object, now: float) -> _Found:
     if deleted:
         target = conditions.get("DisruptionTarget") or {"reason": status.get("reason", "")}
         lost = now > deleted + LOST_SECONDS
-        told = "its node does not answer" if lost else _said(target)
+        told = "its node does not answer" if lost else said(target)
         return _Found(PodPhase.LOST if lost else PodPhase.LEAVING, target.get("reason", ""), told)
     if phase == "Pending":
         return _waiting(pod, status)
@@ -255,10 +268,10 @@ def _waiting(pod: Object, status: Object) -> _Found:
         for container in status.get(part, ()):
             waiting = container.get("state", {}).get("waiting", {})
             if waiting.get("reason", "") not in _STARTING:
-                return _Found(PodPhase.WAITING, waiting["reason"], _said(waiting))
+                return _Found(PodPhase.WAITING, waiting["reason"], said(waiting))
     scheduled = _all_conditions(pod).get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return _Found(PodPhase.WAITING, scheduled.get("reason", ""), _said(scheduled))
+        return _Found(PodPhase.WAITING, scheduled.get("reason", ""), said(scheduled))
     node = pod.get("spec", {}).get("nodeName", "")
     return _Found(PodPhase.WAITING, "", f"its pod is starting on {node}" if node else "")
 
@@ -273,7 +286,7 @@ def _end(status: Object, conditions: Mapping[str, Object]) -> _Found:
             return _Found(PodPhase.ENDED, ended.get("reason", ""), told, init=True)
     for by in (conditions.get("DisruptionTarget"), status):
         if by and by.get("reason"):
-            return _Found(PodPhase.ENDED, by["reason"], _said(by))
+            return _Found(PodPhase.ENDED, by["reason"], said(by))
     ended = _container(status).get("terminated", {})
     text = ended.get("message", "").strip()
     told = _how(ended) if ended else ""
@@ -284,7 +297,8 @@ def _end(status: Object, conditions: Mapping[str, Object]) -> _Found:
 
 def _how(ended: Object) -> str:
     code = int(ended.get("exitCode", 0))
-    return exit_text(None, code - _SIGNAL) if code > _SIGNAL else exit_text(code, None)
+    killed = _SIGNAL < code <= _SIGNAL + _SIGNALS
+    return exit_text(None, code - _SIGNAL) if killed else exit_text(code, None)
 
 
 def _word(status: Object) -> LastWord | None:
@@ -304,11 +318,6 @@ def _all_conditions(made: Object) -> dict[str, Object]:
 
 def _conditions(made: Object) -> dict[str, Object]:
     return {name: each for name, each in _all_conditions(made).items() if each.get("status") == "True"}
-
-
-def _said(by: Object) -> str:
-    keyword, text = by.get("reason", ""), str(by.get("message", "")).strip()
-    return f"{keyword}: {text}" if keyword and text else keyword or text
 
 
 def _because(state: PodState) -> str:

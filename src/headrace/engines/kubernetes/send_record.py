@@ -27,7 +27,7 @@ import msgspec
 from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, is_whole, touch
 from headrace.engines.platform_news import WRITER
 from headrace.runs import RunPaths
-from headrace.runs.record_pieces import Known, NewPieces
+from headrace.runs.record_pieces import BATCH_BYTES, Known, NewPieces
 from headrace.runs.segments import EVENTS, VERSION, WHOLE, SegmentHeader, encode
 
 MODULE = "headrace.engines.kubernetes.send_record"
@@ -58,7 +58,7 @@ def decode_known(word: str) -> Known:
     """Reverses `encode_known`. Raises ValueError."""
     try:
         return _KNOWN.decode(zlib.decompress(base64.urlsafe_b64decode(word)))
-    except (zlib.error, msgspec.DecodeError) as error:
+    except (ValueError, zlib.error) as error:
         raise ValueError(f"not what is known of a record: {error}") from error
 
 
@@ -67,12 +67,18 @@ def new_segment(paths: RunPaths, known: Known) -> bytes:
 
     Args:
         paths: the run's directory.
-        known: what is there already.
+        known: what is there already; then also what the segment has.
     """
     whole = is_whole(paths)  # before the files are looked at
-    pieces, full = NewPieces(paths, SENT_WHOLE, NOT_SENT).next(known, whole)
+    new, pieces, more = NewPieces(paths, SENT_WHOLE, NOT_SENT), [], True
+    while more and sum(piece.size for piece, _ in pieces) < BATCH_BYTES:  # a batch has little of each file
+        batch, more = new.next(known, whole)
+        known.take(piece for piece, _ in batch)
+        pieces += batch
+        if not batch:
+            break
     header = SegmentHeader(
-        VERSION, paths.id, "pod", 0, time.time(), tuple(piece for piece, _ in pieces), whole and not full
+        VERSION, paths.id, "pod", 0, time.time(), tuple(piece for piece, _ in pieces), whole and not more
     )
     return encode(header, [data for _, data in pieces])
 

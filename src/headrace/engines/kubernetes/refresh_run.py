@@ -1,0 +1,136 @@
+"""What `refresh` does for a run on a cluster: brings its record home, tells why it waits, ends it when it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from headrace.engines.kubernetes import end_of_run
+from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachable
+from headrace.engines.kubernetes.fetch_record import RecordFetch, alone, has_end
+from headrace.engines.kubernetes.kube_ticket import read_leader, write_leader, write_ticket
+from headrace.engines.kubernetes.pod_states import JobState, PodPhase, PodState, waited_too_long, why_waiting
+from headrace.engines.kubernetes.reach_run import Reached
+from headrace.engines.kubernetes.run_look import RUN, RunLook, explained, look_at_jobs
+from headrace.engines.kubernetes.watch_run import ensure_watched
+from headrace.engines.platform_news import platform_news
+from headrace.runs import Cause, CauseKind, Run, Status
+from headrace.runs.events import SecondaryStatus
+
+FETCH_SECONDS = 5.0  # of one `refresh`; the next one goes on
+GIVEN_UP = ("--failed", "--kind", CauseKind.INSTANCE_NOT_STARTED.value, "--grace", "0")
+"""How a run is ended whose leader runs and whose other pods do not come."""
+
+
+def refresh_run(run: Run) -> None:
+    """Brings what the cluster knows of a run into its record.
+
+    Raises:
+        KubernetesUnreachable, ClusterRefused, ExecFailed, StorageError: it cannot be asked now.
+        OSError: the record here cannot be written.
+    """
+    with alone(run.paths) as mine:
+        if not mine:  # somebody else does it
+            return
+        reached = Reached(run)
+        if reached.finished:
+            return
+        if has_end(run.paths):
+            end_of_run.fetched(reached.cluster, reached.ticket, run.paths, None)
+            return
+        if not reached.ticket.submitted and not _submitted_after_all(reached):
+            return
+        _refresh(reached)
+    if not reached.ticket.record and not reached.ticket.submitter_lives and not reached.finished:
+        ensure_watched(run.paths)
+
+
+def _submitted_after_all(reached: Reached) -> bool:
+    """Looks at a run whose submission did not say that it was complete. Returns whether it is."""
+    ticket, cluster = reached.ticket, reached.cluster
+    if ticket.submitter_lives:
+        return False
+    kind, name = ticket.last
+    if any(made["metadata"]["name"] == name for made in cluster.objects(kind, {RUN: ticket.name})):
+        write_ticket(reached.run.paths, msgspec.structs.replace(ticket, submitted=True))
+        return True
+    end_of_run.delete_objects(cluster, ticket)
+    with platform_news(reached.run.paths) as news:
+        words = "headrace was killed while it submitted the job; what it had made is deleted"
+        news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
+    return False
+
+
+def _refresh(reached: Reached) -> None:
+    run, paths = reached.run, reached.run.paths
+    look, uid = reached.look(), read_leader(paths)
+    leader = look.leader_pod(uid)
+    if not uid and leader.phase is PodPhase.RUNNING:
+        write_leader(paths, leader.uid)
+    if leader.phase in (PodPhase.RUNNING, PodPhase.LEAVING) and (uid or leader.phase is PodPhase.RUNNING):
+        _fetch(reached, look, leader)
+        return
+    jobs = look_at_jobs(reached.cluster, reached.ticket)
+    job = jobs.get(look.leader)
+    newest = look.pods[look.leader][-1]
+    if uid and leader.phase is not PodPhase.WAITING:  # it has run, and runs no more
+        replaced = newest.uid != uid and newest.phase in (PodPhase.WAITING, PodPhase.RUNNING)
+        comes = newest.phase is not PodPhase.ENDED and job is not None and not job.over
+        if reached.ticket.record and (replaced or comes):
+            write_leader(paths, newest.uid if replaced else "")
+            _tell_waiting(reached, look, jobs)
+            return
+        end_of_run.without_record(reached.cluster, reached.ticket, run, leader)
+    elif leader.phase in (PodPhase.ENDED, PodPhase.LOST, PodPhase.LEAVING) or (not jobs and _is_gone(reached, leader)):
+        end_of_run.without_record(reached.cluster, reached.ticket, run, leader)
+    else:
+        _tell_waiting(reached, look, jobs)
+
+
+def _is_gone(reached: Reached, leader: PodState) -> bool:
+    """Returns whether the run's objects are no longer there: somebody has deleted their owner."""
+    absent = leader.phase is PodPhase.ABSENT
+    return absent and reached.cluster.get(end_of_run.OWNER, reached.ticket.name) is None
+
+
+def _fetch(reached: Reached, look: RunLook, leader: PodState) -> None:
+    """Fetches from the leader's pod, and looks after the others."""
+    fetch = RecordFetch(reached.cluster, reached.run.paths, leader.pod)
+    try:
+        if fetch.fetch(FETCH_SECONDS):
+            end_of_run.fetched(reached.cluster, reached.ticket, reached.run.paths, fetch)
+            return
+    except (ExecFailed, KubernetesUnreachable) as error:
+        if leader.words:
+            raise KubernetesUnreachable(f"{leader.host}: {leader.words}: {error.message}", error.hint) from error
+        if isinstance(error, KubernetesUnreachable):
+            raise
+        return  # its pod has ended since it was looked at, or is about to: the next look tells
+    if look.waiting:
+        _tell_waiting(reached, look, look_at_jobs(reached.cluster, reached.ticket), leader)
+
+
+def _tell_waiting(reached: Reached, look: RunLook, jobs: dict[str, JobState], leader: PodState | None = None) -> None:
+    """Writes why hosts wait, and ends a run that has waited for too long.
+
+    Args:
+        reached, look, jobs: the run.
+        leader: its leader's pod, when that runs.
+    """
+    ticket = reached.ticket
+    look = explained(reached.cluster, look, jobs)
+    message = why_waiting(look.newest)
+    with platform_news(reached.run.paths) as news:
+        news.status(SecondaryStatus.PENDING, message, look.at)
+    limit = float("inf") if ticket.max_pending is None else ticket.max_pending
+    cause = waited_too_long(look.newest, limit, look.at, ticket.begun)
+    if cause is None:
+        return
+    if leader is None:
+        here = msgspec.structs.replace(ticket, record="")
+        state = look.pods[look.leader][-1]
+        end_of_run.without_record(reached.cluster, here, reached.run, state, (Status.FAILED, cause))
+    else:  # the leader ends it, and writes its record to the end
+        with contextlib.suppress(ExecFailed):
+            reached.ask(leader, ["stop", *GIVEN_UP, "--reason", f"{cause.host}: {cause.detail}"])

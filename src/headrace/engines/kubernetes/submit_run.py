@@ -1,0 +1,101 @@
+"""Gives a run to its cluster: asks first whether it would be taken, makes its objects, leaves none of a failed try."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from headrace.engines.kubernetes import end_of_run
+from headrace.engines.kubernetes.cluster import ROLE, ROLE_HINT, ROLE_OF_SET, Cluster, ObjectExists, Rule
+from headrace.engines.kubernetes.kube_ticket import Ticket, this_process, write_ticket
+from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
+from headrace.engines.kubernetes.objects import objects, with_owner
+from headrace.engines.kubernetes.pack_run import prepare_kubernetes_run
+from headrace.errors import EngineRefused
+from headrace.runs import RunPaths, give_to_engine
+
+
+def check_cluster(planned: KubernetesJob, cluster: Cluster) -> None:
+    """Checks what only the cluster knows: this user's permissions, the objects, volumes. Nothing is made.
+
+    Raises:
+        EngineRefused: the job could not be submitted.
+    """
+    wanted = [*ROLE, *(ROLE_OF_SET if planned.options.is_jobset else ())]
+    if missing := missing_rules(cluster, wanted):
+        what = "; ".join(rule.told for rule in missing)
+        raise EngineRefused(f"this user may not, in the namespace {cluster.namespace}: {what}", ROLE_HINT)
+    for made in objects(planned):
+        cluster.create(made, dry_run=True)
+    for name, volume in planned.options.volumes.items():
+        if volume.claim is not None and cluster.get("PersistentVolumeClaim", volume.claim) is None:
+            what = f"the volume {name}: the namespace {cluster.namespace} has no PersistentVolumeClaim {volume.claim}"
+            raise EngineRefused(what, f"kubectl -n {cluster.namespace} get pvc shows those that are there")
+
+
+def missing_rules(cluster: Cluster, wanted: list[Rule]) -> list[Rule]:
+    """Returns what of some rules this user may not do; one request a verb. Raises as `Cluster.may`."""
+    found = []
+    for rule in wanted:
+        verbs = tuple(verb for verb in rule.verbs if not cluster.may(verb, rule))
+        if verbs:
+            found.append(rule._replace(verbs=verbs))
+    return found
+
+
+def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> None:
+    """Makes the objects of a run. What fails is deleted again; what is killed is found again by its ticket.
+
+    Args:
+        planned: the job, in its run.
+        paths: the run's directory.
+        cluster: where to.
+
+    Raises:
+        UsageError, StorageError: the run cannot be prepared.
+        EngineRefused: the cluster does not take it.
+        OSError: the run's directory cannot be written.
+    """
+    options, job = planned.options, planned.job
+    made = objects(planned, prepare_kubernetes_run(planned, paths))
+    pid, start, node = this_process()
+    ticket = Ticket(
+        server=cluster.server,
+        context=cluster.context,
+        namespace=cluster.namespace,
+        name=planned.name,
+        last=(made[-1]["kind"], made[-1]["metadata"]["name"]),
+        record=job.record.uri if job.record is not None else "",
+        output_stored=job.output_path is not None,
+        linger=options.linger,
+        max_pending=options.max_pending,
+        begun=time.time(),
+        pid=pid,
+        start=start,
+        node=node,
+    )
+    write_ticket(paths, ticket)
+    give_to_engine(paths)
+    try:
+        owner = _made(cluster, made[0])
+        for each in made[1:]:
+            _made(cluster, with_owner(each, owner))
+        write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
+    except BaseException:
+        end_of_run.delete_after_failure(cluster, ticket)
+        raise
+
+
+def _made(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Makes an object. One that is there was made by a request whose answer was lost: names are the run's own."""
+    try:
+        return cluster.create(manifest)
+    except ObjectExists:
+        if manifest["kind"] != end_of_run.OWNER:
+            return manifest
+        found = cluster.get(end_of_run.OWNER, manifest["metadata"]["name"])
+        if found is None:
+            raise
+        return found
