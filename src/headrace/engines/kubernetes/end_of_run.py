@@ -14,7 +14,7 @@ from headrace.engines.kubernetes.cluster import Cluster, ClusterRefused, ExecFai
 from headrace.engines.kubernetes.fetch_record import RecordFetch, known_here, take_all, take_end
 from headrace.engines.kubernetes.kube_ticket import Ticket
 from headrace.engines.kubernetes.pod_states import PodState, end_of_pod
-from headrace.engines.kubernetes.run_look import why_gone
+from headrace.engines.kubernetes.reach_run import why_gone
 from headrace.engines.kubernetes.send_record import NOT_SENT, SENT_WHOLE
 from headrace.engines.platform_news import platform_news
 from headrace.errors import EngineRefused, RunNotFound

@@ -14,11 +14,10 @@ from headrace.engines.kubernetes.fetch_record import alone, has_end
 from headrace.engines.kubernetes.kube_ticket import read_leader
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
 from headrace.engines.kubernetes.lightkube_cluster import connect
-from headrace.engines.kubernetes.objects import rendered
+from headrace.engines.kubernetes.objects import RUN, rendered
 from headrace.engines.kubernetes.pod_states import PodPhase
 from headrace.engines.kubernetes.reach_run import Reached
 from headrace.engines.kubernetes.refresh_run import refresh_run
-from headrace.engines.kubernetes.run_look import RUN
 from headrace.engines.kubernetes.submit_run import check_cluster, missing_rules, submit_run
 from headrace.engines.kubernetes.watch_run import ensure_watched
 from headrace.engines.new_run import new_run

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from headrace.engines.kubernetes.objects import host_of_pod
 from headrace.engines.kubernetes.pod_words import LastWord, decode_last_word
 from headrace.exit_status import exit_text
 from headrace.runs import Cause, CauseKind, Status
@@ -19,7 +20,6 @@ from headrace.runs.run_paths import by_number
 
 Object = Mapping[str, Any]
 
-HOST, GROUP = "headrace/host", "headrace/group"  # labels
 LOST_SECONDS = 60.0  # so long after its grace a pod that is being deleted still has no end: its node does not answer
 HOPELESS = frozenset({"InvalidImageName"})
 """Keywords of pods that wait for what no waiting changes."""
@@ -106,7 +106,7 @@ def pod_states(pods: Iterable[Object], hosts: Mapping[str, str], now: float) -> 
     """
     found: dict[str, list[PodState]] = {host: [] for host in hosts}
     for pod in sorted(pods, key=lambda each: seconds_of(each["metadata"].get("creationTimestamp"))):
-        host = pod["metadata"].get("labels", {}).get(HOST, "")
+        host = host_of_pod(pod)
         if host in found:
             found[host].append(_state(pod, host, hosts[host], now))
     return {host: states or [PodState(host, hosts[host], PodPhase.ABSENT)] for host, states in found.items()}
@@ -116,7 +116,7 @@ def job_states(jobs: Iterable[Object]) -> dict[str, JobState]:
     """Returns the state of the Job of each host that has one."""
     found = {}
     for job in jobs:
-        host = job["metadata"].get("labels", {}).get(HOST, "")
+        host = host_of_pod(job)
         conditions = _conditions(job)
         failed = conditions.get("Failed") or conditions.get("FailureTarget")
         over = failed is not None or "Complete" in conditions

@@ -10,9 +10,9 @@ from headrace.engines.kubernetes import end_of_run
 from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.fetch_record import RecordFetch, alone, has_end
 from headrace.engines.kubernetes.kube_ticket import read_leader, write_leader, write_ticket
+from headrace.engines.kubernetes.objects import RUN
 from headrace.engines.kubernetes.pod_states import JobState, PodPhase, PodState, waited_too_long, why_waiting
-from headrace.engines.kubernetes.reach_run import Reached
-from headrace.engines.kubernetes.run_look import RUN, RunLook, explained, look_at_jobs
+from headrace.engines.kubernetes.reach_run import Reached, RunLook, explained, look_at_jobs
 from headrace.engines.kubernetes.watch_run import ensure_watched
 from headrace.engines.platform_news import platform_news
 from headrace.runs import Cause, CauseKind, Run, Status

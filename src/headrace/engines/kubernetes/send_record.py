@@ -28,7 +28,7 @@ from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, is_whole, touc
 from headrace.engines.platform_news import WRITER
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import BATCH_BYTES, Known, NewPieces
-from headrace.runs.segments import EVENTS, VERSION, WHOLE, SegmentHeader, encode
+from headrace.runs.segments import EVENTS, VERSION, WHOLE, Piece, SegmentHeader, encode
 
 MODULE = "headrace.engines.kubernetes.send_record"
 SENT_WHOLE = tuple(name for name in WHOLE if name != "run.json")  # each side has a header of its own
@@ -70,7 +70,9 @@ def new_segment(paths: RunPaths, known: Known) -> bytes:
         known: what is there already; then also what the segment has.
     """
     whole = is_whole(paths)  # before the files are looked at
-    new, pieces, more = NewPieces(paths, SENT_WHOLE, NOT_SENT), [], True
+    new = NewPieces(paths, SENT_WHOLE, NOT_SENT)
+    pieces: list[tuple[Piece, bytes]] = []
+    more = True
     while more and sum(piece.size for piece, _ in pieces) < BATCH_BYTES:  # a batch has little of each file
         batch, more = new.next(known, whole)
         known.take(piece for piece, _ in batch)

@@ -81,7 +81,7 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
     try:
         owner = _made(cluster, made[0])
         for each in made[1:]:
-            _made(cluster, with_owner(each, owner))
+            _made(cluster, with_owner(each, owner["metadata"]["uid"]))
         write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
     except BaseException:
         end_of_run.delete_after_failure(cluster, ticket)
