@@ -31,6 +31,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 Object = dict[str, Any]
 TOKEN = "tests-own"
+FAST = {"insecure-skip-tls-verify": True}  # no list of authorities is read for a server without TLS
 KIND_OF = {
     "configmaps": "ConfigMap", "secrets": "Secret", "services": "Service", "jobs": "Job", "pods": "Pod",
     "events": "Event", "persistentvolumeclaims": "PersistentVolumeClaim",
@@ -136,7 +137,7 @@ class KubeServer:
         file = self.folder / name
         file.write_text(yaml.safe_dump({
             "apiVersion": "v1", "kind": "Config", "current-context": "tests",
-            "clusters": [{"name": "own", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "own", "cluster": {"server": self.url, **FAST}}],
             "users": [{"name": "me", "user": user or {"token": TOKEN}}],
             "contexts": [{"name": "tests", "context": {"cluster": "own", "user": "me", "namespace": namespace}}],
         }))  # fmt: skip

@@ -353,7 +353,11 @@ def connect(context: str = "", namespace: str = "") -> LightkubeCluster:
     key = (context, namespace, files)
     with _lock:
         if key not in _clusters:
-            _clusters[key] = LightkubeCluster(context, namespace)
+            made = LightkubeCluster(context, namespace)
+            same = _clusters.setdefault((made.context, made.namespace, files), made)
+            if same is not made:
+                made.close()
+            _clusters[key] = same
         return _clusters[key]
 
 

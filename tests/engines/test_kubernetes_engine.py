@@ -1,0 +1,568 @@
+"""The engine on the tests' own API server: what becomes of a run when submission, cluster, pods or people go away.
+
+Pods are played: by hand, or with what a real cluster said of them (kubernetes_traces).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from kube_server import Exec, Fault, KubeServer, run_process
+from kube_traces import replay
+
+from headrace import engines
+from headrace.engines.kubernetes import end_of_run, kubernetes_engine, lightkube_cluster, reach_run, watch_run
+from headrace.engines.kubernetes.cluster import ClusterRefused, KubernetesUnreachable
+from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
+from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
+from headrace.errors import EngineRefused
+from headrace.job import Job, load_job
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, list_runs
+from headrace.runs.events import RunFinished, StatusChanged
+
+OPTIONS = {"namespace": "train", "image": "local/host:1", "python": sys.executable, "max_pending": 3600}
+GROUPS = [
+    {"name": "dnn", "type": "ml.c5.xlarge", "count": 1},
+    {"name": "data", "type": "ml.c5.xlarge", "count": 1},
+]
+
+
+class Play:
+    """The cluster, a job for it, and the pods that a test plays."""
+
+    def __init__(self, server: KubeServer, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.there = RunPaths(folder / "pod")
+        self.asked: list[list[str]] = []
+        self.stop_code = 0
+        server.run = self._run
+
+    def job(self, **fields: Any) -> Job:
+        code = self.folder / "code"
+        code.mkdir(exist_ok=True)
+        (code / "train.py").write_text("print('hello')\n")
+        data = {
+            "job_name": "demo", "source_dir": str(code), "entry_point": "train.py", "instance_groups": GROUPS,
+            "engines": {"kubernetes": {**OPTIONS, **fields.pop("options", {})}}, **fields,
+        }  # fmt: skip
+        file = self.folder / "job.yaml"
+        file.write_text(yaml.safe_dump(data))
+        return load_job(file)
+
+    def start(self, detach: bool = False, **fields: Any) -> Run:
+        return engines.start(self.job(**fields), "kubernetes", detach).run
+
+    def pod(self, run: Run, host: str = "algo-1", name: str = "", **status: Any) -> str:
+        """Makes a pod of a host, or changes it. Returns its name."""
+        label = read_ticket(run.paths).name
+        name = name or f"{label}-{host}-abc"
+        if ("pods", "train", name) in self.server.objects:
+            self.server.change("pods", name, status={"phase": "Pending", **status})
+        else:
+            meta = {"name": name, "labels": {"headrace/run": label, "headrace/host": host}}
+            owners = [{"uid": self.server.objects["configmaps", "train", label]["metadata"]["uid"]}]
+            self.server.put("pods", {"metadata": {**meta, "ownerReferences": owners}, "spec": {"nodeName": "n1"},
+                                     "status": {"phase": "Pending", **status}})  # fmt: skip
+        return name
+
+    def running(self, run: Run) -> str:
+        """The leader's pod runs, with a record of its own."""
+        self.there.root.mkdir(exist_ok=True)
+        for name in ("engine", "events", "logs/dnn/algo-1"):
+            (self.there.root / name).mkdir(parents=True, exist_ok=True)
+        (self.there.root / "logs/dnn/algo-1/0.log").write_text("2026-11-22T10:00:00.000000Z o hello\n")
+        self.here = run.paths
+        self.pod(run, "algo-2", phase="Running")
+        return self.pod(run, phase="Running")
+
+    def end(self, status: Status = Status.COMPLETED) -> None:
+        with EventWriter(self.there.events("engine")) as events:
+            events.write(RunFinished(t=time.time(), status=status))
+        write_last_word(self.there, LastWord(status), self.folder / "word")
+
+    async def _run(self, given: Exec) -> int:
+        if "headrace.agent.ask" in given.command:
+            self.asked.append(given.command[given.command.index("headrace.agent.ask") + 1 :])
+            await given.send(2, b"error: the coordinator has not taken the command\n" * bool(self.stop_code))
+            return self.stop_code
+        link = self.folder / "pods" / self.here.id
+        link.parent.mkdir(exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(self.there.root)
+        command = [each.replace(str(self.here.root), str(link)) for each in given.command]
+        return await run_process(given, command, {**os.environ, "HEADRACE_PYTHON": sys.executable})
+
+    def left(self) -> list[str]:
+        return sorted(f"{plural}/{name}" for plural, _, name in self.server.objects)
+
+
+@pytest.fixture(scope="module")
+def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServer]:
+    with KubeServer(tmp_path_factory.mktemp("kube")) as server:
+        yield server
+
+
+@pytest.fixture
+def play(module_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+    monkeypatch.setenv("KUBECONFIG", str(module_server.kubeconfig()))
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(lightkube_cluster, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(end_of_run, "CLEAN_SECONDS", 0.0)
+    for each in (module_server.objects, module_server.denied, module_server.faults, module_server.logs):
+        each.clear()
+    module_server.quota = ""
+    yield Play(module_server, tmp_path)
+    lightkube_cluster.disconnect()
+
+
+def killed_submitter(run: Run) -> None:
+    """The process that submitted the run is gone."""
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), start=1.0))
+
+
+def pending(run: Run) -> str:
+    return [event.message for event in run.events() if isinstance(event, StatusChanged)][-1]
+
+
+# --- submission ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_the_cluster_would_not_take_is_refused_before_anything_is_made(play: Play) -> None:
+    play.server.denied |= {("create", "jobs"), ("get", "pods/log")}
+    with pytest.raises(EngineRefused, match=r"get pods/log; create jobs.batch") as caught:
+        engines.check(play.job(), "kubernetes")
+    assert "docs/kubernetes.md" in caught.value.hint
+    play.server.denied.clear()
+    with pytest.raises(ClusterRefused, match='namespaces "nowhere" not found'):
+        engines.check(play.job(options={"namespace": "nowhere"}), "kubernetes")
+    volumes = {"data": {"mount_path": "/data", "claim": "training-data"}}
+    with pytest.raises(EngineRefused, match="has no PersistentVolumeClaim training-data"):
+        engines.check(play.job(options={"volumes": volumes}), "kubernetes")
+    play.server.put("persistentvolumeclaims", {"metadata": {"name": "training-data"}})
+    engines.check(play.job(options={"volumes": volumes}), "kubernetes")
+    play.server.quota = "jobs"
+    with pytest.raises(ClusterRefused, match="exceeded quota"):
+        engines.start(play.job(), "kubernetes")
+    assert play.left() == ["persistentvolumeclaims/training-data"]
+    assert list_runs() == []
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 7])
+def test_a_submission_that_fails_half_way_leaves_nothing(play: Play, number: int) -> None:
+    checked = play.job()
+    engines.check(checked, "kubernetes")
+    made = 0
+
+    def count(_: object) -> None:
+        nonlocal made
+        made += 1
+        if made == number:
+            play.server.faults.append(Fault(422, verb="create"))
+
+    play.server.created.append(count)
+    try:
+        with pytest.raises(EngineRefused):
+            engines.start(checked, "kubernetes")
+    finally:
+        play.server.created.remove(count)
+    assert play.left() == []
+    assert list_runs() == []
+
+
+def test_what_cannot_be_deleted_after_a_failed_submission_is_named(play: Play) -> None:
+    job = play.job()
+
+    def cut(made: dict[str, Any]) -> None:
+        if made["kind"] == "Secret":
+            play.server.faults.append(Fault(500, times=1000))
+
+    play.server.created.append(cut)
+    try:
+        with pytest.raises(EngineRefused, match="cannot be deleted") as caught:
+            engines.start(job, "kubernetes")
+    finally:
+        play.server.created.remove(cut)
+        play.server.faults.clear()
+    assert "delete configmap demo-" in caught.value.hint
+
+
+def test_an_answer_that_is_lost_is_no_second_object(play: Play) -> None:
+    play.server.faults += [Fault("after half", verb="create", resource="configmaps"),
+                           Fault("after 500", verb="create", resource="jobs", times=2)]  # fmt: skip
+    submitted = play.job()
+    planned = kubernetes_engine.check(submitted)  # dry runs have no answer after
+    assert planned.name
+    run = play.start()
+    assert sum(line.startswith("jobs/") for line in play.left()) == 2
+    assert read_ticket(run.paths).submitted
+
+
+KILLED_AT = {0: "before the owner", 1: "after the owner", 5: "in the middle", 7: "before the last", 8: "after the last"}
+
+
+@pytest.mark.parametrize("number", sorted(KILLED_AT))
+def test_a_submission_that_is_killed_is_found_again_or_leaves_nothing(play: Play, number: int) -> None:
+    made: list[object] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def kill(each: dict[str, Any]) -> None:
+        made.append(each)
+        if len(made) == number:
+            processes[0].kill()
+            processes[0].wait()
+
+    play.job()
+    at_once = "submit_run._made = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+    code = (
+        "import os, signal, sys\nfrom headrace import engines\nfrom headrace.engines.kubernetes import submit_run\n"
+        f"from headrace.job import load_job\n{at_once if not number else ''}"
+        "engines.start(load_job(sys.argv[1]), 'kubernetes')\nsys.stdin.read()\n"
+    )
+    play.server.created.append(kill)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(play.folder / "job.yaml")], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        processes.append(process)
+        if number == 8:
+            deadline = time.monotonic() + 60
+            while len(made) < 8:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        process.communicate(timeout=60) if number != 8 else process.kill()
+        process.communicate()
+    finally:
+        play.server.created.remove(kill)
+    (run,) = list_runs(alive=lambda _: True)
+    assert len(made) == number
+    engines.refresh(run)
+    if number == 8:
+        assert read_ticket(run.paths).submitted
+        assert engines.alive(run)
+        assert engines.stop(run)
+    else:
+        assert not engines.alive(run)
+        assert "killed while it submitted" in str(run.cause)
+    assert play.left() == []
+
+
+def test_a_run_that_is_being_submitted_is_left_alone(play: Play) -> None:
+    run = play.start()
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), submitted=False))
+    before = play.left()
+    engines.refresh(run)
+    assert engines.alive(run)
+    with pytest.raises(EngineRefused, match="is being submitted"):
+        engines.stop(run)
+    assert play.left() == before
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_why_it_waits_in_the_words_of_the_cluster(play: Play) -> None:
+    run = play.start()
+    engines.refresh(run)
+    assert run.status is Status.IN_PROGRESS
+    assert pending(run) == "algo-1, algo-2: its pod is starting"
+    trace = [*replay("unschedulable_resources")][-1]
+    (real,) = trace.pods.values()
+    play.pod(run, **real["status"])
+    image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}}}
+    play.pod(run, "algo-2", containerStatuses=[image])
+    engines.refresh(run)
+    assert "algo-1: Unschedulable: 0/2 nodes are available" in pending(run)
+    assert 'algo-2: ImagePullBackOff: Back-off pulling image "x"' in pending(run)
+    assert engines.alive(run)
+    count = len(run.events())
+    engines.refresh(run)
+    assert len(run.events()) == count, "the same is not said twice"
+
+
+def test_a_host_without_a_pod_says_what_the_events_of_its_job_say(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach_run, "EXPLAIN_SECONDS", -1.0)
+    run = play.start()
+    job = next(each for each in play.server.of("jobs") if each["metadata"]["name"].endswith("algo-2"))
+    words = "pods is forbidden: exceeded quota: small"
+    play.server.put("events", {"metadata": {"name": "e1"}, "involvedObject": {"uid": job["metadata"]["uid"]},
+                               "type": "Warning", "reason": "FailedCreate", "message": words})  # fmt: skip
+    engines.refresh(run)
+    assert pending(run) == f"algo-1: its pod is starting; algo-2: FailedCreate: {words}"
+
+
+def test_a_run_that_waits_for_too_long_has_failed_and_leaves_nothing(play: Play) -> None:
+    run = play.start(options={"max_pending": 0.001})
+    time.sleep(0.01)
+    engines.refresh(run)
+    assert run.status is Status.FAILED
+    assert (run.cause.kind, run.cause.infrastructure) == (CauseKind.INSTANCE_NOT_STARTED, True)
+    assert "its pod" in str(run.cause)
+    assert play.left() == []
+
+
+def test_a_leader_whose_other_pods_do_not_come_is_told_to_end_the_run(play: Play) -> None:
+    run = play.start(options={"max_pending": 0.001})
+    play.running(run)
+    play.pod(run, "algo-2", phase="Pending")
+    time.sleep(0.01)
+    engines.refresh(run)
+    (command,) = play.asked
+    assert command[:4] == ["stop", "--failed", "--kind", "instance_not_started"]
+    assert "algo-2" in command[-1]
+    assert not Run(run.paths).finished, "its record says how it ended"
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_comes_home_and_nothing_is_left(play: Play) -> None:
+    run = play.start()
+    play.running(run)
+    engines.refresh(run)
+    assert [line.text for line in run.logs()] == ["hello"]
+    assert engines.alive(run)
+    play.end()
+    (play.there.root / "output").mkdir()
+    (play.there.root / "output" / "model.tar.gz").write_bytes(b"model")
+    engines.refresh(run)
+    assert run.status is Status.COMPLETED
+    assert (run.paths.root / "output" / "model.tar.gz").read_bytes() == b"model"
+    assert (play.there.engine / FETCHED).exists()
+    assert play.left() == []
+    assert not engines.alive(run)
+    assert not engines.stop(run)
+
+
+def test_the_end_waits_until_the_objects_are_deleted(play: Play) -> None:
+    run = play.start()
+    play.running(run)
+    play.end()
+    play.server.faults.append(Fault(500, verb="delete", times=3))
+    with pytest.raises(KubernetesUnreachable):
+        engines.refresh(run)
+    assert not Run(run.paths).finished
+    assert engines.alive(run)
+    play.server.objects.pop(("pods", "train", f"{read_ticket(run.paths).name}-algo-1-abc"))  # it was told to go
+    engines.refresh(run)
+    assert run.status is Status.COMPLETED
+    assert play.left() == []
+
+
+ENDS: dict[str, tuple[CauseKind, Status, str]] = {
+    "oom_main": (CauseKind.OUT_OF_MEMORY, Status.FAILED, "OOMKilled"),
+    "evicted_for_memory": (CauseKind.HOST_LOST, Status.FAILED, "MemoryPressure"),
+    "deadline": (CauseKind.MAX_RUN, Status.STOPPED, "reached its deadline"),
+    "program_missing": (CauseKind.INSTANCE_NOT_STARTED, Status.FAILED, "OCI runtime create failed"),
+    "preempted": (CauseKind.HOST_LOST, Status.FAILED, "was deleted"),
+    "node_killed": (CauseKind.HOST_LOST, Status.FAILED, "its node node2 failed"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ENDS))
+def test_a_leader_that_kubernetes_has_ended_is_named_with_the_cause(play: Play, name: str) -> None:
+    kind, status, words = ENDS[name]
+    run = play.start()
+    play.running(run)
+    engines.refresh(run)
+    assert read_leader(run.paths)
+    pods = (each for seen in replay(name) for each in seen.pods.values())
+    ended = next(each for each in pods if each["status"].get("phase") == "Failed")
+    pod = play.pod(run)
+    play.server.change("pods", pod, spec={"nodeName": "node2"}, status=ended["status"])
+    if "deletionTimestamp" in ended["metadata"]:
+        play.server.objects["pods", "train", pod]["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:00Z"
+        play.pod(run, name="another", phase="Running")  # its Job makes one at once
+    engines.refresh(run)
+    assert (run.status, run.cause.kind) == (status, kind)
+    assert words in str(run.cause)
+    assert [line.text for line in run.logs()] == ["hello"], "what was fetched stays"
+    assert play.left() == []
+
+
+def test_a_leader_that_is_gone_has_lost_the_run_also_when_its_job_has_made_another(play: Play) -> None:
+    run = play.start()
+    pod = play.running(run)
+    engines.refresh(run)
+    play.server.remove("pods", pod)
+    play.pod(run, name="another", phase="Running")
+    engines.refresh(run)
+    assert (run.status, run.cause.kind, run.cause.infrastructure) == (Status.FAILED, CauseKind.HOST_LOST, True)
+    assert "its pod is gone" in str(run.cause)
+    assert play.left() == []
+
+
+def test_a_run_whose_objects_somebody_has_deleted_has_failed(play: Play) -> None:
+    run = play.start()
+    play.server.remove("configmaps", read_ticket(run.paths).name)
+    engines.refresh(run)
+    assert run.status is Status.FAILED
+    assert "its pod is gone" in str(run.cause)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_last_word_is_the_end_when_nobody_fetched_the_record(play: Play, stored: bool) -> None:
+    run = play.start(**({"output_path": "s3://bucket/out"} if stored else {}), options={"check_storage": False})
+    play.running(run)
+    word = encode_last_word(LastWord(Status.COMPLETED)).decode()
+    ended = {"exitCode": 0, "reason": "Completed", "message": word}
+    play.pod(run, phase="Succeeded", containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
+    engines.refresh(run)
+    assert run.status is (Status.COMPLETED if stored else Status.FAILED), "an output that is lost is no success"
+    assert stored or "before its output was fetched" in str(run.cause)
+    assert play.left() == []
+
+
+def test_a_failure_in_the_last_word_keeps_its_cause(play: Play) -> None:
+    run = play.start()
+    play.running(run)
+    cause = Cause(CauseKind.PROGRAM_EXITED, "", "dnn", "algo-1", "0", 3)
+    ended = {"exitCode": 1, "message": encode_last_word(LastWord(Status.FAILED, cause)).decode()}
+    play.pod(run, phase="Failed", containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
+    engines.refresh(run)
+    assert (run.status, run.cause) == (Status.FAILED, cause)
+
+
+@pytest.mark.parametrize("fault", ["slow", 500, 503, "half", 429])
+def test_a_cluster_that_does_not_answer_says_nothing_about_a_run(
+    play: Play, fault: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = play.start()
+    play.running(run)
+    if fault == "slow":
+        monkeypatch.setattr(lightkube_cluster, "ANSWER_SECONDS", 0.1)
+        lightkube_cluster.disconnect()
+    play.server.faults.append(Fault(fault, verb="list", times=3))
+    with pytest.raises(KubernetesUnreachable):
+        engines.refresh(run)
+    assert engines.alive(run)
+    assert not Run(run.paths).finished
+    engines.refresh(run)
+    assert [line.text for line in run.logs()] == ["hello"]
+
+
+def test_another_cluster_says_nothing_about_a_run(play: Play) -> None:
+    run = play.start()
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), server="https://other"))
+    for ask in (engines.refresh, engines.alive, engines.stop):
+        with pytest.raises(KubernetesUnreachable, match="is on the cluster at https://other"):
+            ask(run)
+
+
+# --- stop ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_is_asked_of_the_leader(play: Play, now: bool) -> None:
+    run = play.start()
+    play.running(run)
+    assert engines.stop(run, now)
+    assert play.asked == [["stop", *(["--now"] if now else [])]]
+    assert not Run(run.paths).finished, "the run says itself how it ended"
+
+
+def test_a_run_that_waits_is_stopped_by_deleting_it(play: Play) -> None:
+    run = play.start()
+    play.pod(run)
+    assert engines.stop(run)
+    assert run.status is Status.STOPPED
+    assert "while its pods waited" in str(run.cause)
+    assert play.left() == []
+
+
+def test_a_leader_that_cannot_be_asked_is_an_error_and_with_now_the_end(play: Play) -> None:
+    run = play.start()
+    play.running(run)
+    play.stop_code = 1
+    with pytest.raises(EngineRefused, match="the coordinator has not taken the command") as caught:
+        engines.stop(run)
+    assert "--now" in caught.value.hint
+    play.server.faults.append(Fault(500, resource="pods/exec"))
+    with pytest.raises(EngineRefused, match="no route to host"):
+        engines.stop(run)
+    assert not Run(run.paths).finished
+    assert engines.stop(run, True)
+    assert run.status is Status.STOPPED
+    assert play.left() == []
+
+
+# --- what else is shown -------------------------------------------------------------------------------------------
+
+
+def test_logs_of_the_platform_are_the_logs_of_pods_their_states_and_events(play: Play) -> None:
+    run = play.start()
+    pod = play.running(run)
+    play.server.logs[pod] = "what the node has kept\n"
+    uid = play.server.objects["pods", "train", pod]["metadata"]["uid"]
+    about = {"uid": uid, "name": pod}
+    event = {"involvedObject": about, "type": "Normal", "reason": "Started", "message": "container"}
+    play.server.put("events", {"metadata": {"name": "e1"}, **event, "lastTimestamp": "2026-11-22T10:00:00Z"})
+    documents = {each.name: each.text for each in kubernetes_engine.logs(run)}
+    assert documents[f"{pod}.log"] == "what the node has kept\n"
+    assert '"phase": "Running"' in documents[f"{pod}.json"]
+    assert documents["events.txt"] == f"2026-11-22T10:00:00Z Normal {pod} Started: container\n"
+    play.server.objects.clear()
+    assert kubernetes_engine.logs(run) == ()
+
+
+def test_doctor_says_what_works_and_what_is_missing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {each.name: each for each in engines.capabilities("kubernetes")}
+    assert found["kubernetes"].works
+    assert "v1.20.2 answers" in found["kubernetes"].detail
+    assert found["permissions"].works
+    play.server.denied.add(("create", "pods/exec"))
+    denied = {each.name: each for each in engines.capabilities("kubernetes")}["permissions"]
+    assert not denied.works
+    assert "create pods/exec" in denied.detail
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    (none,) = engines.capabilities("kubernetes")
+    assert not none.works
+    assert none.hint
+
+
+# --- who watches --------------------------------------------------------------------------------------------------
+
+
+def watcher_of(paths: RunPaths) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", f"watch_run {paths.root}"], capture_output=True, text=True, check=False)
+    return [int(each) for each in found.stdout.split()]
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_detached_run_is_watched_to_its_end_and_the_watcher_is_started_again(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = play.start(detach=True)
+    wait_for(lambda: watcher_of(run.paths))
+    play.running(run)
+    wait_for(lambda: [line.text for line in run.logs()] == ["hello"])
+    for pid in watcher_of(run.paths):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not watcher_of(run.paths))
+    killed_submitter(run)
+    engines.refresh(run)
+    engines.refresh(run)
+    wait_for(lambda: len(watcher_of(run.paths)) == 1)
+    play.end()
+    wait_for(lambda: Run(run.paths).finished)
+    wait_for(lambda: not watcher_of(run.paths))
+    assert run.status is Status.COMPLETED
+    assert play.left() == []
+    with watch_run._lock(run.paths) as mine:
+        assert mine
