@@ -53,6 +53,7 @@ NO_IMPORT = {
     ("headrace.job.find_engine", "headrace.engines"): "the name of a group of entry points",
     ("headrace.hosting.supervision.host_agents", "headrace.agent"): "started as a program of its own",
     ("headrace.engines.slurm.enter_host", "headrace.agent"): "started as a program of its own",
+    ("headrace.engines.kubernetes.reach_run", "headrace.agent.ask"): "started in a pod",
 }
 
 # The order inside a room: a sub-package or module may import those that stand before it, never one after it.
