@@ -230,6 +230,7 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
         clash_count: all of them.
         left_out: what cannot be stored (a socket, a broken link), as ``host:path``; at
             most 100.
+        part: host of the machine that has stored this much of it; empty when it is all.
     """
 
     name: str
@@ -240,6 +241,7 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
     clashes: tuple[Clash, ...] = ()
     clash_count: int = 0
     left_out: tuple[str, ...] = ()
+    part: str = ""
 
 
 class CheckpointsRestored(_Event, frozen=True, tag="checkpoints_restored"):

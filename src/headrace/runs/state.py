@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from headrace.errors import FAILURE_CHARACTERS
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
@@ -70,7 +72,8 @@ class RunState:
         ended: when the run ended (`run_finished`, or the last event of a killed engine); None while it goes on.
         programs: in the order of their start.
         lost: the events of lost hosts and data workers.
-        artefacts: what was stored where, the last event for each name (``model``, ``output`` ...).
+        artefacts: what was stored where, the last event for each name (``model``, ``output`` ...); of several machines
+            that have stored parts the sum of their last events.
         secondary_status: SageMaker's SecondaryStatus.
         transitions: what it has been, in order; the last one has no end while the run goes on.
         attempt: which attempt this is or was, from 1.
@@ -125,7 +128,7 @@ STOPPED_BY_USER = 130
 class _Fold:
     programs: list[Program] = field(default_factory=list)
     lost: list[HostLost | DataWorkerLost] = field(default_factory=list)
-    artefacts: dict[str, ArtefactsStored] = field(default_factory=dict)
+    artefacts: dict[tuple[str, str], ArtefactsStored] = field(default_factory=dict)
     left_out: dict[tuple[object, ...], MetricsLeftOut] = field(default_factory=dict)
     started: float | None = None
     last: float | None = None
@@ -175,7 +178,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         elif isinstance(event, HostLost | DataWorkerLost):
             fold.lost.append(event)
         elif isinstance(event, ArtefactsStored):
-            fold.artefacts[event.name] = event
+            fold.artefacts[event.name, event.part] = event
         elif isinstance(event, MetricsLeftOut):
             fold.left_out[fold.life.attempt, event.host, event.what, event.definition] = event
         elif isinstance(event, JobStarted):
@@ -202,7 +205,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         ended=ended,
         programs=tuple(fold.programs),
         lost=tuple(fold.lost),
-        artefacts=tuple(fold.artefacts.values()),
+        artefacts=_all_machines(fold.artefacts),
         secondary_status=final_status(status, cause) if finished else fold.life.status,
         transitions=tuple(fold.life.transitions),
         attempt=fold.life.attempt,
@@ -212,6 +215,27 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         hosts=fold.life.hosts(ended),
         record_not_stored=fold.record_not_stored,
     )
+
+
+def _all_machines(stored: dict[tuple[str, str], ArtefactsStored]) -> tuple[ArtefactsStored, ...]:
+    """Returns one event for each name, given the last one for each name and machine."""
+    merged: dict[str, ArtefactsStored] = {}
+    for (name, part), event in stored.items():
+        before = merged.get(name)
+        if before is None or not part:
+            merged[name] = msgspec.structs.replace(event, part="")
+        else:
+            merged[name] = msgspec.structs.replace(
+                event,
+                files=before.files + event.files,
+                bytes=before.bytes + event.bytes,
+                stored=before.stored + event.stored,
+                clashes=before.clashes + event.clashes,
+                clash_count=before.clash_count + event.clash_count,
+                left_out=before.left_out + event.left_out,
+                part="",
+            )
+    return tuple(merged.values())
 
 
 def _verdict(fold: _Fold, supervised: bool) -> tuple[Status, Cause | None, float | None]:

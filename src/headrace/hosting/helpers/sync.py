@@ -186,6 +186,7 @@ class Sync:
             stored=size,
             clashes=tuple(clashes[:100]),
             clash_count=len(clashes),
+            part=self._plan.part,
         )
 
 

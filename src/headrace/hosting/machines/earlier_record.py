@@ -12,7 +12,7 @@ from headrace.errors import RecordDamaged
 from headrace.hosting.helpers.store_record import NAME, order_of
 from headrace.instance.storage import Store
 from headrace.runs import Run, RunPaths
-from headrace.runs.events import Event, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.events import Event, RunFinished, SecondaryStatus, StatusChanged
 from headrace.runs.record_pieces import PieceMissing, take_piece
 from headrace.runs.segments import decode, joined, writers_place
 
@@ -22,15 +22,11 @@ class Earlier:
     """What happened before this process.
 
     Attributes:
-        attempt: the last attempt that began; 0 when none did.
-        began: when the run began, seconds since the epoch; None when it did not.
-        instances_run: the clocks of the instances have started.
+        trained: an attempt has begun.
         end: how the run ended; None when it did not.
     """
 
-    attempt: int = 0
-    began: float | None = None
-    instances_run: bool = False
+    trained: bool = False
     end: RunFinished | None = None
 
 
@@ -62,9 +58,4 @@ def what_happened(paths: RunPaths) -> Earlier:
     """Returns what the record says of the time before this process."""
     events: list[Event] = Run(paths).events()
     trained = any(isinstance(each, StatusChanged) and each.status is SecondaryStatus.TRAINING for each in events)
-    return Earlier(
-        attempt=Run(paths).state().attempt if trained else 0,
-        began=next((each.t for each in events if isinstance(each, StatusChanged)), None),
-        instances_run=any(isinstance(each, InstancesStarted) for each in events),
-        end=next((each for each in events if isinstance(each, RunFinished)), None),
-    )
+    return Earlier(trained, next((each for each in events if isinstance(each, RunFinished)), None))

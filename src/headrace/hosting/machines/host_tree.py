@@ -6,7 +6,9 @@ Links come last and nothing is written through one. A piece may be sent twice.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from headrace.hosting.machines.machine_messages import TreePiece
 from headrace.instance.paths import TreePaths
 
 PIECE_BYTES = 4 << 20
+COMING = "coming"  # folder beside model and output: files that are not whole yet
 OTHER = "other"  # what cannot be stored, such as a socket: the leader reports it as left out
 _MADE = ("model", "output/data", "output/intermediate", "output/failure")
 
@@ -51,19 +54,17 @@ def _file(name: bytes, path: Path) -> Iterator[TreePiece]:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)
-        offset = 0
+        offset, data = 0, file.read(PIECE_BYTES)
         while True:
-            data = file.read(PIECE_BYTES)
-            if offset and not data:
+            following = file.read(PIECE_BYTES) if len(data) == PIECE_BYTES else b""
+            yield TreePiece(name, "file", mode, status.st_mtime, offset, data, not following)
+            if not following:
                 return
-            yield TreePiece(name, "file", mode, status.st_mtime, offset, data, status.st_size)
-            offset += len(data)
-            if len(data) < PIECE_BYTES:
-                return
+            offset, data = offset + len(data), following
 
 
 def put(base: Path, piece: TreePiece) -> None:
-    """Puts a piece into the tree of a host.
+    """Puts a piece into the tree of a host. A file is there when its last piece has come, and not before.
 
     Args:
         base: of that host, on this machine.
@@ -93,11 +94,13 @@ def put(base: Path, piece: TreePiece) -> None:
         if not path.exists():
             os.mkfifo(path)
     else:
-        _write(path, piece)
+        _write(base, path, piece)
 
 
-def _write(path: Path, piece: TreePiece) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def _write(base: Path, path: Path, piece: TreePiece) -> None:
+    coming = base / COMING / hashlib.sha256(piece.path).hexdigest()
+    coming.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not piece.offset:
             os.ftruncate(descriptor, 0)
@@ -109,3 +112,10 @@ def _write(path: Path, piece: TreePiece) -> None:
         os.utime(descriptor, (piece.mtime, piece.mtime))
     finally:
         os.close(descriptor)
+    if piece.last:
+        coming.replace(path)
+
+
+def all_has_come(base: Path) -> None:
+    """Removes what was needed while a host's files came."""
+    shutil.rmtree(base / COMING, ignore_errors=True)

@@ -95,6 +95,7 @@ class MachineClient:
         self._leader = b""
         self._link = self._new_link()
         self._delivering = False
+        self._sends_made = True
         self._tree: Iterator[TreePiece] | None = None
         self._piece: TreePiece | None = None  # that has not come yet
         self._record_at = 0.0
@@ -115,10 +116,15 @@ class MachineClient:
         with self._lock:
             self._report = msgspec.structs.replace(self._report, **fields)
 
-    def deliver(self) -> None:
-        """From now on the end of the record and what the host made are sent; nobody writes either any more."""
+    def deliver(self, *, made: bool) -> None:
+        """From now on the end of the record is sent; nobody writes it any more.
+
+        Args:
+            made: what the host made is sent, too.
+        """
         with self._lock:
             self._delivering = True
+            self._sends_made = made
 
     # --- in the thread -----------------------------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class MachineClient:
         return msgspec.structs.replace(report, pieces=pieces, more=more)
 
     def _delivery(self, report: HostReport) -> HostReport:
-        piece = self._next_made()
+        piece = self._next_made() if self._sends_made else None
         if piece is not None:
             return msgspec.structs.replace(report, tree=(piece,), more=True)
         pieces, more = self._record.next(last=True)

@@ -50,7 +50,7 @@ class TreePiece(msgspec.Struct, frozen=True, array_like=True):
         mtime: seconds since the epoch.
         offset: where the data stand in a file.
         data: of a file; the target of a link.
-        size: bytes of the whole file.
+        last: the file, or what else it is, is complete with this piece.
     """
 
     path: bytes
@@ -59,7 +59,7 @@ class TreePiece(msgspec.Struct, frozen=True, array_like=True):
     mtime: float = 0.0
     offset: int = 0
     data: bytes = b""
-    size: int = 0
+    last: bool = True
 
 
 class AgentEnd(msgspec.Struct, frozen=True, array_like=True):

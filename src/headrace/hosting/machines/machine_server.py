@@ -24,7 +24,7 @@ from headrace.agent.control.control_messages import WHOLE_RUN, Direction, Frame,
 from headrace.agent.control.grpc_transport import COMMAND_METHOD, CommandFrames, server_credentials
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import end_lines, sizes_of, take
-from headrace.hosting.machines.host_tree import put
+from headrace.hosting.machines.host_tree import all_has_come, put
 from headrace.hosting.machines.machine_messages import (
     DOUBT_SECONDS,
     HOLD_SECONDS,
@@ -65,6 +65,7 @@ class OtherHost:
         report: the last one of the supervisor that is there now, without what it carried; None before the first.
         order: what it is told.
         taken: all that it made and wrote is here.
+        made: something that it made has come.
         in_doubt: the coordinator has lost its agent.
     """
 
@@ -74,6 +75,7 @@ class OtherHost:
     report: HostReport | None = None
     order: LeaderOrder | None = None
     taken: bool = False
+    made: bool = False
     in_doubt: bool = False
     told: LeaderOrder | None = None
     link: Link | None = None
@@ -213,7 +215,9 @@ class MachineServer:
         missing = False
         if report.leader == self._process:
             missing = self._carried(host, report)
-            host.taken = host.taken or (report.delivered and not missing)
+            if report.delivered and not missing and not host.taken:
+                all_has_come(self._paths.host(host.name))
+                host.taken = True
         host.heard = time.monotonic()
         if report.leader == self._process or not known:
             host.report = msgspec.structs.replace(report, pieces=(), tree=())
@@ -227,6 +231,7 @@ class MachineServer:
                 take(self._paths, host.name, piece, data)
             for made in report.tree:
                 put(self._paths.host(host.name), made)
+                host.made = True
         except PieceMissing as error:
             _log.info("%s: missing: %s", host.name, error)
             return True

@@ -27,7 +27,7 @@ from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.host_duties import HostDuties
 from headrace.hosting.supervision.instances import FAILURE_GRACE, MachineInstances, find_machine_provider
-from headrace.hosting.supervision.leading_host import platform_ends
+from headrace.hosting.supervision.leading_host import AT_ONCE_SECONDS, platform_ends
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.supervisor import BEFORE, ENGINE
 from headrace.instance.certificates import read_certificates
@@ -55,6 +55,7 @@ class FollowingHost(HostDuties):
     _instances: MachineInstances
 
     def __init__(self, paths: RunPaths, plan: LaunchPlan, host: str, provider: str) -> None:
+        self._used = paths.events(ENGINE).exists()  # by attempts of this process or one before it, on this machine
         self._events = EventWriter(paths.events(ENGINE))
         instances = find_machine_provider(provider).open_instances(plan, paths, self._events, [host])
         super().__init__(paths, 0, plan, instances, platform_ends(host))
@@ -73,6 +74,7 @@ class FollowingHost(HostDuties):
         self._prepared = 0  # attempt for which that was tried last
         self._ready = False  # it worked
         self._begun = 0
+        self._agent_killed = False
         self._in_doubt = False  # its agent has lost the coordinator
         self._done: set[str] = set()  # what is done once
 
@@ -83,10 +85,13 @@ class FollowingHost(HostDuties):
         self._client.start()
         try:
             self._follow()
-            done = self._deliver() and not self._wishes
+            done = self._deliver() and not self._wishes and not self._agent_killed
         except Exception as error:  # noqa: BLE001  (the boundary: it is reported, and everything is ended all the same)
             _log.exception("the supervisor of %s failed", self._me.name)
             self._trouble(Cause(CauseKind.ENGINE_FAILED, f"its supervisor failed: {error!r}", infrastructure=True))
+            self._end_everything()
+            self._running = False
+            self._deliver()
         finally:
             self._instances.close()
             self._end_everything()
@@ -142,7 +147,7 @@ class FollowingHost(HostDuties):
     def _prepared_host(self, unwanted: Callable[[], bool]) -> Cause | None:
         """Returns why the host cannot be prepared."""
         try:
-            if self._begun:
+            if self._used:
                 remove_scratch(self._plan.run_id)
                 clear(self._instances.hosts, self._paths)
             for name, _, message in BEFORE:
@@ -165,7 +170,7 @@ class FollowingHost(HostDuties):
     def _attempt(self, order: LeaderOrder) -> None:
         """Runs the programs of the host once."""
         attempt = order.attempt
-        self._begun = attempt
+        self._begun, self._used = attempt, True
         self._broken = None
         self._client.tell(begun=attempt, agent=None)
         failed = self._start_beside()
@@ -180,7 +185,7 @@ class FollowingHost(HostDuties):
                     self._end_agent(attempt)
             self._running = False
             code, how = self._instances.gone[self._me.name]
-            self._in_doubt = code == COORDINATOR_LOST
+            self._in_doubt, self._agent_killed = code == COORDINATOR_LOST, code < 0
             self._client.tell(agent=AgentEnd(attempt, code, how))
         elif failed[1] is not None and not self._wishes:
             self._trouble(failed[1])
@@ -199,11 +204,13 @@ class FollowingHost(HostDuties):
 
     def _deliver(self) -> bool:
         """Sends what is left. Returns whether the leader has it."""
-        self._client.deliver()
-        while not self._client.taken and not self._leader_lost():
+        hurried = self._at_once()
+        self._client.deliver(made=not hurried)
+        deadline = time.monotonic() + AT_ONCE_SECONDS if hurried else float("inf")
+        while not self._client.taken and not self._leader_lost() and time.monotonic() < deadline:
             self._step()
-            if self._at_once():
-                break
+            if self._at_once() and not hurried:
+                return self._deliver()
         return self._client.taken and not self._client.failed
 
     # --- what is different from a supervisor that decides ----------------------------------------------------------

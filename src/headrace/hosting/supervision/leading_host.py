@@ -62,10 +62,6 @@ class LeadingHost(Supervisor):
     def __init__(self, paths: RunPaths, plan: LaunchPlan, provider: str, earlier: Earlier) -> None:
         super().__init__(paths, 0, provider, platform_ends(plan.leader))
         self._earlier = earlier
-        self._instances_run = earlier.instances_run
-        self._number = max(1, earlier.attempt)
-        if earlier.began is not None:
-            self._spent_before = max(0.0, time.time() - earlier.began)
         base = plan.host(plan.leader).base_dir
         tls = read_certificates(base) if plan.encrypt else None
         self._server = MachineServer(plan, paths, read_secret(base), tls, self._wake_up)
@@ -85,7 +81,7 @@ class LeadingHost(Supervisor):
 
     def _job(self) -> Outcome:
         self._server.start()
-        if not self._earlier.attempt:
+        if not self._earlier.trained:
             self._order(Phase.PREPARE)
         elif self._number > self._plan.retry.attempts:
             return self._after((Status.FAILED, self._leader_was_lost()))
@@ -116,7 +112,7 @@ class LeadingHost(Supervisor):
     def _after(self, outcome: Outcome) -> Outcome:
         self._order(Phase.DELIVER)
         limit = self._patience(COLLECT_SECONDS)
-        self._until(lambda host: host.taken, limit, lambda: self._order(Phase.DELIVER))
+        self._until(self._has_delivered, limit, lambda: self._order(Phase.DELIVER))
         for host in self._server.hosts.values():
             if host.report is not None and not host.taken:
                 late = f"after {limit:g} s it was not all there"
@@ -124,6 +120,11 @@ class LeadingHost(Supervisor):
                 event = HostNotCollected(t=time.time(), group=host.group, host=host.name, reason=reason)
                 self._events.write(event)
         return super()._after(outcome)
+
+    def _has_delivered(self, host: OtherHost) -> bool:
+        if host.made and not host.taken and self._trained:
+            self._uploading()  # it may take long
+        return host.taken
 
     # --- the other hosts -----------------------------------------------------------------------------------------
 

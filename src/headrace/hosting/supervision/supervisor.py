@@ -85,6 +85,7 @@ class Supervisor(HostDuties):
         self._spent_before = running_seconds(earlier.transitions, time.time())
         self._number = earlier.attempt
         self._instances_run = earlier.instances_started is not None
+        self._uploads = False
         self._trained = False  # agents were started: there may be something to collect
 
     def _open_instances(self, provider: str, plan: LaunchPlan, paths: RunPaths) -> Instances:
@@ -208,6 +209,11 @@ class Supervisor(HostDuties):
             return Status.FAILED, trouble
         return outcome
 
+    def _uploading(self) -> None:
+        if not self._uploads:
+            self._uploads = True
+            self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
+
     def _start_agents(self, variables: dict[str, str]) -> None:
         self._instances.start(variables)
 
@@ -215,7 +221,7 @@ class Supervisor(HostDuties):
         """Collects what the job has made. Returns how it ends."""
         if not (is_wanted(self._paths, "collect") and has_artefacts(self._paths) and self._trained) or self._at_once():
             return outcome
-        self._part(SecondaryStatus.UPLOADING, "Uploading generated training model")
+        self._uploading()
         heard = len(self._wishes)
         helper = self._start_helper("collect", {JOB_STATUS: outcome[0].value})
         limit = time.monotonic() + self._patience(COLLECT_SECONDS)
