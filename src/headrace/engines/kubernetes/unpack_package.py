@@ -30,18 +30,21 @@ def main() -> None:
         return
     run, host, word = rest
     name = host_named(host, os.environ.get(INDEX, "0"))
-    package = Path(folder, "package")
-    with zipfile.ZipFile(archive) as zipped:
-        zipped.extractall(package)
-    try:
-        unpack_run(archive.parent, Path(run), name)
-    except PermissionError as error:
-        sys.exit(
-            f"error: {error.filename} cannot be used in this pod ({error.strerror}); hint: set HEADRACE_HOME to a "
-            f"folder that every user may enter, such as /tmp/headrace, and submit the job again"
-        )
     words = [sys.executable, "-X", "utf8", "-m", "headrace.engines.kubernetes.pod", run, name, word]
-    os.execv(sys.executable, words)
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            zipped.extractall(Path(folder, "package"))
+        unpack_run(archive.parent, Path(run), name)
+        os.execv(sys.executable, words)
+    except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+        complaint = f"error: {name} cannot begin in its pod: {error}"
+        if isinstance(error, PermissionError):
+            complaint += (
+                "; hint: its user must be able to enter the run's directory: set HEADRACE_HOME to a folder that every "
+                "user may enter, such as /var/tmp/headrace, and submit the job again"
+            )
+        Path(word).write_text(complaint, encoding="utf-8")
+        sys.exit(complaint)
 
 
 def host_named(host: str, index: str) -> str:
@@ -69,7 +72,7 @@ def unpack_run(source: Path, run: Path, host: str) -> None:
                 there = run / member.name
                 if not (member.isdir() and there.is_dir()):
                     archive.extract(member, run, set_attrs=False)
-                    if member.isreg():
+                    if not member.issym():
                         there.chmod(member.mode)
 
 
