@@ -6,6 +6,7 @@ Pods are played: by hand, or with what a real cluster said of them (kubernetes_t
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,9 +27,12 @@ from headrace.engines.kubernetes.cluster import ClusterRefused, KubernetesUnreac
 from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
 from headrace.errors import EngineRefused
+from headrace.instance.storage import Store
 from headrace.job import Job, load_job
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, list_runs
 from headrace.runs.events import RunFinished, StatusChanged
+from headrace.runs.segment_writer import SegmentWriter
+from objectstore import ObjectStore
 
 OPTIONS = {"namespace": "train", "image": "local/host:1", "python": sys.executable, "max_pending": 3600}
 GROUPS = [
@@ -457,6 +461,77 @@ def test_another_cluster_says_nothing_about_a_run(play: Play) -> None:
     for ask in (engines.refresh, engines.alive, engines.stop):
         with pytest.raises(KubernetesUnreachable, match="is on the cluster at https://other"):
             ask(run)
+
+
+# --- a record that is stored too ----------------------------------------------------------------------------------
+
+
+def store_part(play: Play, run: Run, s3: ObjectStore, last: bool = False) -> None:
+    """What the leader's pod does while it runs."""
+    pod = RunPaths(play.folder / "pods" / run.id)
+    with Store() as store:
+        SegmentWriter(pod, store, s3.uri("records"), "engine", play.folder / "stored.json").store(last)
+
+
+def log(play: Play, text: str) -> None:
+    with (play.there.root / "logs/dnn/algo-1/0.log").open("a") as file:
+        file.write(f"2026-11-22T10:00:01.000000Z o {text}\n")
+
+
+@pytest.fixture
+def kept(play: Play, s3: ObjectStore) -> Run:
+    """A run whose record is stored in S3, and of which a part is stored, and more is fetched."""
+    run = play.start(record={"uri": s3.uri("records")}, output_path=s3.uri("out"))
+    play.running(run)
+    shutil.copy(run.paths.header, play.there.header)
+    engines.refresh(run)
+    store_part(play, run, s3)
+    log(play, "fetched, but not stored")
+    engines.refresh(run)
+    assert [line.text for line in run.logs()] == ["hello", "fetched, but not stored"]
+    return run
+
+
+@pytest.mark.s3
+def test_another_pod_of_the_leader_goes_on_and_its_record_is_the_one_here(play: Play, kept: Run) -> None:
+    play.server.remove("pods", play.pod(kept, phase="Running"))
+    engines.refresh(kept)
+    assert pending(kept) == "algo-1: its pod is starting"
+    (play.there.root / "logs/dnn/algo-1/0.log").write_text("2026-11-22T10:00:00.000000Z o hello\n")  # what was stored
+    log(play, "of the next attempt, which has more to say than the one before it")
+    play.pod(kept, name="another", phase="Running")
+    engines.refresh(kept)
+    lines = [line.text for line in kept.logs()]
+    assert lines == ["hello", "of the next attempt, which has more to say than the one before it"]
+    play.end()
+    engines.refresh(kept)
+    assert kept.status is Status.COMPLETED
+    assert play.left() == []
+
+
+@pytest.mark.s3
+def test_the_end_of_a_record_comes_from_where_it_is_stored_when_the_pod_is_gone(
+    play: Play, kept: Run, s3: ObjectStore
+) -> None:
+    log(play, "stored, and never fetched")
+    play.end()
+    store_part(play, kept, s3, last=True)
+    play.pod(kept, phase="Succeeded")
+    jobs = [each["metadata"]["name"] for each in play.server.of("jobs")]
+    play.server.change("jobs", jobs[0], status={"conditions": [{"type": "Complete", "status": "True"}]})
+    engines.refresh(kept)
+    assert [line.text for line in kept.logs()] == ["hello", "fetched, but not stored", "stored, and never fetched"]
+    assert kept.status is Status.COMPLETED
+    assert play.left() == []
+    assert not (kept.paths.engine / end_of_run.FROM_STORE).exists()
+
+
+@pytest.mark.s3
+def test_a_record_that_was_stored_in_part_ends_with_what_kubernetes_says(play: Play, kept: Run) -> None:
+    play.server.remove("configmaps", read_ticket(kept.paths).name)
+    engines.refresh(kept)
+    assert (kept.status, kept.cause.kind) == (Status.FAILED, CauseKind.HOST_LOST)
+    assert [line.text for line in kept.logs()] == ["hello", "fetched, but not stored"]
 
 
 # --- stop ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,15 @@ from typing import BinaryIO
 import msgspec
 
 from headrace.engines.kubernetes.cluster import Cluster, KubernetesUnreachable
-from headrace.engines.kubernetes.send_record import MODULE, NOT_SENT, SENT_WHOLE, OutputFile, encode_known, is_output
+from headrace.engines.kubernetes.send_record import (
+    MODULE,
+    NOT_SENT,
+    SENT_WHOLE,
+    OutputFile,
+    digests,
+    encode_known,
+    is_output,
+)
 from headrace.errors import RecordDamaged
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import BATCH_BYTES, Known, digest_of, replace_file, take_piece
@@ -33,6 +41,7 @@ PART = ".part"  # ending of a file of output/ that is not whole yet
 EXEC_SECONDS = 60.0
 OUTPUT_SECONDS = 300.0  # for one request for a file of output/; the next one goes on where it ended
 IN_POD = 'exec "$HEADRACE_PYTHON" -X utf8 -m "$@"'
+_DIGESTS = msgspec.json.Decoder(dict[str, str])
 _OUTPUTS = msgspec.json.Decoder(tuple[OutputFile, ...])
 
 
@@ -110,6 +119,21 @@ class RecordFetch:
             take_all(self._paths, header.pieces, contents)
             if sum(piece.size for piece in header.pieces) < BATCH_BYTES or time.monotonic() > deadline:
                 return False
+
+    def align(self) -> None:
+        """Prepares for fetching from another pod, whose record may have less than what came from the one before.
+
+        A file that does not begin as it does here is fetched anew. Raises as `fetch` does.
+        """
+        known = known_here(self._paths)
+        here = digests(self._paths.root, known.sent)
+        try:
+            there = _DIGESTS.decode(self._answer("digests", encode_known(known)))
+        except msgspec.DecodeError as error:
+            raise FetchTrouble(f"the pod {self._pod} did not say what it has: {error}") from error
+        for name, digest in here.items():
+            if there.get(name) != digest:
+                os.truncate(self._paths.root / name, 0)
 
     def tell_fetched(self) -> None:
         """Tells the pod that it need not wait any more. Raises as `fetch` does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import msgspec
 
@@ -27,6 +28,12 @@ from headrace.job import Job
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, runs_dir
 
+_log = logging.getLogger(__name__)
+
+UNWATCHED = (
+    "a process of this machine fetches the record of the run. While it cannot, the record stays in the run's pods, and "
+    "for %g s after its end (engines.kubernetes.linger). Write `record: {uri: s3://...}` to keep it without that"
+)
 LOG_LINES = 10_000  # of one pod, for `logs`
 
 
@@ -70,6 +77,7 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
         submit_run(checked.in_run(paths), paths, cluster)
     if detach and job.record is None:
         ensure_watched(paths)
+        _log.warning(UNWATCHED, checked.options.linger)
     return RemoteHandle(paths)
 
 

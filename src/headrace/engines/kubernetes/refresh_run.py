@@ -74,14 +74,15 @@ def _refresh(reached: Reached) -> None:
     jobs = look_at_jobs(reached.cluster, reached.ticket)
     job = jobs.get(look.leader)
     newest = look.pods[look.leader][-1]
-    if uid and leader.phase is not PodPhase.WAITING:  # it has run, and runs no more
-        replaced = newest.uid != uid and newest.phase in (PodPhase.WAITING, PodPhase.RUNNING)
-        comes = newest.phase is not PodPhase.ENDED and job is not None and not job.over
-        if reached.ticket.record and (replaced or comes):
-            write_leader(paths, newest.uid if replaced else "")
+    if uid:  # it has run, and runs no more
+        if reached.ticket.record and newest.uid != uid and newest.phase is PodPhase.RUNNING:
+            RecordFetch(reached.cluster, paths, newest.pod).align()
+            write_leader(paths, newest.uid)
+            _fetch(reached, look, newest)
+        elif reached.ticket.record and newest.word is None and job is not None and not job.over:
             _tell_waiting(reached, look, jobs)
-            return
-        end_of_run.without_record(reached.cluster, reached.ticket, run, leader)
+        else:
+            end_of_run.without_record(reached.cluster, reached.ticket, run, leader)
     elif leader.phase in (PodPhase.ENDED, PodPhase.LOST, PodPhase.LEAVING) or (not jobs and _is_gone(reached, leader)):
         end_of_run.without_record(reached.cluster, reached.ticket, run, leader)
     else:

@@ -3,6 +3,7 @@
     python -m headrace.engines.kubernetes.send_record pieces RUN_DIR KNOWN       one segment (`headrace.runs.segments`)
     python -m headrace.engines.kubernetes.send_record outputs RUN_DIR            the files of output/, as JSON
     python -m headrace.engines.kubernetes.send_record output RUN_DIR PATH FROM   the bytes of one of them
+    python -m headrace.engines.kubernetes.send_record digests RUN_DIR KNOWN      of so much of each file, as JSON
     python -m headrace.engines.kubernetes.send_record fetched RUN_DIR            all has arrived: the pod may end
 
 KNOWN is what is there already (`encode_known`): the pod remembers nothing of those who ask, so there may be several of
@@ -15,11 +16,14 @@ Exit codes: 0 sent, 1 something cannot be read, 2 a wrong use.
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import os
 import shutil
 import sys
 import time
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -85,6 +89,25 @@ def new_segment(paths: RunPaths, known: Known) -> bytes:
     return encode(header, [data for _, data in pieces])
 
 
+def digests(root: Path, sizes: Mapping[str, int]) -> dict[str, str]:
+    """Returns the digest of the first bytes of files; an empty one for a file that does not have so many.
+
+    Args:
+        root: a run's directory.
+        sizes: append-only file of a record to a number of bytes.
+    """
+    found = {}
+    for name, size in sizes.items():
+        found[name] = ""
+        with contextlib.suppress(FileNotFoundError), (root / name).open("rb") as file:
+            digest, left = hashlib.sha256(), size
+            while left and (data := file.read(min(left, 1 << 20))):
+                digest.update(data)
+                left -= len(data)
+            found[name] = "" if left else digest.hexdigest()
+    return found
+
+
 def outputs(paths: RunPaths) -> tuple[OutputFile, ...]:
     """Returns the files in output/."""
     folder = paths.root / OUTPUT
@@ -112,13 +135,15 @@ def main(arguments: list[str]) -> int:
             data = new_segment(paths, decode_known(*given))
         elif what == "outputs":
             data = msgspec.json.encode(outputs(paths))
+        elif what == "digests":
+            data = msgspec.json.encode(digests(paths.root, decode_known(*given).sent))
         elif what == "output":
             return _send(paths, *given)
         elif what == "fetched":
             touch(paths, FETCHED)
             return 0
         else:
-            raise ValueError(f"{what!r} is none of pieces, outputs, output, fetched")
+            raise ValueError(f"{what!r} is none of pieces, digests, outputs, output, fetched")
     except (ValueError, TypeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
