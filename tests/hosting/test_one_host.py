@@ -329,13 +329,19 @@ def test_a_machine_that_takes_the_place_of_a_lost_one_joins_the_next_attempt(mac
     assert [event.host for event in started].count("algo-2") == 2
 
 
+@pytest.mark.parametrize("power_off", [False, *([True] if SOAK else [])])
 def test_a_leader_that_takes_the_place_of_a_lost_one_brings_the_record_back_and_goes_on(
-    machines, s3: ObjectStore
+    machines, s3: ObjectStore, power_off: bool
 ) -> None:
     record = {"uri": s3.uri("runs"), "interval": 1}
     made = machines(COUNT, instance_groups=groups(dnn=2), retry=RETRY, record=record).start()
     until(lambda: stored(s3, b"attempt 1") == 2, 20, "the first attempt in the store")
-    made.leader.power_off()
+    if power_off:
+        made.leader.power_off()
+    else:
+        made.leader.signal()
+        assert made.leader.wait() == 1
+        assert not made.run.finished, "the next leader has the last word"
     made.leader.set_up()
     made.leader.start()
     assert [machine.wait() for machine in made.all.values()] == [0, 0], made.explain()

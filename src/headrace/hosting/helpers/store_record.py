@@ -4,7 +4,8 @@ It is started as `python -m headrace.hosting.helpers.store_record RUN_DIR`, and 
 it is ended, with any signal: another one goes on where it was. A place that cannot be written is tried again, with a
 warning on standard error when that begins and when it is over. With the arguments `last SECONDS` behind RUN_DIR, when
 the run has finished and nobody writes any more, it stores what is left and ends: with 0, or, when no try succeeds in so
-many seconds, with 1 and ``error: ...`` as the last line of standard error.
+many seconds, with 1 and ``error: ...`` as the last line of standard error. With `now` in place of `last` it does the
+same for a run that another process goes on with: its record is not said to be complete.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from headrace.runs.segment_writer import SegmentWriter
 
 NAME = "store_record"
 LAST = "last"
+NOW = "now"
 ENGINE = "engine"
 MOST_SECONDS = 60.0  # between two tries at a place that cannot be written
 MOST_SECONDS_LAST = 10.0  # the same, when the run has finished and somebody waits
@@ -98,13 +100,20 @@ def follow(writer: SegmentWriter, interval: float, stop: int) -> None:
         pause = max(0.0, interval - (time.monotonic() - began))
 
 
-def finish(writer: SegmentWriter, seconds: float) -> None:
-    """Stores all that is left. Raises the error of the last try that could begin in so many seconds."""
+def finish(writer: SegmentWriter, seconds: float, last: bool = True) -> None:
+    """Stores all that is left. Raises the error of the last try that could begin in so many seconds.
+
+    Args:
+        writer: what stores.
+        seconds: at most so many.
+        last: the run has finished, and with this its record is complete.
+    """
     deadline = time.monotonic() + seconds
     pause = 1.0
     while True:
         try:
-            writer.store(last=True)
+            while writer.store(last) and not last:
+                pass
             return
         except HeadraceError:
             if time.monotonic() + pause >= deadline:
@@ -118,8 +127,8 @@ def main(paths: RunPaths) -> None:
     order = order_of(paths)
     with _alone(paths), Store() as store:
         writer = SegmentWriter(paths, store, order.place, order.writer, state_file(paths))
-        if sys.argv[2:3] == [LAST]:
-            finish(writer, float(sys.argv[3]))
+        if len(sys.argv) > 2:
+            finish(writer, float(sys.argv[3]), last=sys.argv[2] == LAST)
             return
         stop, stop_end = os.pipe()
         os.set_blocking(stop_end, False)

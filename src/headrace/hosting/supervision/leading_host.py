@@ -8,7 +8,9 @@ write and make, so that one record and one artefact of each kind come of all hos
   fails the attempt: that is a failure of the infrastructure.
 * When the programs are over, the others bring their last checkpoints to safety, and at the end send what is left. One
   that is silent is not waited for; an event says what is missing.
-* A signal is the platform's doing. A person stops the job with `python -m headrace.agent.ask stop`, at any time.
+* A signal is the platform's doing. When the record is stored and `retry` allows another attempt, this process leaves
+  the run to the one that will take its place; else the run has failed.
+* A person stops the job with `python -m headrace.agent.ask stop`, at any time.
 * One that takes the place of a leader that was lost begins the attempt after the last one.
 """
 
@@ -18,11 +20,14 @@ import signal
 import time
 from collections.abc import Callable
 
+from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
 from headrace.hosting.machines.earlier_record import Earlier
 from headrace.hosting.machines.machine_messages import LeaderOrder, Phase
 from headrace.hosting.machines.machine_server import MachineServer, OtherHost
+from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
 from headrace.hosting.supervision.instances import Instances, MachineInstances, Outcome, find_machine_provider
+from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
 from headrace.instance.certificates import read_certificates
@@ -31,6 +36,7 @@ from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, StopJob
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostNotCollected
 
+LAST_WORDS_SECONDS = 10.0  # for the end of the record to be stored, when another process goes on with it
 AT_ONCE_SECONDS = 3.0  # for the others to send the end of their records, when a person wants the job to stop at once
 BEGUN = b""
 """Of an order that `MachineServer.order` signs."""
@@ -75,7 +81,10 @@ class LeadingHost(Supervisor):
     def run(self) -> Status:
         """See `Supervisor.run`."""
         try:
-            return super().run()
+            status = super().run()
+            if status is Status.IN_PROGRESS:
+                store_rest(self._paths, LAST_WORDS_SECONDS, goes_on=True)
+            return status
         finally:
             self._server.close()
 
@@ -101,6 +110,10 @@ class LeadingHost(Supervisor):
         if outcome is None:
             outcome = super()._one_attempt()
         return self._attempt_over(outcome)
+
+    def _needs_others(self) -> bool:
+        """Whether this machine is being taken away, and another one can go on with the record that is stored."""
+        return any(wish.infrastructure for wish in self._wishes) and is_wanted(self._paths, STORE_RECORD)
 
     def _start_agents(self, variables: dict[str, str]) -> None:
         hosts = self._server.hosts.values()

@@ -13,7 +13,9 @@ leader's host RUN_DIR gets the record of all hosts, and `hosts/OTHER` what they 
 The machines meet at `ports.supervisor` of the leader's address (7069), and that port is the only one that engines need
 to open for this. The leader's process may be started before or after the others; each end waits `start_timeout`.
 
-Signals: SIGTERM and SIGINT are the platform's doing, an infrastructure failure; a second one ends the host at once.
+Signals: SIGTERM and SIGINT are the platform's doing, an infrastructure failure; a second one ends the host at once. The
+leader's process then leaves the run without an end (Status.IN_PROGRESS, exit code 1) when its record is stored and
+another attempt may come: the one that takes its place has the last word.
 Nobody else may use them: a person stops the job with `python -m headrace.agent.ask stop [--now]` on the leader's host,
 in every part of the run.
 
@@ -60,7 +62,8 @@ def supervise_host(paths: RunPaths, host: str, provider: str = PLAIN_HOSTS) -> S
         provider: name of the module that brings the instances.
 
     Returns:
-        How the run ended, on the leader's host; on others Completed when the host has done its duty, else Failed.
+        How the run ended, on the leader's host, or InProgress when another process is to go on with it; on others
+        Completed when the host has done its duty, else Failed.
 
     Raises:
         HeadraceError: the record of a lost leader cannot be brought back.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from headrace.exit_status import exit_text, split_status
-from headrace.hosting.helpers.store_record import LAST, NAME, order_of, state_file
+from headrace.hosting.helpers.store_record import LAST, NAME, NOW, order_of, state_file
 from headrace.hosting.supervision.helper_processes import HelperProcess, is_wanted
 from headrace.processes.child_report import read_report
 from headrace.processes.spawn import UTF8, spawn
@@ -71,6 +71,7 @@ def store_rest(
     environment: Mapping[str, str] | None = None,
     *,
     once_more: bool = False,
+    goes_on: bool = False,
 ) -> None:
     """Stores what is left of the record of a run that has finished. If that fails, an event of the run says so.
 
@@ -80,13 +81,16 @@ def store_rest(
         unwanted: says by what it is broken off; empty to go on.
         environment: variables of the process; those of this one if None.
         once_more: an event of the run says before that it is tried again: the stored record says so, too.
+        goes_on: the run has not finished: another process will write to its record.
     """
     if not is_wanted(paths, NAME):
         return
     if once_more:
         _write_event(paths, RecordNotStored(t=time.time(), uri=order_of(paths).place, reason=""))
     try:
-        reason = _store_rest(paths, seconds, unwanted, dict(os.environ if environment is None else environment))
+        reason = _store_rest(
+            paths, seconds, unwanted, dict(os.environ if environment is None else environment), NOW if goes_on else LAST
+        )
         uri = order_of(paths).place if reason else ""
     except (OSError, msgspec.DecodeError) as error:
         reason, uri = str(error), ""
@@ -100,11 +104,13 @@ def _write_event(paths: RunPaths, event: RecordNotStored) -> None:
         events.write(event)
 
 
-def _store_rest(paths: RunPaths, seconds: float, unwanted: Callable[[], str], environment: dict[str, str]) -> str:
+def _store_rest(
+    paths: RunPaths, seconds: float, unwanted: Callable[[], str], environment: dict[str, str], how: str
+) -> str:
     """Returns why something is not stored, empty when all is."""
     with (paths.engine / f"{NAME}.log").open("ab") as log:
         process = spawn(
-            [sys.executable, *UTF8, "-m", f"headrace.hosting.helpers.{NAME}", str(paths.root), LAST, str(seconds)],
+            [sys.executable, *UTF8, "-m", f"headrace.hosting.helpers.{NAME}", str(paths.root), how, str(seconds)],
             env=environment,
             cwd=paths.root,
             tied=True,

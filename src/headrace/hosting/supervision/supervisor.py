@@ -162,7 +162,7 @@ class Supervisor(HostDuties):
             status, cause = self._one_attempt()
             again = is_tried_again(self._plan.retry, self._number, status, cause)
             again = again and self._spent.cause("the job") is None
-            if again and self._instances.needs_others():  # also when it was the platform that wished the end
+            if again and self._needs_others():  # also when it was the platform that wished the end
                 await_instances(self._events, self._plan.retry, self._number + 1, cause, time.time())
                 return Status.IN_PROGRESS, cause
             if self._wishes or not again:
@@ -172,6 +172,10 @@ class Supervisor(HostDuties):
             outcome = self._before(*RESTORE)
             if outcome is not None:
                 return outcome
+
+    def _needs_others(self) -> bool:
+        """Whether another attempt is led by another process; see `Instances.needs_others`."""
+        return self._instances.needs_others()
 
     def _one_attempt(self) -> Outcome:
         """Runs the programs once, on all hosts."""
