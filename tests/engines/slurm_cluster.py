@@ -61,7 +61,8 @@ SETTINGS = {
     "WaitTime": "0",
     "OverTimeLimit": "0",
     "SchedulerType": "sched/backfill",
-    "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=0,bf_hetjob_immediate,requeue_delay=1",
+    "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=0,bf_hetjob_immediate"
+    ",disable_hetjob_steps",
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_Core_Memory",
     "SlurmdParameters": "config_overrides",

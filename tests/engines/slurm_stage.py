@@ -113,7 +113,10 @@ class Submitted:
 
     def nodes(self) -> list[str]:
         """Names of the nodes that it has, in the order of the components."""
-        words = ["squeue", "-h", "--states=all", "-j", str(self.job_id), "-o", "%i %N"]
+        return self._listed("%N")
+
+    def _listed(self, field: str) -> list[str]:
+        words = ["squeue", "-h", "--states=all", "-j", str(self.job_id), "-o", f"%i {field}"]
         return [line.split()[1] for line in sorted(self.cluster.on(HEAD, *words).stdout.splitlines())]
 
     def restarts(self) -> list[str]:
@@ -126,9 +129,8 @@ class Submitted:
         return headrace(self.cluster, command, self.id, *options, check=check)
 
     def is_in(self, *states: str) -> None:
-        """Waits until Slurm says this of the components of the job."""
-        words = ["squeue", "-h", "--states=all", "-j", str(self.job_id), "-o", "%T"]
-        until(lambda: self.cluster.on(HEAD, *words).stdout.split() == list(states), 20, f"{self.id} is {states}")
+        """Waits until Slurm says this of the components of the job, in their order."""
+        until(lambda: self._listed("%T") == list(states), 20, f"{self.id} is {states}")
 
     def _logs(self) -> str:
         logs = sorted(self.run.paths.engine.glob("*.log"))

@@ -1,0 +1,85 @@
+"""Nodes that a run gives back or shares with another one, and a controller that dies while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from slurm_cluster import HEAD, SlurmCluster
+from slurm_stage import DATA, DNN, WAIT, end_jobs, headrace, needs_slurm, on, start, started_cluster
+from stage import text, until
+
+from headrace.runs.events import HostReleased
+
+pytestmark = [pytest.mark.timeout(600), needs_slurm]
+UNTIL = """
+import headrace, os, pathlib, sys, time
+print("running", flush=True)
+if headrace.Environment().current_instance_group == "dnn_group":
+    end = pathlib.Path(os.environ["END"])
+    while not end.exists():
+        time.sleep(0.1)
+"""
+"""Hosts of dnn_group run until a file is there; others are done at once."""
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[SlurmCluster]:
+    with started_cluster(request.param) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
+    yield
+    end_jobs(cluster)
+
+
+@on("", "24.11")
+def test_a_group_that_is_done_gives_its_node_back_while_the_others_go_on(cluster: SlurmCluster) -> None:
+    end = cluster.folder / "early.end"
+    run = start(cluster, "early", UNTIL, instance_groups=[DNN, DATA], environment={"END": str(end)})
+    run.is_in("RUNNING", "CANCELLED")
+    assert [event.host for event in run.run.events() if isinstance(event, HostReleased)] == ["algo-2"]
+    until(lambda: cluster.on(HEAD, "sinfo", "-h", "-p", "data", "-o", "%T").stdout.split() == ["idle"], 20, "all idle")
+    assert not run.run.finished
+    end.touch()
+    run.completed()
+    run.is_in("COMPLETED", "CANCELLED")
+
+
+@on("")
+def test_two_runs_share_a_node_where_it_is_wished(cluster: SlurmCluster) -> None:
+    asked = ["--mem=1000", "--cpus-per-task=1", "-w data1"]
+    slurm = {"stop_grace": 5, "partition": "data", "exclusive": False, "options": asked}
+    runs = [start(cluster, name, WAIT, instance_groups=[DATA], engines={"slurm": slurm}) for name in ("one", "two")]
+    for run in runs:
+        run.said("running")
+    assert [run.nodes() for run in runs] == [["data1"], ["data1"]]
+    assert not any(run.run.finished for run in runs)
+    for run in runs:
+        run.headrace("stop")
+        run.ended()
+        assert "saving" in text(run)
+
+
+@on("")
+def test_a_run_goes_on_while_slurms_controller_is_dead_and_status_says_that_it_does_not_answer(
+    cluster: SlurmCluster,
+) -> None:
+    end = cluster.folder / "orphaned.end"
+    run = start(cluster, "orphaned", UNTIL, environment={"END": str(end)})
+    run.said("running")
+    cluster.on(HEAD, "pkill", "-KILL", "slurmctld")
+    before = time.monotonic()
+    words = ["env", "HEADRACE_LOG=warning", "python", "-m", "headrace.cli.main", "status", run.id]
+    told = cluster.on(HEAD, *words, check=False)
+    assert time.monotonic() - before < 60
+    assert "squeue" in told.stderr, told
+    assert "InProgress" in told.stdout, told
+    assert headrace(cluster, "logs", run.id).count("running") == 2
+    cluster.on(HEAD, "slurmctld")
+    end.touch()
+    run.completed()
+    run.is_in("COMPLETED", "COMPLETED")
