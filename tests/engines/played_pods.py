@@ -20,6 +20,7 @@ from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, plan_kuber
 from headrace.engines.kubernetes.objects import objects
 from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED, Payload, prepare_kubernetes_run
 from headrace.engines.kubernetes.pod_spec import FOLDER, INPUT, WORD
+from headrace.engines.kubernetes.unpack_package import INDEX
 from headrace.job import Job
 from headrace.runs import RunPaths, create_run
 
@@ -41,7 +42,7 @@ mount --make-rprivate /
 mount --bind "$1/run" "$2"
 mount -t tmpfs -o mode=755 tmpfs /opt
 mkdir /opt/ml
-mount --bind "$1/run/hosts/$3" /opt/ml
+mount --bind "$1/run/$3" /opt/ml
 mount --bind "$1/hosts" /etc/hosts
 shift 3
 exec "$@" """
@@ -92,12 +93,14 @@ class Pods:
         """Starts the pod of a host, with the words of its container."""
         assert self.network is not None
         pod = self.folder / host
-        for name in ("run/hosts/" + host, "headrace/in", "tmp"):
+        in_set = self.planned.options.is_jobset
+        tree = "ml" if in_set else f"hosts/{host}"
+        for name in (f"run/{tree}", "headrace/in", "tmp"):
             (pod / name).mkdir(parents=True)
         for name, data in ((PACKAGE, self.payload.package), (SHARED, self.payload.shared)):
             (pod / "headrace/in" / name).write_bytes(data)
         (pod / "headrace/in" / f"{host}.tar.gz").write_bytes(self.payload.hosts[host])
-        names = (f"10.96.7.{n}\talgo-{n}\n" for n in range(1, len(self.planned.plan.hosts) + 1))
+        names = (f"10.96.7.{n}\t{each.address}\n" for n, each in enumerate(self.planned.plan.hosts, start=1))
         (pod / "hosts").write_text("127.0.0.1\tlocalhost\n" + "".join(names))
         (pod / "word").write_bytes(b"")
         for path in (pod, *pod.rglob("*")):
@@ -114,11 +117,14 @@ class Pods:
         own = {each["name"]: each["value"].replace(FOLDER, str(pod / "headrace")) for each in container["env"]}
         environment = {**os.environ, **own, "TMPDIR": str(pod / "tmp"), "HOSTNAME": host, **(variables or {})}
         environment.pop("PYTHONHOME", None)
+        if in_set:
+            group = self.planned.plan.group(self.planned.plan.host(host).group)
+            environment[INDEX] = str(group.hosts.index(host))
         as_user = [*AS_USER, "--reuid", str(self.user), "--regid", str(self.user)] if self.user else []
         inside = ["nsenter", "--net", "--target", str(self.network.pid), "unshare", "--mount", "sh", "-c", POD, "pod"]
         with (pod / "log").open("ab") as log:
             self.started[host] = subprocess.Popen(
-                [*inside, str(pod), self.planned.root, host, *as_user, *words],
+                [*inside, str(pod), self.planned.root, tree, *as_user, *words],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -128,11 +134,13 @@ class Pods:
             )
 
     def _container(self, host: str) -> dict:
-        (job,) = (
-            made
-            for made in objects(self.planned)
-            if made["kind"] == "Job" and made["metadata"]["labels"]["headrace/host"] == host
-        )
+        if self.planned.options.is_jobset:
+            plan = self.planned.plan
+            part = [group.name for group in plan.groups].index(plan.host(host).group)
+            job = objects(self.planned)[-1]["spec"]["replicatedJobs"][part]["template"]
+        else:
+            jobs = [made for made in objects(self.planned) if made["kind"] == "Job"]
+            (job,) = (made for made in jobs if made["metadata"]["labels"]["headrace/host"] == host)
         return job["spec"]["template"]["spec"]["containers"][0]
 
     def ended(self, host: str, seconds: float = 60.0) -> int:

@@ -56,11 +56,16 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     two = ({**DATA, "count": 1}, DNN)
 
     def start(
-        user: int = 0, channel: Path = data, hosts: list[str] | None = None, groups: Groups = two, **fields: object
+        user: int = 0,
+        channel: Path = data,
+        hosts: list[str] | None = None,
+        groups: Groups = two,
+        options: object = None,
+        **fields: object,
     ) -> Pods:
         volumes = {"d": {"mount_path": str(tmp_path / "volume"), "claim": "c"}}
         given = {"source_dir": str(code), "inputs": {"training": str(channel)}, **fields}
-        job = kube_job({"volumes": volumes, "linger": 60}, *groups, **given)
+        job = kube_job({"volumes": volumes, "linger": 60, **(options or {})}, *groups, **given)
         played.append(play_pods(job, pods, user, hosts))
         return played[-1]
 
@@ -99,6 +104,21 @@ def test_two_pods_make_one_run_whose_record_and_model_are_the_leaders(play: Play
         assert set(model.getnames()) >= {"algo-1.txt", "algo-2.txt"}
     (run.paths.engine / FETCHED).touch()
     assert pods.ended("algo-1", 5) == 0
+
+
+@pytest.mark.skipif(not SOAK, reason="the objects of a JobSet and its pods' names are tested without pods, too")
+def test_the_pods_of_a_jobset_find_each_other_and_all_but_the_leaders_end_well(play: Play) -> None:
+    pods = play(options={"gang": True}, environment={"END_WITH": "7"})
+    assert [host.address for host in pods.planned.plan.hosts] == [f"{pods.planned.name}-g{n}-0-0" for n in (1, 2)]
+    assert pods.ended("algo-2") == 0
+    wait_for_word(pods, "algo-1")
+    assert "code 7" in str(pods.word_of("algo-1")["reason"])
+    for host, group in (("algo-1", "data_group"), ("algo-2", "dnn_group")):
+        log = (pods.run_of("algo-1").root / "logs" / group / host / "0.log").read_text()
+        assert f"I am {host} as 0 on lo with data of the volume" in log
+        assert "they are 10.96.7.1 10.96.7.2" in log
+    (pods.run_of("algo-1").engine / FETCHED).touch()
+    assert pods.ended("algo-1", 10) == 1
 
 
 def test_data_workers_fill_the_cores_of_their_pod(play: Play) -> None:

@@ -156,12 +156,11 @@ def check_kubernetes_job(planned: KubernetesJob) -> None:
     Raises:
         JobInvalid, EngineRefused: it could not run.
     """
-    for group in planned.plan.groups:
-        if ":" in planned.root or "," in planned.root:
-            raise EngineRefused(
-                f"the run's directory has a name that no pod can have: {planned.root} ({group.name})",
-                hint="set HEADRACE_HOME to a folder without ':' and ','",
-            )
+    if ":" in planned.root or "," in planned.root:
+        raise EngineRefused(
+            f"the run's directory has a name that no pod can have: {planned.root}",
+            hint="set HEADRACE_HOME to a folder without ':' and ','",
+        )
     data = planned.job.to_data()
     elsewhere: list[Path] = list(in_volumes(data))
     for key in ("output_path", "checkpoint_s3_uri"):
