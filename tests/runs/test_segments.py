@@ -13,7 +13,17 @@ import pytest
 from headrace.errors import RecordDamaged, RunNotFound, StorageError, UsageError
 from headrace.insight import cost_report
 from headrace.instance.storage import Store
-from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run
+from headrace.runs import (
+    EventWriter,
+    LogWriter,
+    Run,
+    RunPaths,
+    Status,
+    Stream,
+    create_run,
+    segment_bundles,
+    segment_reader,
+)
 from headrace.runs.events import JobStarted, RunFinished
 from headrace.runs.record_pieces import BATCH_BYTES, PIECE_BYTES
 from headrace.runs.run_listing import run_line
@@ -88,6 +98,11 @@ def grow(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def bundles_of(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_bundles, "COUNT", count)
+    monkeypatch.setattr(segment_reader, "COUNT", count)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> RunPaths:
     paths = create_run("job", runs=tmp_path / "runs")
@@ -95,10 +110,12 @@ def run(tmp_path: Path) -> RunPaths:
     return paths
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("seed", "bundled"), [(seed, seed % 2) for seed in range(8)])
 def test_a_copy_has_every_byte_whatever_is_killed_fails_or_arrives_late(
-    run: RunPaths, tmp_path: Path, seed: int
+    run: RunPaths, tmp_path: Path, seed: int, bundled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if bundled:  # else so few segments make no bundle
+        bundles_of(3, monkeypatch)
     chance = random.Random(seed)
     store = Memory()
     store.fails = lambda: (chance.random() < 0.2, chance.random() < 0.5)

@@ -3,7 +3,8 @@
     run.json, events/, metrics/, logs/ ...     as in the directory of the run itself
     copied.json                                `Copied`: where the record is, and how far the copy has come
 
-Only what is new is asked for: one request for the writers, one for the new segments of each, and one for each of those.
+Only what is new is asked for: one request for the writers, one for the new segments of each, and one for each of those;
+where many are new, one for each bundle of them.
 Files are only appended to, and the offsets of the pieces say what is there already. So a copy that breaks off at any
 instant goes on, and several processes may keep one copy up to date, one after the other (`flock`).
 """
@@ -16,6 +17,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,7 @@ import msgspec
 from headrace.errors import RecordDamaged, StorageError, UsageError
 from headrace.runs.record_pieces import PieceMissing, replace_file, take_piece
 from headrace.runs.run_paths import RunPaths
+from headrace.runs.segment_bundles import COUNT, bundles_place, in_bundles, segments_of
 from headrace.runs.segments import (
     ObjectStore,
     decode,
@@ -35,7 +38,7 @@ from headrace.runs.store import COPIED, read_header
 
 HEADER = "run.json"
 ELSEWHERE = "choose another folder of runs: --into DIR"
-AT_ONCE = 8  # segments that are read at the same time, and kept in memory
+AT_ONCE = 8  # segments or bundles that are read at the same time, and kept in memory
 
 
 class WriterCursor(msgspec.Struct):
@@ -239,25 +242,37 @@ class RecordCopy:
         there, missing = _without_gap(number_of(cursor.name), names)
         if missing:  # a listing may have begun before that segment was there, and ended after the next one was
             there, missing = _without_gap(number_of(cursor.name), self._store.names(folder, cursor.name))
+        bundles = self._store.names(bundles_place(folder), cursor.name) if len(there) >= COUNT else ()
+        chosen = in_bundles(there, bundles)
         with ThreadPoolExecutor(AT_ONCE, "headrace-copy") as pool:
-            for begin in range(0, len(there), AT_ONCE):
-                uris = [joined(folder, name) for name in there[begin : begin + AT_ONCE]]
-                for uri, data in zip(uris, pool.map(self._store.read, uris), strict=True):
-                    header, pieces = decode(data, uri)
-                    for piece, content in zip(header.pieces, pieces, strict=True):
-                        self.bytes += take_piece(self.paths.root, piece, content)
-                        end = (piece.offset or 0) + piece.size
-                        copied.sizes[piece.path] = (
-                            end if piece.offset is None else max(end, copied.sizes.get(piece.path, 0))
-                        )
-                    cursor.name, cursor.t, cursor.last = uri.rpartition("/")[2], header.t, header.last
-                    self.segments += 1
+            for begin in range(0, len(chosen), AT_ONCE):
+                for segments in pool.map(partial(self._read, folder), chosen[begin : begin + AT_ONCE]):
+                    for name, data in segments:
+                        self._take(copied, cursor, name, data, joined(folder, name))
                 replace_file(self.paths.root / COPIED, msgspec.json.encode(copied))
         if missing:
             raise RecordDamaged(
                 f"{joined(folder, segment_name(missing, '*'))} is missing: what was stored after it is not copied",
                 "somebody removed it, or a rule of the bucket did; see `headrace logs` for what is before it",
             )
+
+    def _read(self, folder: str, chosen: tuple[str, bool]) -> list[tuple[str, bytes]]:
+        """Returns the names and the bytes of one segment, or of those of a bundle."""
+        name, bundle = chosen
+        if not bundle:
+            return [(name, self._store.read(joined(folder, name)))]
+        uri = joined(bundles_place(folder), name)
+        return segments_of(self._store.read(uri), uri)
+
+    def _take(self, copied: Copied, cursor: WriterCursor, name: str, data: bytes, uri: str) -> None:
+        """Adds a segment to the copy."""
+        header, pieces = decode(data, uri)
+        for piece, content in zip(header.pieces, pieces, strict=True):
+            self.bytes += take_piece(self.paths.root, piece, content)
+            end = (piece.offset or 0) + piece.size
+            copied.sizes[piece.path] = end if piece.offset is None else max(end, copied.sizes.get(piece.path, 0))
+        cursor.name, cursor.t, cursor.last = name, header.t, header.last
+        self.segments += 1
 
 
 def _without_gap(number: int, names: Sequence[str]) -> tuple[Sequence[str], int]:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.errors import HeadraceError
 from headrace.runs.record_pieces import Known, NewPieces
 from headrace.runs.run_paths import RunPaths
+from headrace.runs.segment_bundles import Bundler, bundles_place
 from headrace.runs.segments import (
     VERSION,
     ObjectStore,
@@ -96,6 +98,7 @@ class SegmentWriter:
         self._stored: Stored | None = None
         self._pending: _Segment | None = None
         self._new = NewPieces(paths)
+        self._bundler = Bundler()
         self._state_error = ""
 
     def store(self, last: bool = False) -> int:
@@ -105,7 +108,7 @@ class SegmentWriter:
             last: the run has finished and nobody writes any more: everything is stored, also a torn last line.
 
         Returns:
-            How many segments that took; without news there is none.
+            How many segments that took, bundles not counted; without news there is none.
 
         Raises:
             HeadraceError: a request failed. The next call goes on.
@@ -122,9 +125,23 @@ class SegmentWriter:
             self._stored.add(segment.name, segment.header)
             self._pending = None
             self._remember(self._stored)
+            self._bundle(segment)
             count += 1
             if segment.header.last or not (last or segment.full):
                 return count
+
+    def _bundle(self, segment: _Segment) -> None:
+        """Stores a bundle when it is full. Nothing depends on it, so it is not tried again."""
+        bundle = self._bundler.add(segment.name, segment.data)
+        if bundle is None:
+            return
+        name, data = bundle
+        try:
+            self._store.write(data, joined(bundles_place(self.place), name))
+        except HeadraceError as error:
+            _log.warning(
+                "the bundle %s is not stored: %s; who reads the record reads its segments", name, error.message
+            )
 
     # --- what is stored --------------------------------------------------------------------------------------------
 
