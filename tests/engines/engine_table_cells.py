@@ -26,6 +26,10 @@ ENGINES = tuple(PLATFORMS)
 ROWS = tuple(row.name for row in (*JOBS, *FAULTS))
 
 _FAULT = "engines/test_local_fault_table.py::test_the_row_holds[{}]"
+_NODES = (
+    "engines/test_slurm_attempts.py::"
+    "test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_another_one"
+)
 _SLURM = "engines/test_slurm_runs.py::{}"
 
 PROVED: dict[Cell, tuple[str, ...]] = {
@@ -66,15 +70,13 @@ PROVED: dict[Cell, tuple[str, ...]] = {
         "engines/test_local_training.py::"
         "test_an_executor_a_data_host_and_the_trainer_s_own_server_are_killed_and_it_gets_the_same_bits",
     ),
-    ("a data node is lost, another one serves", "slurm"): (
-        _SLURM.format("test_a_data_node_may_die_and_the_leaders_may_not"),
-    ),
+    ("a data node is lost, another one serves", "slurm"): (_NODES,),
     ("a node is cut off", "local"): (_FAULT.format("host cut off (silent for 5 s)"),),
     ("the leader's node is lost", "local"): (
         _FAULT.format("leader's agent killed"),
         _FAULT.format("leader's host lost"),
     ),
-    ("the leader's node is lost", "slurm"): (_SLURM.format("test_a_data_node_may_die_and_the_leaders_may_not"),),
+    ("the leader's node is lost", "slurm"): (_NODES,),
     ("the submitting process is killed", "local"): (
         _FAULT.format("caller killed"),
         "engines/test_local_detach.py::test_it_survives_the_death_of_its_starter_and_of_the_terminal",
@@ -98,6 +100,8 @@ PROVED: dict[Cell, tuple[str, ...]] = {
     ("memory is short on a node", "local"): (_FAULT.format("script out of memory"),),
     ("the platform takes the nodes back", "slurm"): (
         _SLURM.format("test_what_slurm_cancels_has_failed_and_was_not_stopped"),
+        "engines/test_slurm_attempts.py::"
+        "test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_retry_the_cause_is_told",
     ),
 }
 
