@@ -285,3 +285,22 @@ def test_what_is_known_travels_as_one_short_word() -> None:
     for wrong in ("", "????", encode_known(known)[:-9]):
         with pytest.raises(ValueError, match="not what is known"):
             decode_known(wrong)
+
+
+def test_the_end_of_a_run_does_not_come_before_all_else_is_there(pod: Pod) -> None:
+    """Its supervisor writes it, and then closes what is open: a look in between must not be the last one."""
+    cluster = LightkubeCluster()
+    fetch = RecordFetch(cluster, pod.here, "lead")
+    pod.event(StatusChanged(t=1.0, status=SecondaryStatus.TRAINING, message=""))
+    pod.event(RunFinished(t=9.0, status=Status.COMPLETED))
+    for _ in range(2):
+        assert not fetch.fetch(10)
+        assert len(Run(pod.here).events()) == 1
+    (pod.there.root / "output").mkdir()
+    (pod.there.root / "output" / "model.tar.gz").write_bytes(b"model")
+    write_last_word(pod.there, LastWord(Status.COMPLETED), pod.log)
+    assert fetch.fetch(10)
+    assert (pod.here.output / "model.tar.gz").read_bytes() == b"model"
+    take_end(pod.here)
+    pod.assert_same()
+    cluster.close()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -31,13 +32,16 @@ import msgspec
 from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, is_whole, touch
 from headrace.engines.platform_news import WRITER
 from headrace.runs import RunPaths
+from headrace.runs.events import RunFinished
 from headrace.runs.record_pieces import BATCH_BYTES, Known, NewPieces
 from headrace.runs.segments import EVENTS, VERSION, WHOLE, Piece, SegmentHeader, encode
 
 MODULE = "headrace.engines.kubernetes.send_record"
 SENT_WHOLE = tuple(name for name in WHOLE if name != "run.json")  # each side has a header of its own
 NOT_SENT = (f"{EVENTS}/{WRITER}.jsonl",)  # who fetches writes one of its own
+LEADERS = f"{EVENTS}/engine.jsonl"  # what the supervisor of the leader writes
 OUTPUT = "output"
+_END = msgspec.json.Decoder(RunFinished)
 _KNOWN = msgspec.json.Decoder(Known)
 
 
@@ -79,6 +83,8 @@ def new_segment(paths: RunPaths, known: Known) -> bytes:
     more = True
     while more and sum(piece.size for piece, _ in pieces) < BATCH_BYTES:  # a batch has little of each file
         batch, more = new.next(known, whole)
+        if not whole:
+            batch = [kept for piece, data in batch if (kept := _without_end(piece, data)) is not None]
         known.take(piece for piece, _ in batch)
         pieces += batch
         if not batch:
@@ -106,6 +112,26 @@ def digests(root: Path, sizes: Mapping[str, int]) -> dict[str, str]:
                 left -= len(data)
             found[name] = "" if left else digest.hexdigest()
     return found
+
+
+def _without_end(piece: Piece, data: bytes) -> tuple[Piece, bytes] | None:
+    """Returns a piece without the end of the run, which its supervisor writes some time before all else is there.
+
+    Nobody asks for anything more once the end has come. None when nothing is left.
+    """
+    if piece.path != LEADERS:
+        return piece, data
+    lines = itertools.takewhile(lambda line: not _is_end(line), data.splitlines(keepends=True))
+    kept = b"".join(lines)
+    return (msgspec.structs.replace(piece, size=len(kept)), kept) if kept else None
+
+
+def _is_end(line: bytes) -> bool:
+    try:
+        _END.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def outputs(paths: RunPaths) -> tuple[OutputFile, ...]:
