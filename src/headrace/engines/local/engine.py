@@ -146,7 +146,7 @@ def _work_out(job: Job) -> CheckedJob:
     isolation, network = choose(job.local.isolation, bandwidth=bool(job.local.network)), network_here()
     machine, places = look_at_machine(job)
     paths = RunPaths(runs_dir() / job.job_name)
-    planned = make_plan(job, paths, machine, sys.executable, isolation, network)
+    planned = make_plan(job, paths, machine, job.local.python or sys.executable, isolation, network)
     checked = CheckedJob(job, planned, orders, machine, places)
     check_checkpoint_folder(job, checked.isolated)
     return checked

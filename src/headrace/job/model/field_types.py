@@ -373,6 +373,7 @@ MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds
 MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
 Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": ["number", "string"]})]
 Region = Annotated[str, BeforeValidator(_region)]
+Interpreter = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 4096))]
 StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
 _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a number
 CpuSet = Annotated[str, BeforeValidator(_id_set("CPU")), _IDS]

@@ -50,6 +50,7 @@ class LocalOptions(Part):
         network: of a group: the bandwidth of its hosts.
         limits: ``auto``: CPUs and memory in proportion to the instance types, where this machine can; ``none``.
         gpus: ids of the GPUs of a group, e.g. ``0,1``; divided evenly among its hosts.
+        python: interpreter of the programs, where it is another one than that which runs headrace.
     """
 
     cpu_sets: Annotated[dict[str, field_types.CpuSet], field_types.AsMapping] = Field(default_factory=dict)
@@ -61,3 +62,4 @@ class LocalOptions(Part):
     network: Annotated[dict[str, LocalNetwork], field_types.AsMapping] = Field(default_factory=dict)
     limits: field_types.Limits = "auto"
     gpus: Annotated[dict[str, field_types.GpuSet], field_types.AsMapping] = Field(default_factory=dict)
+    python: field_types.Interpreter | None = None
