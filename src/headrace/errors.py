@@ -25,6 +25,7 @@ Every message says what was wrong, the value seen, what is allowed and where. `h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 FAILURE_CHARACTERS = 1024
 """Characters of SageMaker's FailureReason: output/failure and the reason of a failed run are cut there."""
@@ -51,6 +52,15 @@ class UsageError(HeadraceError):
     """A user's mistake. Exit code 2; nothing was started."""
 
 
+class Broken(Enum):
+    """What a value breaks of the shape that a service gives it."""
+
+    TYPE = "type"
+    MISSING = "missing"
+    LIMIT = "limit"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One broken rule of a job.
@@ -63,6 +73,7 @@ class Problem:
         line: 1-based line in `file`, 0 when there is none.
         hint: what to do, empty when the message says it all.
         code: what SageMaker or its SDK calls this error, e.g. ``ValidationException``; empty for a rule of headrace.
+        broken: what of a service's shape the value breaks; None for every other rule.
     """
 
     field: str
@@ -72,6 +83,7 @@ class Problem:
     line: int = 0
     hint: str = ""
     code: str = ""
+    broken: Broken | None = None
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pydantic_core import PydanticCustomError
 
-from headrace.errors import Problem
+from headrace.errors import Broken, Problem
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of the job to a value."""
@@ -35,6 +35,7 @@ class Finding:
         line: the line, when it is another than that of the value at `path`; else 0.
         code: what SageMaker or its SDK calls this error; empty for a rule of headrace.
         unknown_key: the path ends in a key that nothing is known of, and what it may stand for was not searched.
+        broken: what of a service's shape the value breaks; None for every other rule.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Finding:
     line: int = 0
     code: str = ""
     unknown_key: bool = False
+    broken: Broken | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class JobSource:
             line=(finding.line or nearest_line) if override is None else 0,
             hint=finding.hint,
             code=finding.code,
+            broken=finding.broken,
         )
 
     def named(self, path: Path) -> Path:

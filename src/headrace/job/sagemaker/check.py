@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from headrace.errors import Broken
 from headrace.job.problems.finding import Finding, Path, show, suggestion
 from headrace.job.sagemaker.shapes import Shape, compiled, create_training_job
 
 SERVICE = "ValidationException"
 CLIENT = "ParamValidationError"
 _PREFIX = "failed to satisfy constraint: "
-_TYPES: dict[str, tuple[type, str]] = {
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "string": (str, "a string"),
     "integer": (int, "a whole number"),
     "boolean": (bool, "true or false"),
+    "number": ((int, float), "a number"),
     "list": (list, "a list"),
     "map": (dict, "a mapping"),
     "structure": (dict, "a mapping"),
@@ -32,20 +34,21 @@ def is_request(data: Mapping[str, object]) -> bool:
 
 def check_request(request: Mapping[str, object]) -> list[Finding]:
     """Returns what the service or its client would refuse of a request, at its place in the request."""
-    return [*_check(request, create_training_job(), ()), *_rules(request)]
+    return [*check_shape(request, create_training_job()), *_rules(request)]
 
 
-def _check(value: object, shape: Shape, path: Path) -> Iterator[Finding]:
+def check_shape(value: object, shape: Shape, path: Path = ()) -> Iterator[Finding]:
+    """Yields what of a value does not have a shape: types, lengths, patterns, counts, unknown and missing members."""
     kind, words = _TYPES[shape.kind]
     if not isinstance(value, kind) or (isinstance(value, bool) and shape.kind != "boolean"):
         message = f"Invalid type for parameter, valid types: {words}"
-        yield Finding(path, message, f"{show(value)}, {type(value).__name__}", code=CLIENT)
+        yield Finding(path, message, f"{show(value)}, {type(value).__name__}", code=CLIENT, broken=Broken.TYPE)
     elif isinstance(value, dict):
         yield from (_structure if shape.kind == "structure" else _map)(value, shape, path)
     elif isinstance(value, list):
         yield from _size(len(value), shape, path, f"{len(value)} items")
         for index, item in enumerate(value):
-            yield from _check(item, shape.inner["member"], (*path, index))
+            yield from check_shape(item, shape.inner["member"], (*path, index))
     elif isinstance(value, str):
         for message, seen, hint in _text(value, shape):
             yield _broken(path, message, seen, hint)
@@ -56,13 +59,14 @@ def _check(value: object, shape: Shape, path: Path) -> Iterator[Finding]:
 def _structure(value: Mapping[str, object], shape: Shape, path: Path) -> Iterator[Finding]:
     for name, member in value.items():
         if name in shape.members:
-            yield from _check(member, shape.members[name], (*path, name))
+            yield from check_shape(member, shape.members[name], (*path, name))
         else:
             message = f"Unknown parameter in input; {suggestion(name, shape.members)}"
-            yield Finding((*path, name), message, code=CLIENT)
+            yield Finding((*path, name), message, code=CLIENT, broken=Broken.UNKNOWN)
     for name in shape.members:
         if name in shape.required and name not in value:
-            yield Finding((*path, name), "Missing required parameter in input", code=CLIENT)
+            message = "Missing required parameter in input"
+            yield Finding((*path, name), message, code=CLIENT, broken=Broken.MISSING)
 
 
 def _map(value: Mapping[str, object], shape: Shape, path: Path) -> Iterator[Finding]:
@@ -71,7 +75,7 @@ def _map(value: Mapping[str, object], shape: Shape, path: Path) -> Iterator[Find
         for message, seen, _ in _text(key, shape.inner["key"]):
             yield _broken((*path, key), f"Map keys must satisfy constraint: [{message}]", seen)
         if not isinstance(text, str):
-            yield from _check(text, shape.inner["value"], (*path, key))
+            yield from check_shape(text, shape.inner["value"], (*path, key))
             continue
         for message, seen, _ in _text(text, shape.inner["value"]):
             yield _broken((*path, key), f"Map value must satisfy constraint: [{message}]", seen)
@@ -107,7 +111,7 @@ def _limit(count: int, shape: Shape, what: str) -> str:
 
 
 def _broken(path: Path, message: str, seen: str, hint: str = "") -> Finding:
-    return Finding(path, _PREFIX + message, seen, hint, code=SERVICE)
+    return Finding(path, _PREFIX + message, seen, hint, code=SERVICE, broken=Broken.LIMIT)
 
 
 def _rules(request: Mapping[str, object]) -> Iterator[Finding]:

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from headrace.catalog import instance_types
 
 FILE = Path(__file__).with_name("request_shapes.json")
 
+_KINDS = {"long": "integer", "timestamp": "number", "double": "number", "float": "number"}
 _LINE = "[^\\n\\r\\x85\\u2028\\u2029]"  # what Java's dot matches
 _SPACES = "\\u0020\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000"
 
@@ -26,7 +28,7 @@ class Shape:
     """One value of a request.
 
     Attributes:
-        kind: ``structure``, ``list``, ``map``, ``string``, ``integer`` or ``boolean``.
+        kind: ``structure``, ``list``, ``map``, ``string``, ``integer``, ``number`` or ``boolean``.
         low: least length, number of items or value; None means no limit.
         high: greatest of these; None means no limit.
         pattern: of a text, as the service writes it.
@@ -49,12 +51,22 @@ class Shape:
 @cache
 def create_training_job() -> Shape:
     """Returns the shape of the whole request."""
-    shapes = json.loads(FILE.read_text(encoding="utf-8"))["shapes"]
+    return read_shape(json.loads(FILE.read_text(encoding="utf-8"))["shapes"], "CreateTrainingJobRequest")
 
-    def read(name: str) -> Shape:
+
+def read_shape(shapes: Mapping[str, Any], root: str) -> Shape:
+    """Returns a shape of a service's model, which does not hold itself.
+
+    Args:
+        shapes: the model's shapes by name, as botocore has them, or as `FILE` has.
+        root: name of the shape.
+    """
+
+    def read(reference: Any) -> Shape:
+        name = reference if isinstance(reference, str) else reference["shape"]
         each = shapes[name]
         return Shape(
-            kind=each["type"],
+            kind=_KINDS.get(each["type"], each["type"]),
             low=each.get("min"),
             high=each.get("max"),
             pattern=each.get("pattern", ""),
@@ -64,7 +76,7 @@ def create_training_job() -> Shape:
             inner={key: read(each[key]) for key in ("member", "key", "value") if key in each},
         )
 
-    return read("CreateTrainingJobRequest")
+    return read(root)
 
 
 @cache
