@@ -1,0 +1,190 @@
+"""Who sent a request, and whether it may come in: Host, Origin, clock, key and signature are looked at, in this order.
+
+The endpoint starts programs as the user who runs it. Every other user of the machine can open its port, and so can a
+page in a browser; so nothing is answered without a signature. A refusal has the code that the service itself has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.endpoint.auth.access_keys import AccessKeys, Holder
+from headrace.endpoint.auth.signatures import Malformed, Signed, matches, read_signature
+from headrace.endpoint.http.http_message import HttpRequest
+from headrace.endpoint.protocols import Protocol, ServiceError, protocol_of
+
+SKEW_SECONDS = 300.0
+PROGRAM_SERVICES = frozenset({"s3", "logs", "sts", "sagemaker", "monitoring"})
+"""What the programs of a job may call; of sagemaker no more than reading, see `headrace.endpoint.training_jobs`."""
+HOSTS = frozenset({"localhost", "machine.headrace.internal"})
+_AMAZON = re.compile(r"[a-z0-9.-]+\.amazonaws\.com")
+_UNSIGNED_BODY = ("UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+_ATTEMPT_LETTERS = 200
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A request whose signature is right.
+
+    Attributes:
+        holder: whose key it is.
+        key_id: the key.
+        service: that it is signed for, e.g. ``sagemaker``.
+        region: that it is signed for.
+        signature: which no other request has.
+        body_hash: SHA-256 that the body must have, in hex; empty when the body is not signed.
+        attempt: the id that the client gave the call; it is the same when the client sends it again.
+    """
+
+    holder: Holder
+    key_id: str
+    service: str
+    region: str
+    signature: str
+    body_hash: str
+    attempt: str = ""
+
+
+class Gatekeeper:
+    """Lets requests in.
+
+    Args:
+        keys: that count.
+        hosts: further names under which the endpoint is called, lower case, without the port.
+        now: the clock.
+    """
+
+    def __init__(
+        self, keys: AccessKeys, hosts: frozenset[str] = frozenset(), now: Callable[[], float] = time.time
+    ) -> None:
+        self._keys = keys
+        self._hosts = HOSTS | hosts
+        self._now = now
+
+    def admit(self, request: HttpRequest, read_body: Callable[[], bytes]) -> Caller:
+        """Returns who sent a request.
+
+        Args:
+            request: the request.
+            read_body: reads the body, when the signature needs it. Not called for S3.
+
+        Raises:
+            ServiceError: it may not come in.
+        """
+        refuse = _Refusals(_protocol(request, ""))
+        self._check_origin(request, refuse)
+        try:
+            signed = read_signature(request)
+        except Malformed as error:
+            raise refuse.incomplete(str(error)) from error
+        if signed is None:
+            raise refuse.missing()
+        refuse = _Refusals(_protocol(request, signed.service))
+        key = self._keys.find(signed.key_id)
+        if key is None:
+            raise refuse.unknown_key()
+        self._check_clock(signed, refuse)
+        body_hash = self._hash_of(signed, request, read_body, refuse)
+        if not matches(signed, request, key.secret, body_hash):
+            raise refuse.mismatch()
+        if key.holder is Holder.PROGRAM and signed.service not in PROGRAM_SERVICES:
+            raise refuse.denied(f"the key of a job's programs may not call {signed.service}")
+        wanted = body_hash if _SHA256.fullmatch(body_hash) and not signed.in_query else ""
+        attempt = request.headers.get("amz-sdk-invocation-id")[:_ATTEMPT_LETTERS]
+        return Caller(key.holder, key.key_id, signed.service, signed.region, signed.signature, wanted, attempt)
+
+    def _check_origin(self, request: HttpRequest, refuse: _Refusals) -> None:
+        named = request.headers.get_all("host")
+        host = _without_port(named[0].lower()) if len(named) == 1 else ""
+        if not (self._known(host) or (request.proxied_host == host and _AMAZON.fullmatch(host))):
+            raise refuse.denied(f"this endpoint is not called {host!r}")
+        for header in ("origin", "sec-fetch-site"):
+            if request.headers.get(header):
+                raise refuse.denied("this endpoint does not answer to pages in a browser")
+
+    def _known(self, host: str) -> bool:
+        if host in self._hosts:
+            return True
+        try:
+            return ipaddress.ip_address(host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def _check_clock(self, signed: Signed, refuse: _Refusals) -> None:
+        now = self._now()
+        if signed.expires is not None:
+            if signed.moment > now + SKEW_SECONDS or now > signed.expires:
+                raise refuse.expired("Request has expired")
+        elif abs(now - signed.moment) > SKEW_SECONDS:
+            words = "expired" if signed.moment < now else "not yet current"
+            stamps = " vs ".join(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(t)) for t in (signed.moment, now))
+            raise refuse.skewed(f"Signature {words}: {stamps} ({SKEW_SECONDS / 60:.0f} min.)")
+
+    def _hash_of(self, signed: Signed, request: HttpRequest, read_body: Callable[[], bytes], refuse: _Refusals) -> str:
+        digest = request.headers.get("x-amz-content-sha256")
+        if signed.service == "s3":
+            if signed.in_query:
+                return digest or "UNSIGNED-PAYLOAD"
+            if not digest:
+                raise refuse.incomplete("Missing required header for this request: x-amz-content-sha256")
+            if digest.startswith("STREAMING-") and digest not in _UNSIGNED_BODY:
+                raise ServiceError("NotImplemented", f"a body of the kind {digest} is not understood here", 501)
+            if digest not in _UNSIGNED_BODY and not _SHA256.fullmatch(digest):
+                raise ServiceError("InvalidArgument", "x-amz-content-sha256 is neither a hash nor a known word")
+            return digest
+        real = hashlib.sha256(read_body()).hexdigest()
+        if _SHA256.fullmatch(digest) and digest != real:
+            raise refuse.mismatch()
+        return real
+
+
+def _protocol(request: HttpRequest, service: str) -> Protocol:
+    head = request.headers.get
+    return protocol_of(head("x-amz-target"), head("content-type"), head("smithy-protocol"), request.raw_query, service)
+
+
+def _without_port(host: str) -> str:
+    return re.sub(r":\d+$", "", host)
+
+
+@dataclass(frozen=True)
+class _Refusals:
+    """The codes of refusals, which differ from protocol to protocol."""
+
+    protocol: Protocol
+
+    def _error(self, s3: str, query: str, other: str, message: str) -> ServiceError:
+        if self.protocol is Protocol.S3:
+            return ServiceError(s3, message, 403)
+        return ServiceError(query, message, 403) if self.protocol is Protocol.QUERY else ServiceError(other, message)
+
+    def missing(self) -> ServiceError:
+        name = "MissingAuthenticationToken"
+        return self._error("AccessDenied", name, f"{name}Exception", "Missing Authentication Token")
+
+    def incomplete(self, words: str) -> ServiceError:
+        name = "IncompleteSignature"
+        return self._error("AuthorizationHeaderMalformed", name, f"{name}Exception", words)
+
+    def unknown_key(self) -> ServiceError:
+        text = "The security token included in the request is invalid."
+        return self._error("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException", text)
+
+    def mismatch(self) -> ServiceError:
+        text = "The request signature we calculated does not match the signature you provided."
+        return self._error("SignatureDoesNotMatch", "SignatureDoesNotMatch", "InvalidSignatureException", text)
+
+    def skewed(self, words: str) -> ServiceError:
+        return self._error("RequestTimeTooSkewed", "SignatureDoesNotMatch", "InvalidSignatureException", words)
+
+    def expired(self, words: str) -> ServiceError:
+        return self._error("AccessDenied", "SignatureDoesNotMatch", "InvalidSignatureException", words)
+
+    def denied(self, words: str) -> ServiceError:
+        return self._error("AccessDenied", "AccessDenied", "AccessDeniedException", words)
