@@ -92,6 +92,11 @@ FORMATS = {
     "runs/old_records.py": "records of version 1, whose causes are sentences",
     "endpoint/http/request_head.py": "HTTP",
     "endpoint/s3/upload_body.py": "the framing aws-chunked",
+    "endpoint/services/cloudwatch_logs.py": "filter patterns of CloudWatch",
+    "endpoint/services/merged_log.py": "lines of a log on disk",
+    "endpoint/services/operations.py": "times in forms",
+    "endpoint/training_jobs/images.py": "--image-map",
+    "endpoint/training_jobs/throttle.py": "--rate",
     "cli/log_filter.py": "durations, times and patterns of `headrace logs`",
     "cli/commands/feed.py": "sizes",
     "cli/views/terminal.py": "control sequences of terminals",
@@ -121,6 +126,7 @@ EXPECTED = {
         "(error.reason or str(error)).lower().replace('_', ' ')",
     },
     "feed/wire/tls.py": {"(error.reason or str(error)).lower().replace('_', ' ')"},
+    "endpoint/services/cloudwatch_logs.py": {"word in message"},  # what a client searches in log events
     "console/guard.py": {"message['type'] == 'http.response.start'"},  # ASGI
     "instance/channels/download.py": {"error.message.startswith(prefix)"},  # a channel is not named twice
     "adapters/tensorflow_checks.py": {"str(getattr(error, 'message', '') or error).strip().partition('\\n')"},  # shown

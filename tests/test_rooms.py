@@ -99,7 +99,17 @@ ORDER: dict[str, list[str]] = {
         "advise",
         "run_cache",
     ],
-    "endpoint": ["http", "s3"],
+    "endpoint": [
+        "http",
+        "protocols",
+        "auth",
+        "s3",
+        "services",
+        "training_jobs",
+        "dispatcher",
+        "client_setup",
+        "endpoint_server",
+    ],
     "cli": ["views", "options", "commands", "main"],
 }
 LOCAL_ENGINE = [

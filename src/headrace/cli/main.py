@@ -38,6 +38,7 @@ COMMANDS = (
     "prices",
     "advise",
     "ui",
+    "serve",
     "feed",
     "doctor",
 )
@@ -107,6 +108,7 @@ def cli(verbose: int) -> None:
     headrace logs my-job -f                 follow the newest run of that job
     headrace compare homogeneous heterogeneous
     headrace ui                             all of it on a local web page, live
+    headrace serve                          SageMaker's API on this machine, for its own clients
     headrace advise my-job                  how many data hosts would help, and at what price?
     headrace doctor -- python train.py      is its data loading slow, and what would help?
     """

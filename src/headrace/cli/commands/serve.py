@@ -1,0 +1,111 @@
+"""`headrace serve`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options import engine_option
+
+if TYPE_CHECKING:
+    from headrace.endpoint.client_setup import ClientSetup
+
+
+@click.command(
+    "serve",
+    short_help="SageMaker's API on this machine, for its own clients.",
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Where to listen; 0: a free one.  [default: 7080; with PROGRAM 0]"
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on: this machine only, unless told."
+)
+@click.option("--region", default="us-east-1", show_default=True, help="Region that it stands for.")
+@click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    show_default="$HEADRACE_HOME/serve",
+    help="Folder of jobs, logs, keys and profile.",
+)
+@engine_option
+@click.option(
+    "--max-running", type=click.IntRange(1), default=4, show_default=True, help="Jobs that run at once; others wait."
+)
+@click.option(
+    "--image-map", multiple=True, metavar="NAME=PYTHON", help="Python for an image's programs. May be repeated."
+)
+@click.option(
+    "--rate", multiple=True, metavar="OPERATION=N", help="Calls a second before ThrottlingException; 0: no limit."
+)
+@click.option(
+    "--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate (PEM): answer https only."
+)
+@click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its key, when it is in another file.")
+@click.option("--stop-jobs", is_flag=True, help="Stop the jobs when it ends; else they go on.")
+@click.option("--print-env", is_flag=True, help="Print the lines by which a shell finds the endpoint, and end.")
+def command(
+    program: tuple[str, ...],
+    port: int | None,
+    host: str,
+    region: str,
+    store: Path | None,
+    engine: str,
+    max_running: int,
+    image_map: tuple[str, ...],
+    rate: tuple[str, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    stop_jobs: bool,
+    print_env: bool,
+) -> int:
+    """Answer SageMaker's API on this machine: the unmodified SDKs, boto3 and the AWS CLI run training jobs here.
+
+    Jobs run by an engine of headrace; S3, CloudWatch Logs, STS and IAM are answered as far as clients need them. Only
+    requests that are signed with the keys of its store are answered. Jobs go on when it ends, and the next one with the
+    same store finds them.
+
+    With PROGRAM, which stands after --, it runs that program and ends with it: all calls of AWS that the program makes
+    arrive here, also those to fixed addresses, and nothing in it changes.
+
+    \b
+    Examples:
+      headrace serve
+      eval "$(headrace serve --print-env)"; python notebook.py
+      headrace serve -- python notebook.py
+    """
+    from headrace.endpoint.endpoint_server import PORT, ServeOptions, default_store, serve, written_setup
+    from headrace.log_setup import VARIABLE, log_to_stderr
+
+    options = ServeOptions(
+        host=host,
+        port=(0 if program else PORT) if port is None else port,
+        region=region,
+        store=(store or default_store()).absolute(),
+        engine=engine,
+        most_running=max_running,
+        images=image_map,
+        rates=rate,
+        certificate=tls_cert,
+        key=tls_key,
+        stop_jobs=stop_jobs,
+    )
+    if print_env:
+        click.echo(written_setup(options).shell())
+        return 0
+
+    log_to_stderr(os.environ.get(VARIABLE) or "warning")
+
+    def ready(setup: ClientSetup) -> None:
+        click.echo(
+            f"headrace serve: {setup.url} (region {region}, engine {engine}, store {options.store})", err=bool(program)
+        )
+        if not program:
+            click.echo(f"\n{setup.shell()}\n")
+            click.echo("Ctrl-C ends it" + ("" if stop_jobs else "; jobs go on"), err=True)
+
+    return serve(options, ready, program)

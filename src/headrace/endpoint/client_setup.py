@@ -1,0 +1,86 @@
+"""What clients need to find an endpoint: an AWS profile, a configuration of the SageMaker SDK, and variables.
+
+The profile's keys are the endpoint's own. So a client that ignores the address, as old ones do, is refused by AWS.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from headrace.endpoint.auth.access_keys import AccessKey, write_private
+from headrace.endpoint.services.identities import ROLE_ARN
+from headrace.job.model.path_types import LOCAL_BUCKET
+
+PROFILE = "headrace"
+BUCKET = LOCAL_BUCKET
+_CONFIG, _CREDENTIALS, _SDK = "aws-config", "aws-credentials", "sagemaker-config.yaml"
+_UNSET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ENDPOINT_URL")
+
+
+@dataclass(frozen=True)
+class ClientSetup:
+    """How an endpoint is reached.
+
+    Attributes:
+        store: its folder.
+        url: of the endpoint.
+        region: that it stands for.
+        key: of the user.
+        ca_bundle: certificates by which its own is known; None without TLS.
+    """
+
+    store: Path
+    url: str
+    region: str
+    key: AccessKey
+    ca_bundle: Path | None = None
+
+    def write(self) -> None:
+        """Writes the profile and the configuration into the store, for its owner only. Raises OSError."""
+        config = {"region": self.region, "endpoint_url": self.url, "output": "json"}
+        if self.ca_bundle is not None:
+            config["ca_bundle"] = str(self.ca_bundle)
+        keys = {"aws_access_key_id": self.key.key_id, "aws_secret_access_key": self.key.secret}
+        write_private(self.store / _CONFIG, _section(f"profile {PROFILE}", config))
+        write_private(self.store / _CREDENTIALS, _section(PROFILE, keys))
+        write_private(self.store / _SDK, sdk_configuration().encode())
+
+    def variables(self) -> dict[str, str]:
+        """Returns the variables of a program that uses the profile."""
+        return {
+            "AWS_CONFIG_FILE": str(self.store / _CONFIG),
+            "AWS_SHARED_CREDENTIALS_FILE": str(self.store / _CREDENTIALS),
+            "AWS_PROFILE": PROFILE,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_REGION": self.region,
+            "SAGEMAKER_USER_CONFIG_OVERRIDE": str(self.store / _SDK),
+        }
+
+    def shell(self) -> str:
+        """Returns the lines for a shell: `eval "$(headrace serve --print-env)"`."""
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in self.variables().items()]
+        return "\n".join([f"unset {' '.join(_UNSET)}", *lines])
+
+
+def sdk_configuration() -> str:
+    """Returns the configuration of the SageMaker SDK: its bucket and role, and that it tells nobody what it does."""
+    modules = {"TelemetryOptOut": True, "Session": {"DefaultS3Bucket": BUCKET}}
+    document = {
+        "SchemaVersion": "1.0",
+        "SageMaker": {"PythonSDK": {"Modules": modules}, "TrainingJob": {"RoleArn": ROLE_ARN}},
+    }
+    return str(yaml.safe_dump(document, sort_keys=False))
+
+
+def without_aws(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns variables without those of AWS: whoever runs the endpoint may have keys that are no job's concern."""
+    return {name: value for name, value in environ.items() if not name.startswith("AWS_")}
+
+
+def _section(name: str, values: Mapping[str, str]) -> bytes:
+    return "\n".join([f"[{name}]", *(f"{key} = {value}" for key, value in values.items()), ""]).encode()

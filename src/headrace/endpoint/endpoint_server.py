@@ -1,0 +1,298 @@
+"""`headrace serve`: puts the parts of an endpoint together, and runs it until it is told to end.
+
+When it ends, jobs that run go on without it: the next endpoint with the same store finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from headrace.endpoint.auth.access_keys import AccessKeys, keys_of
+from headrace.endpoint.auth.gatekeeper import Gatekeeper
+from headrace.endpoint.client_setup import ClientSetup, without_aws
+from headrace.endpoint.dispatcher import Dispatcher
+from headrace.endpoint.http.connect_proxy import Proxy
+from headrace.endpoint.http.http_server import HttpServer, listen
+from headrace.endpoint.http.proxy_authority import ProxyAuthority
+from headrace.endpoint.http.proxy_environment import proxied_child
+from headrace.endpoint.s3.s3_errors import S3Error
+from headrace.endpoint.s3.s3_face import S3Face
+from headrace.endpoint.services.cloudwatch_logs import logs
+from headrace.endpoint.services.cloudwatch_metrics import monitoring
+from headrace.endpoint.services.identities import ACCOUNT, iam, sts
+from headrace.endpoint.training_jobs.images import read_rules
+from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
+from headrace.endpoint.training_jobs.job_queue import JobQueue
+from headrace.endpoint.training_jobs.job_runs import JobRuns
+from headrace.endpoint.training_jobs.job_store import JobStore, lock_store
+from headrace.endpoint.training_jobs.throttle import Throttle, read_rates
+from headrace.endpoint.training_jobs.training_service import TrainingJobs
+from headrace.engines.local.isolation.network_layout import MACHINE_NAME
+from headrace.errors import UsageError
+from headrace.job.find_engine import find_engine
+from headrace.runs import runs_dir
+
+PORT = 7080
+REGION = "us-east-1"
+MOST_QUEUED = 1000
+_LOOK_SECONDS = 0.2
+
+
+def default_store() -> Path:
+    """Returns $HEADRACE_HOME/serve, by default ~/.headrace/serve."""
+    return runs_dir().parent / "serve"
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What an endpoint is told.
+
+    Attributes:
+        host, port: where it listens; port 0 takes one that is free.
+        region: that it stands for.
+        store: its folder.
+        engine: that runs jobs.
+        most_running: jobs that run at once.
+        images: rules ``NAME=PYTHON``.
+        rates: rules ``OPERATION=CALLS_A_SECOND``.
+        certificate, key: files for TLS.
+        stop_jobs: whether jobs are stopped when it ends.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    region: str = REGION
+    store: Path = field(default_factory=default_store)
+    engine: str = "local"
+    most_running: int = 4
+    images: Sequence[str] = ()
+    rates: Sequence[str] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    stop_jobs: bool = False
+
+
+def setup_of(options: ServeOptions, keys: AccessKeys, port: int) -> ClientSetup:
+    """Returns how clients of this machine reach an endpoint."""
+    host = "127.0.0.1" if options.host in ("0.0.0.0", "127.0.0.1") else options.host
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "https" if options.certificate else "http"
+    bundle = options.certificate.absolute() if options.certificate else None
+    return ClientSetup(options.store, f"{scheme}://{shown}:{port}", options.region, keys.user, bundle)
+
+
+def written_setup(options: ServeOptions) -> ClientSetup:
+    """Returns how clients reach the endpoint of a store, running or not, and writes what they read.
+
+    Raises:
+        UsageError: the store cannot be used.
+    """
+    store = options.store
+    try:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        setup = setup_of(options, keys_of(store), options.port)
+        setup.write()
+    except OSError as error:
+        raise UsageError(f"{store}: {error.strerror or error}", "name another folder with --store") from error
+    return setup
+
+
+class Endpoint:
+    """One endpoint.
+
+    Args:
+        options: what it is told.
+        keys: that count.
+        proxy: of a program that runs with it; None without one.
+
+    Attributes:
+        setup: how clients reach it.
+        handle: answers a request.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+
+    def __init__(self, options: ServeOptions, keys: AccessKeys, proxy: Proxy | None = None) -> None:
+        find_engine(options.engine, "start")
+        self._options = options
+        listener = listen(options.host, options.port)
+        port = int(listener.getsockname()[1])
+        self.setup = setup_of(options, keys, port)
+        try:
+            self._store = JobStore(options.store)
+            self._s3 = S3Face(buckets_dir(), ACCOUNT, options.region)
+            maker = JobMaker(options.engine, self._local_path, read_rules(options.images), STOP_GRACE)
+            scheme = "https" if options.certificate else "http"
+            programs = f"{scheme}://{MACHINE_NAME}:{port}"
+            runs = JobRuns(options.store, self._store, maker, options.region, programs)
+            self._queue = JobQueue(self._store, runs, options.most_running)
+            throttle = Throttle(read_rates(options.rates))
+            jobs = TrainingJobs(self._store, runs, self._queue, maker, throttle, options.region, MOST_QUEUED)
+            services = (jobs.service(), logs(runs, options.region), monitoring(runs), sts(), iam())
+            gatekeeper = Gatekeeper(keys, _names(options.host))
+            self.handle = Dispatcher(gatekeeper, {each.name: each for each in services}, self._s3.handle).handle
+            self._server = HttpServer(self.handle, listener, tls=_tls(options), proxy=proxy)
+            self.setup.write()
+        except BaseException:
+            listener.close()
+            raise
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Serves while the block runs. Then what is being answered is finished; jobs go on, or are stopped."""
+        self._queue.start()
+        self._server.start()
+        try:
+            yield
+        finally:
+            self._server.stop()
+            self._queue.close()
+            try:
+                left = self._queue.stop_jobs(STOP_GRACE + 30.0) if self._options.stop_jobs else []
+            finally:
+                self._store.close()
+                self._s3.close()
+        if left:
+            raise UsageError(f"these jobs have not ended: {', '.join(left)}", "headrace ps; headrace stop RUN --now")
+
+    def _local_path(self, bucket: str, key: str) -> Path | None:
+        """Returns the path of a key; None when the bucket is none of these, or the key has no path."""
+        try:
+            return self._s3.local_path(bucket, key)
+        except S3Error:
+            return None
+
+
+def buckets_dir() -> Path:
+    """Returns the folder of the buckets, which headrace's own estimators use too."""
+    return runs_dir().parent / "buckets"
+
+
+def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: Sequence[str] = ()) -> int:
+    """Runs an endpoint until SIGTERM or Ctrl-C, or until its command ends.
+
+    Args:
+        options: what it is told.
+        ready: is called when it answers.
+        command: a program that runs with it, unmodified: all its calls of AWS arrive here.
+
+    Returns:
+        0, or the exit code of the command.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    with lock_store(options.store):
+        keys = keys_of(options.store)
+        proxy = Proxy(ProxyAuthority(), None) if command else None
+        ended = threading.Event()
+        environ = dict(os.environ)
+        endpoint = Endpoint(options, keys, proxy)
+        _own_variables(options, keys, endpoint)
+        with _signals(ended), endpoint.running():
+            ready(endpoint.setup)
+            if proxy is None:
+                ended.wait()
+                return 0
+            with proxied_child(proxy, options.host, endpoint.port, environ) as variables:
+                return _run(command, {**without_aws(environ), **_child_keys(endpoint.setup), **variables}, ended)
+
+
+def _own_variables(options: ServeOptions, keys: AccessKeys, endpoint: Endpoint) -> None:
+    """Gives this process, and so all that it starts for jobs, the key of programs and no other."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": keys.program.key_id,
+        "AWS_SECRET_ACCESS_KEY": keys.program.secret,
+        "AWS_ENDPOINT_URL": endpoint.setup.url,
+        "AWS_DEFAULT_REGION": options.region,
+        "AWS_REGION": options.region,
+    }
+    if endpoint.setup.ca_bundle is not None:
+        os.environ["AWS_CA_BUNDLE"] = str(endpoint.setup.ca_bundle)
+
+
+def _child_keys(setup: ClientSetup) -> dict[str, str]:
+    return {
+        "AWS_ACCESS_KEY_ID": setup.key.key_id,
+        "AWS_SECRET_ACCESS_KEY": setup.key.secret,
+        "AWS_DEFAULT_REGION": setup.region,
+        "AWS_REGION": setup.region,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "SAGEMAKER_USER_CONFIG_OVERRIDE": setup.variables()["SAGEMAKER_USER_CONFIG_OVERRIDE"],
+    }
+
+
+def _run(command: Sequence[str], environ: dict[str, str], ended: threading.Event) -> int:
+    """Runs a program to its end; SIGTERM and Ctrl-C are passed on. Returns its exit code, as a shell has it."""
+    try:
+        child = subprocess.Popen(command, env=environ)
+    except OSError as error:
+        raise UsageError(f"{command[0]}: {error.strerror or error}", "give a program that is there") from error
+    told = False
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(_LOOK_SECONDS)
+            return 128 - code if code < 0 else code
+        if ended.is_set() and not told:
+            told = True
+            child.terminate()
+
+
+@contextlib.contextmanager
+def _signals(ended: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the endpoint in order; a second Ctrl-C breaks off what it still does."""
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if ended.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        ended.set()
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _names(host: str) -> frozenset[str]:
+    """Returns the names by which an endpoint is called that does not only listen on loopback."""
+    if host not in ("0.0.0.0", "::"):
+        return frozenset({host, f"[{host}]"})
+    addresses = {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
+    return frozenset(
+        {socket.gethostname().lower(), socket.getfqdn().lower(), *addresses, *(f"[{a}]" for a in addresses)}
+    )
+
+
+def _tls(options: ServeOptions) -> ssl.SSLContext | None:
+    if options.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(options.certificate, options.key)
+    except (OSError, ssl.SSLError) as error:
+        hint = "give files in PEM; --tls-key may be left out when one file has both"
+        raise UsageError(f"--tls-cert {options.certificate}: {error}", hint) from error
+    return context

@@ -1,0 +1,158 @@
+"""CloudWatch metrics of training jobs, out of the runs' own records: what the metric definitions found, and the hosts'.
+
+TrainingJobName=<job>   the metrics that the job defines
+Host=<job>/algo-N       CPUUtilization, MemoryUtilization, GPUUtilization, GPUMemoryUtilization: in percent; of CPUs
+                        and GPUs the sum of all of a host, as the service has it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import NamedTuple, Protocol
+
+from headrace.endpoint.auth.gatekeeper import Caller
+from headrace.endpoint.protocols import ServiceError
+from headrace.endpoint.services.operations import Members, Service
+from headrace.endpoint.services.service_models import request_shapes
+from headrace.runs import Run
+from headrace.runs.metric_records import HostSecond
+
+NAMESPACE = "/aws/sagemaker/TrainingJobs"
+_WRONG = "InvalidParameterValue"
+_MOST_POINTS = 1440
+
+
+class Figures(NamedTuple):
+    """Some values of one metric.
+
+    Attributes:
+        t: when, seconds since the epoch.
+        number, low, high, total: how many, the least, the greatest, their sum.
+    """
+
+    t: float
+    number: int
+    low: float
+    high: float
+    total: float
+
+
+class RunSource(Protocol):
+    """Whatever has the runs of jobs."""
+
+    def run_of(self, job_name: str) -> Run | None:
+        """Returns the run of a job; None for a job that is not known, or has not begun."""
+
+
+def monitoring(source: RunSource) -> Service:
+    """Returns the service."""
+
+    def get_metric_statistics(members: Members, _: Caller) -> dict[str, object]:
+        name, unit = str(members["MetricName"]), members.get("Unit")
+        begin, end, period = (float(str(members[key])) for key in ("StartTime", "EndTime", "Period"))
+        kinds = members.get("Statistics")
+        if not isinstance(kinds, list) or members.get("ExtendedStatistics"):
+            raise ServiceError(_WRONG, "Statistics must be given, and no ExtendedStatistics")
+        if not -1e9 < begin < end < 1e11:
+            raise ServiceError(_WRONG, "The parameter StartTime must be less than the parameter EndTime.")
+        if period % 60 and period not in (1, 5, 10, 30):
+            raise ServiceError(_WRONG, "The parameter Period must be 1, 5, 10, 30 or a multiple of 60.")
+        if (end - begin) / period > _MOST_POINTS * 1000:
+            raise ServiceError("InvalidParameterCombination", "You have requested too many datapoints.")
+        own, figures = _find(source, members, name)
+        wanted = "None" if own else "Percent"
+        if unit not in (None, wanted):
+            return {"Label": name, "Datapoints": []}
+        points = statistics((each for each in figures if begin <= each.t < end), period)
+        if len(points) > _MOST_POINTS:
+            raise ServiceError("InvalidParameterCombination", f"You have requested up to {len(points)} datapoints.")
+        shown = [
+            {"Timestamp": moment, **{kind: point[kind] for kind in kinds}, "Unit": wanted} for moment, point in points
+        ]
+        return {"Label": name, "Datapoints": shown}
+
+    operations = {"GetMetricStatistics": get_metric_statistics}
+    return Service(
+        "monitoring",
+        operations,
+        request_shapes("cloudwatch", operations),
+        namespace="http://monitoring.amazonaws.com/doc/2010-08-01/",
+        target="GraniteServiceVersion20100801",
+        wrong=_WRONG,
+    )
+
+
+def statistics(figures: Iterable[Figures], period: float) -> list[tuple[datetime, dict[str, float]]]:
+    """Returns count, average, sum, least and greatest value for each period that has some, in the order of time.
+
+    Args:
+        figures: the values.
+        period: seconds; periods begin at multiples of it.
+    """
+    found: dict[float, Figures] = {}
+    for each in figures:
+        begin = math.floor(each.t / period) * period
+        one = found.get(begin)
+        if one is None:
+            found[begin] = each
+        else:
+            low, high = min(one.low, each.low), max(one.high, each.high)
+            found[begin] = Figures(begin, one.number + each.number, low, high, one.total + each.total)
+    return [
+        (
+            datetime.fromtimestamp(begin, timezone.utc),
+            {
+                "SampleCount": float(one.number),
+                "Average": one.total / one.number,
+                "Sum": one.total,
+                "Minimum": one.low,
+                "Maximum": one.high,
+            },
+        )
+        for begin, one in sorted(found.items())
+    ]
+
+
+def _find(source: RunSource, members: Members, name: str) -> tuple[bool, Iterator[Figures]]:
+    """Returns the values that a request names, and whether they are of a metric that the job defines."""
+    dimensions = members.get("Dimensions")
+    given = {each["Name"]: each["Value"] for each in dimensions} if isinstance(dimensions, list) else {}
+    if members.get("Namespace") != NAMESPACE or len(given) != 1:
+        return True, iter(())
+    job, _, host = str(given.get("Host", "")).partition("/")
+    run = source.run_of(str(given.get("TrainingJobName", job)))
+    if run is None:
+        return True, iter(())
+    return ("Host" not in given), _of_host(run, host, name) if "Host" in given else _of_job(run, name)
+
+
+def _of_job(run: Run, name: str) -> Iterator[Figures]:
+    for seconds in run.value_seconds().values():
+        for each in seconds:
+            if each.name == name and each.count and all(map(math.isfinite, (each.low, each.high, each.total))):
+                yield Figures(each.t, each.count, each.low, each.high, each.total)
+
+
+def _of_host(run: Run, host: str, name: str) -> Iterator[Figures]:
+    for stream, seconds in run.host_seconds().items():
+        before: HostSecond | None = None
+        for each in seconds if stream.host == host else ():
+            value = _share(each, before).get(name)
+            before = each
+            if value is not None:
+                yield Figures(each.t, 1, value, value, value)
+
+
+def _share(now: HostSecond, before: HostSecond | None) -> Mapping[str, float | None]:
+    """Returns what a host used, in percent."""
+    passed = now.t - before.t if before else 0.0
+    used = now.used if now.used is not None else now.rss
+    gpus = [gpu.use for gpu in now.gpus if gpu.use is not None]
+    return {
+        "CPUUtilization": 100 * max(0.0, now.cpu - before.cpu) / passed if before and passed > 0 else None,
+        "MemoryUtilization": 100 * used / now.memory if now.memory else None,
+        "GPUUtilization": float(sum(gpus)) if gpus else None,
+        "GPUMemoryUtilization": sum(100 * gpu.memory / gpu.memory_total for gpu in now.gpus) if now.gpus else None,
+    }

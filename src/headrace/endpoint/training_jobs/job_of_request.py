@@ -1,0 +1,80 @@
+"""A CreateTrainingJob request becomes a job of headrace, or is refused in the words of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from headrace.endpoint.protocols import ServiceError
+from headrace.endpoint.services.service_models import refusal
+from headrace.endpoint.training_jobs.images import ImageRule, python_for
+from headrace.endpoint.training_jobs.local_uris import FindPath, with_local_paths
+from headrace.errors import EngineRefused, JobInvalid
+from headrace.job import Job
+from headrace.job.problems.finding import JobSource
+from headrace.job.sagemaker.from_request import read_request
+
+STOP_GRACE = 120.0
+"""Seconds between SIGTERM and SIGKILL, the service's."""
+
+
+@dataclass(frozen=True)
+class JobMaker:
+    """Makes jobs of requests.
+
+    Args:
+        engine: that runs them.
+        find: the endpoint's buckets.
+        images: which Python stands for which image.
+        stop_grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    engine: str
+    find: FindPath
+    images: tuple[ImageRule, ...] = ()
+    stop_grace: float = field(default=STOP_GRACE)
+
+    def check(self, request: Mapping[str, object]) -> None:
+        """Checks a request against its shape, the rules of jobs and those of the engine.
+
+        Raises:
+            ServiceError: with everything that is wrong.
+        """
+        try:
+            job = Job.from_request(request)
+            job.check_engine(self.engine)
+        except JobInvalid as error:
+            raise refusal(error.problems) from error
+        except EngineRefused as error:
+            raise ServiceError("ValidationException", str(error)) from error
+
+    def note(self, request: Mapping[str, object]) -> str:
+        """Returns the sentence that says which Python runs the programs."""
+        return python_for(_image(request), self.images)[1]
+
+    def make(self, request: Mapping[str, object], base_path: Path, variables: Mapping[str, str]) -> Job:
+        """Returns the job of a request that was checked.
+
+        Args:
+            request: its members.
+            base_path: what tells the run of this job from others.
+            variables: of its programs, unless the request has others of these names.
+
+        Raises:
+            JobInvalid: it breaks a rule all the same.
+        """
+        read = read_request(request)
+        data = with_local_paths(read.data, self.find)
+        python = python_for(_image(request), self.images)[0]
+        options = {"stop_grace": self.stop_grace} | ({"python": python} if python else {})
+        data["engines"] = {self.engine: options}
+        given = cast("Mapping[str, str]", data.get("environment", {}))
+        data["environment"] = {**variables, **given}
+        return Job.from_source(data, JobSource(names=read.names), base_path, look=False)
+
+
+def _image(request: Mapping[str, object]) -> str:
+    algorithm = request.get("AlgorithmSpecification")
+    return str(algorithm.get("TrainingImage") or "") if isinstance(algorithm, Mapping) else ""

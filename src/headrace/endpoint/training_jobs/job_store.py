@@ -1,0 +1,246 @@
+"""The jobs of an endpoint, in SQLite: what was asked for, how far it has come, how it ended.
+
+One process at a time has a store (`lock_store`). Every change is on disk when its method returns, so whatever kills the
+endpoint, the next one knows each job that a client was told of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import cast
+
+from headrace.errors import UsageError
+
+FILE = "jobs.sqlite"
+LOCK = "lock"
+_SIGNATURE_SECONDS = 3600.0
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    name TEXT PRIMARY KEY, uid TEXT UNIQUE NOT NULL, created REAL NOT NULL, modified REAL NOT NULL,
+    request TEXT NOT NULL, tags TEXT NOT NULL, phase TEXT NOT NULL, run_id TEXT NOT NULL DEFAULT '',
+    stop_asked REAL, attempt TEXT NOT NULL, note TEXT NOT NULL DEFAULT '', final TEXT NOT NULL DEFAULT '');
+CREATE INDEX IF NOT EXISTS by_time ON jobs (created, name);
+CREATE INDEX IF NOT EXISTS by_phase ON jobs (phase);
+CREATE TABLE IF NOT EXISTS signatures (signature TEXT PRIMARY KEY, used REAL NOT NULL);
+"""
+
+
+class Phase(str, Enum):
+    """How far a job has come here."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """One job.
+
+    Attributes:
+        name: TrainingJobName.
+        uid: which no other job has, also not a later one of that name.
+        created, modified: seconds since the epoch.
+        request: what was asked for, as it was sent, without Tags.
+        tags: keys and values.
+        phase: how far it has come.
+        run_id: its run; empty before it has one, or when it never got one.
+        stop_asked: when a client asked to stop it, seconds since the epoch.
+        attempt: the id that its client gave the request, which is the same when the client sends it again.
+        note: what its logs and its description say of the image and the Python.
+        final: how it was described last, once it has ended.
+    """
+
+    name: str
+    uid: str
+    created: float
+    modified: float
+    request: dict[str, object]
+    tags: dict[str, str]
+    phase: Phase
+    run_id: str = ""
+    stop_asked: float | None = None
+    attempt: str = ""
+    note: str = ""
+    final: dict[str, object] | None = None
+
+
+class NameTaken(Exception):
+    """A job of that name is there."""
+
+
+@contextlib.contextmanager
+def lock_store(folder: Path) -> Iterator[None]:
+    """Holds a store for this process.
+
+    Raises:
+        UsageError: another process has it, or it cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}", "name another folder with --store") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = "end it, or give this one a --store of its own"
+            raise UsageError(f"another `headrace serve` uses {folder}", hint) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class JobStore:
+    """The jobs. Safe for use by several threads.
+
+    Args:
+        folder: of the store.
+
+    Raises:
+        UsageError: the file is damaged, of a later version, or cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = threading.RLock()
+        path = folder / FILE
+        try:
+            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            version = int(self._database.execute("PRAGMA user_version").fetchone()[0])
+            if version > _VERSION:
+                raise UsageError(f"{path} was written by a newer headrace (version {version})", "update headrace")
+            self._database.executescript(_SCHEMA)
+            self._database.execute(f"PRAGMA user_version={_VERSION}")
+            path.chmod(0o600)
+        except (sqlite3.Error, OSError) as error:
+            raise UsageError(f"{path} cannot be used: {error}", "name another folder with --store") from error
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._database.close()
+
+    def add(self, job: StoredJob, signature: str) -> None:
+        """Adds a job that is queued, and remembers the signature of its request.
+
+        Raises:
+            NameTaken: its name is.
+        """
+        with self._lock, self._transaction() as database:
+            try:
+                database.execute(
+                    "INSERT INTO jobs (name, uid, created, modified, request, tags, phase, attempt, note) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(job.name, job.uid, job.created, job.modified, json.dumps(job.request)),
+                        *(json.dumps(job.tags), job.phase.value, job.attempt, job.note),
+                    ),
+                )
+            except sqlite3.IntegrityError as error:
+                raise NameTaken(job.name) from error
+            now = time.time()
+            database.execute("DELETE FROM signatures WHERE used < ?", (now - _SIGNATURE_SECONDS,))
+            database.execute("INSERT OR REPLACE INTO signatures VALUES (?, ?)", (signature, now))
+
+    def signature_used(self, signature: str) -> bool:
+        """Tells whether a request with that signature has created a job lately."""
+        with self._lock:
+            found = self._database.execute("SELECT 1 FROM signatures WHERE signature = ?", (signature,))
+            return found.fetchone() is not None
+
+    def find(self, name: str) -> StoredJob | None:
+        """Returns the job of that name."""
+        found = self._rows("SELECT * FROM jobs WHERE name = ?", name)
+        return found[0] if found else None
+
+    def all(self) -> list[StoredJob]:
+        """Returns all jobs, the newest first."""
+        return self._rows("SELECT * FROM jobs ORDER BY created DESC, name DESC")
+
+    def names(self) -> list[str]:
+        """Returns the names of all jobs that have a run, or had one."""
+        with self._lock:
+            return [row[0] for row in self._database.execute("SELECT name FROM jobs WHERE run_id != '' ORDER BY name")]
+
+    def in_phase(self, *phases: Phase) -> list[StoredJob]:
+        """Returns the jobs in some phases, the oldest first."""
+        marks = ", ".join("?" for _ in phases)
+        query = f"SELECT * FROM jobs WHERE phase IN ({marks}) ORDER BY created, name"
+        return self._rows(query, *(phase.value for phase in phases))
+
+    def change(
+        self,
+        job: StoredJob,
+        *,
+        phase: Phase | None = None,
+        run_id: str | None = None,
+        final: dict[str, object] | None = None,
+        request: dict[str, object] | None = None,
+        tags: dict[str, str] | None = None,
+        stop_asked: float | None = None,
+    ) -> None:
+        """Changes what is given of a job, unless it is gone."""
+        given = {
+            "phase": None if phase is None else phase.value,
+            "run_id": run_id,
+            "final": None if final is None else json.dumps(final),
+            "request": None if request is None else json.dumps(request),
+            "tags": None if tags is None else json.dumps(tags),
+            "stop_asked": stop_asked,
+            "modified": time.time() if tags is None else None,
+        }
+        values = {name: value for name, value in given.items() if value is not None}
+        parts = ", ".join(f"{name} = ?" for name in values)
+        with self._lock:
+            self._database.execute(f"UPDATE jobs SET {parts} WHERE uid = ?", (*values.values(), job.uid))
+
+    def remove(self, job: StoredJob) -> None:
+        """Removes a job."""
+        with self._lock:
+            self._database.execute("DELETE FROM jobs WHERE uid = ?", (job.uid,))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def _rows(self, query: str, *values: object) -> list[StoredJob]:
+        with self._lock:
+            cursor = self._database.execute(query, values)
+            names = [column[0] for column in cursor.description]
+            return [_read(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
+
+
+def _read(row: dict[str, object]) -> StoredJob:
+    texts = {name: cast(str, row[name]) for name in ("name", "uid", "run_id", "attempt", "note")}
+    return StoredJob(
+        **texts,
+        created=cast(float, row["created"]),
+        modified=cast(float, row["modified"]),
+        request=json.loads(cast(str, row["request"])),
+        tags=json.loads(cast(str, row["tags"])),
+        phase=Phase(row["phase"]),
+        stop_asked=cast("float | None", row["stop_asked"]),
+        final=json.loads(cast(str, row["final"])) if row["final"] else None,
+    )

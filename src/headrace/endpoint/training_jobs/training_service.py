@@ -1,0 +1,282 @@
+"""SageMaker's operations on training jobs and their tags, with the service's rules, codes and words."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from headrace.endpoint.auth.access_keys import Holder
+from headrace.endpoint.auth.gatekeeper import Caller
+from headrace.endpoint.protocols import ServiceError
+from headrace.endpoint.services.identities import ACCOUNT, ROLE_NAME
+from headrace.endpoint.services.operations import Members, Operation, Service
+from headrace.endpoint.services.service_models import request_shapes
+from headrace.endpoint.training_jobs import description
+from headrace.endpoint.training_jobs.job_of_request import JobMaker
+from headrace.endpoint.training_jobs.job_queue import JobQueue
+from headrace.endpoint.training_jobs.job_runs import JobRuns
+from headrace.endpoint.training_jobs.job_store import JobStore, NameTaken, Phase, StoredJob
+from headrace.endpoint.training_jobs.throttle import Throttle
+
+INVALID = "ValidationException"
+_NOT_FOUND = "Requested resource not found."
+_READING = frozenset({"DescribeTrainingJob", "ListTrainingJobs", "ListTags"})
+_UPDATED = ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig")
+_MOST_TAGS = 50
+_PAGE = 10
+_ARN = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]*:\d{12}:([a-z-]+)/(.+)")
+_SORTED = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
+_TIMES = ("CreationTime", "LastModifiedTime")
+
+
+class TrainingJobs:
+    """The operations.
+
+    Args:
+        store: the jobs.
+        runs: their runs.
+        queue: starts them.
+        maker: checks requests.
+        throttle: how often each operation may be called.
+        region: of the endpoint.
+        most_queued: jobs that may wait.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        runs: JobRuns,
+        queue: JobQueue,
+        maker: JobMaker,
+        throttle: Throttle,
+        region: str,
+        most_queued: int,
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._queue = queue
+        self._maker = maker
+        self._throttle = throttle
+        self._region = region
+        self._most_queued = most_queued
+
+    def service(self) -> Service:
+        """Returns the service."""
+        operations: dict[str, Operation] = {
+            "CreateTrainingJob": self.create,
+            "DescribeTrainingJob": self.describe,
+            "ListTrainingJobs": self.list,
+            "StopTrainingJob": self.stop,
+            "UpdateTrainingJob": self.update,
+            "DeleteTrainingJob": self.delete,
+            "AddTags": self.add_tags,
+            "ListTags": self.list_tags,
+            "DeleteTags": self.delete_tags,
+        }
+        shapes = request_shapes("sagemaker", operations)
+        del shapes["CreateTrainingJob"]  # the job room has it, with the rules beyond it
+        allowed = {name: self._allowed(name, operation) for name, operation in operations.items()}
+        return Service("sagemaker", allowed, shapes, target="SageMaker")
+
+    def _allowed(self, name: str, operation: Operation) -> Operation:
+        """An operation with what is looked at before it: how often it is called, and by whom."""
+
+        def checked(members: Members, caller: Caller) -> Mapping[str, object]:
+            if caller.holder is not Holder.USER and name not in _READING:
+                who = f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE_NAME}/{caller.holder.value}"
+                words = f"User: {who} is not authorized to perform: sagemaker:{name} (the key of a job's programs)"
+                raise ServiceError("AccessDeniedException", words)
+            self._throttle.take(name)
+            return operation(members, caller)
+
+        return checked
+
+    def create(self, members: Members, caller: Caller) -> dict[str, object]:
+        """CreateTrainingJob. The same call sent again by its client is answered as the first time."""
+        self._maker.check(members)
+        request = {name: value for name, value in members.items() if name not in ("TrainingJobName", "Tags")}
+        given = cast("list[dict[str, str]]", members.get("Tags", []))
+        now = time.time()
+        job = StoredJob(
+            name=str(members["TrainingJobName"]),
+            uid=secrets.token_hex(16),
+            created=now,
+            modified=now,
+            request=request,
+            tags={tag["Key"]: tag["Value"] for tag in given},
+            phase=Phase.QUEUED,
+            attempt=caller.attempt,
+            note=self._maker.note(members),
+        )
+        answer: dict[str, object] = {"TrainingJobArn": description.job_arn(self._region, job.name)}
+        if not self._is_new(job):
+            return answer
+        if self._store.signature_used(caller.signature):
+            raise ServiceError(
+                "InvalidSignatureException", "This request has been used; it created a job that is gone."
+            )
+        waiting = len(self._store.in_phase(Phase.QUEUED))
+        if waiting >= self._most_queued:
+            limit = f"The account-level service limit 'jobs that wait' is {self._most_queued} Jobs, with current"
+            words = f"{limit} utilization of {waiting} Jobs and a request delta of 1 Jobs."
+            raise ServiceError("ResourceLimitExceeded", words)
+        try:
+            self._store.add(job, caller.signature)
+        except NameTaken:  # by another request, just now
+            if self._is_new(job):
+                raise
+            return answer
+        self._queue.notice()
+        return answer
+
+    def _is_new(self, job: StoredJob) -> bool:
+        """Returns whether a job is yet to be made: False for a call that is sent again.
+
+        Raises:
+            ServiceError: another job has its name.
+        """
+        there = self._store.find(job.name)
+        if there is None:
+            return True
+        if job.attempt and (there.attempt, there.request, there.tags) == (job.attempt, job.request, job.tags):
+            return False
+        text = "Training job names must be unique within an AWS account and region, and a training job with this name"
+        raise ServiceError("ResourceInUse", f"{text} already exists ({description.job_arn(self._region, job.name)})")
+
+    def describe(self, members: Members, _: Caller) -> Mapping[str, object]:
+        """DescribeTrainingJob."""
+        found = self._runs.describe(self._find(members))
+        return {name: value for name, value in found.items() if name != "SessionChainingConfig"}
+
+    def list(self, members: Members, _: Caller) -> dict[str, object]:
+        """ListTrainingJobs, the newest first unless it says otherwise."""
+        keeps = _filter(members)
+        lines = (description.summary(self._runs.describe(job)) for job in self._store.all())
+        found = [line for line in lines if keeps(line)]
+        key = _SORTED[str(members.get("SortBy", "CreationTime"))]
+        order = str(members.get("SortOrder", "Descending"))
+        found.sort(key=lambda line: _sortable(line[key]), reverse=order == "Descending")
+        first = _place(members.get("NextToken"))
+        last = first + int(str(members.get("MaxResults", _PAGE)))
+        more = {"NextToken": base64.b64encode(json.dumps(last).encode()).decode()} if last < len(found) else {}
+        return {"TrainingJobSummaries": found[first:last], **more}
+
+    def stop(self, members: Members, _: Caller) -> dict[str, object]:
+        """StopTrainingJob. One that is being stopped already is no error."""
+        job = self._find(members)
+        self._refuse_ended(job)
+        self._runs.stop(job)
+        self._queue.notice()
+        return {}
+
+    def update(self, members: Members, _: Caller) -> dict[str, object]:
+        """UpdateTrainingJob. What it may change has no effect on this machine, and is shown."""
+        job = self._find(members)
+        self._refuse_ended(job)
+        request = job.request | {name: members[name] for name in _UPDATED if name in members}
+        if "ResourceConfig" in members:
+            old, new = job.request.get("ResourceConfig"), members["ResourceConfig"]
+            assert isinstance(old, dict)
+            assert isinstance(new, dict)
+            request["ResourceConfig"] = old | new
+        self._store.change(job, request=request)
+        return {"TrainingJobArn": description.job_arn(self._region, job.name)}
+
+    def delete(self, members: Members, _: Caller) -> dict[str, object]:
+        """DeleteTrainingJob. The name is free then; the record of the run stays where all runs are."""
+        job = self._find(members)
+        status = self._runs.describe(job)["TrainingJobStatus"]
+        if status not in description.ENDED:
+            words = f"The request was rejected because the training job is in status {status}."
+            raise ServiceError("ResourceInUse", words)
+        self._runs.forget(job)
+        return {}
+
+    def add_tags(self, members: Members, _: Caller) -> dict[str, object]:
+        """AddTags. A key that is there gets the new value."""
+        job = self._of_arn(members)
+        given = cast("list[dict[str, str]]", members["Tags"])
+        tags = job.tags | {tag["Key"]: tag["Value"] for tag in given}
+        if len(tags) > _MOST_TAGS:
+            raise ServiceError("ResourceLimitExceeded", f"a training job has at most {_MOST_TAGS} tags")
+        self._store.change(job, tags=tags)
+        return {"Tags": _tags(tags)}
+
+    def list_tags(self, members: Members, _: Caller) -> dict[str, object]:
+        """ListTags: all of them at once."""
+        return {"Tags": _tags(self._of_arn(members).tags)}
+
+    def delete_tags(self, members: Members, _: Caller) -> dict[str, object]:
+        """DeleteTags. A key that is not there is no error."""
+        job = self._of_arn(members)
+        gone = cast("list[str]", members["TagKeys"])
+        self._store.change(job, tags={key: value for key, value in job.tags.items() if key not in gone})
+        return {}
+
+    def _find(self, members: Members) -> StoredJob:
+        job = self._store.find(str(members["TrainingJobName"]))
+        if job is None:
+            raise ServiceError(INVALID, _NOT_FOUND)
+        return job
+
+    def _of_arn(self, members: Members) -> StoredJob:
+        found = _ARN.fullmatch(str(members["ResourceArn"]))
+        if found is not None and found[1] != "training-job":
+            raise ServiceError(INVALID, f"headrace serve keeps tags of training jobs, not of a {found[1]}")
+        job = self._store.find(found[2]) if found else None
+        if job is None:
+            raise ServiceError(INVALID, _NOT_FOUND)
+        return job
+
+    def _refuse_ended(self, job: StoredJob) -> None:
+        status = self._runs.describe(job)["TrainingJobStatus"]
+        if status in description.ENDED:
+            words = f"The request was rejected because the training job is in status {status}."
+            raise ServiceError(INVALID, words)
+
+
+def _tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def _filter(members: Members) -> Callable[[Mapping[str, object]], bool]:
+    """Returns what decides whether a line is in the list."""
+    part, status = str(members.get("NameContains", "")), members.get("StatusEquals")
+
+    def keeps(entry: Mapping[str, object]) -> bool:
+        for name in _TIMES:
+            t, after, before = _sortable(entry[name]), members.get(f"{name}After"), members.get(f"{name}Before")
+            assert isinstance(t, float)
+            if (after is not None and t < float(str(after))) or (before is not None and t > float(str(before))):
+                return False
+        if members.get("WarmPoolStatusEquals") is not None:
+            return False  # there are no warm pools
+        plan = members.get("TrainingPlanArnEquals")
+        if plan is not None and entry.get("TrainingPlanArn") != plan:
+            return False
+        return part in str(entry["TrainingJobName"]) and status in (None, entry["TrainingJobStatus"])
+
+    return keeps
+
+
+def _sortable(value: object) -> float | str:
+    return float(value) if isinstance(value, (int, float)) else str(value)
+
+
+def _place(token: object) -> int:
+    """Returns where a list goes on. Raises ServiceError when nothing of this endpoint says so."""
+    if token is None:
+        return 0
+    try:
+        place = json.loads(base64.b64decode(str(token).encode(), validate=True))
+    except (ValueError, binascii.Error, RecursionError):
+        place = None
+    if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place < 1 << 40:
+        raise ServiceError(INVALID, "Invalid NextToken.")
+    return place

@@ -1,0 +1,250 @@
+"""Who may call a real `headrace serve`, how often, and what becomes of a call that is sent again."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import botocore.awsrequest
+import botocore.config
+import botocore.credentials
+import botocore.exceptions
+import pytest
+from botocore.auth import SigV4Auth
+from serve_process import ServeProcess, serving
+
+JSON = "application/x-amz-json-1.1"
+LIST = {"X-Amz-Target": "SageMaker.ListTrainingJobs", "Content-Type": JSON}
+
+
+@pytest.fixture(scope="module")
+def module_endpoint() -> Iterator[ServeProcess]:
+    with serving("--rate", "ListTrainingJobs=0", "--rate", "ListTags=0.5", "--rate", "CreateTrainingJob=0") as process:
+        yield process
+
+
+@pytest.fixture
+def endpoint(module_endpoint: ServeProcess) -> Iterator[ServeProcess]:
+    yield module_endpoint
+    module_endpoint.close_clients()
+
+
+def code_of(call: Any, **members: Any) -> str:
+    """Returns the code with which a call is refused."""
+    with pytest.raises(botocore.exceptions.ClientError) as found:
+        call(**members)
+    return str(found.value.response["Error"]["Code"])
+
+
+def send(endpoint: ServeProcess, head: dict[str, str], body: str = "{}", method: str = "POST") -> tuple[int, str]:
+    """Sends a request as it is. Returns status and text of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=30)
+    try:
+        connection.putrequest(method, "/", skip_host="Host" in head)
+        for name, value in {"Content-Length": str(len(body)), **head}.items():
+            connection.putheader(name, value)
+        connection.endheaders(body.encode())
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def signed(
+    endpoint: ServeProcess, head: dict[str, str], body: str = "{}", service: str = "sagemaker", url: str = ""
+) -> dict[str, str]:
+    """Returns the headers of a request with its signature."""
+    request = botocore.awsrequest.AWSRequest("POST", url or f"{endpoint.url}/", data=body, headers=head)
+    SigV4Auth(botocore.credentials.Credentials(*endpoint.keys()), service, "us-east-1").add_auth(request)
+    return dict(request.headers)
+
+
+def test_a_request_without_a_signature_or_with_a_wrong_one_is_refused_with_the_services_codes(
+    endpoint: ServeProcess,
+) -> None:
+    assert "MissingAuthenticationTokenException" in send(endpoint, LIST)[1]
+    assert send(endpoint, {}, "")[0] == 403, "what a browser would ask for"
+    key_id, _ = endpoint.keys()
+    wrong = {"aws_access_key_id": key_id, "aws_secret_access_key": "wrong"}
+    unknown = {"aws_access_key_id": "AKIAIOSFODNN7EXAMPLE", "aws_secret_access_key": "wrong"}
+    assert code_of(endpoint.client(**wrong).list_training_jobs) == "InvalidSignatureException"
+    assert code_of(endpoint.client(**unknown).list_training_jobs) == "UnrecognizedClientException"
+    assert code_of(endpoint.client("sts", **wrong).get_caller_identity) == "SignatureDoesNotMatch"
+    assert code_of(endpoint.client("sts", **unknown).get_caller_identity) == "InvalidClientTokenId"
+    assert code_of(endpoint.client("s3", **wrong).list_buckets) == "SignatureDoesNotMatch"
+    assert code_of(endpoint.client("s3", **unknown).list_buckets) == "InvalidAccessKeyId"
+    assert endpoint.client().list_training_jobs()["TrainingJobSummaries"] == []
+
+
+def test_a_signed_request_is_bound_to_its_body_host_and_time(
+    endpoint: ServeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = signed(endpoint, LIST)
+    assert send(endpoint, head)[0] == 200
+    assert "InvalidSignatureException" in send(endpoint, head, '{"MaxResults":1}')[1]
+    assert "InvalidSignatureException" in send(endpoint, {**head, "X-Amz-Target": "SageMaker.ListTags"})[1]
+    for name in ("rebound.example.com", "sagemaker.us-east-1.amazonaws.com", "10.0.0.1"):
+        status, text = send(endpoint, {**signed(endpoint, LIST, url=f"http://{name}/"), "Host": name})
+        assert (status, "not called" in text) == (400, True), "another name for this machine, as a page could make one"
+    for more in ({"Origin": "http://127.0.0.1"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert "AccessDeniedException" in send(endpoint, {**head, **more})[1]
+    then = time.time
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: _at(then() - 600))
+    assert "Signature expired" in send(endpoint, signed(endpoint, LIST))[1]
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: _at(then() + 600))
+    assert "not yet current" in send(endpoint, signed(endpoint, LIST))[1]
+
+
+def _at(seconds: float) -> Any:
+    import datetime
+
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+
+def test_the_key_of_a_jobs_programs_reads_and_starts_or_stops_nothing(endpoint: ServeProcess) -> None:
+    client = endpoint.client(holder="program")
+    assert client.list_training_jobs()["TrainingJobSummaries"] == []
+    assert code_of(client.create_training_job, **endpoint.one_host("p", "pass")) == "AccessDeniedException"
+    assert code_of(client.stop_training_job, TrainingJobName="p") == "AccessDeniedException"
+    assert code_of(client.delete_training_job, TrainingJobName="p") == "AccessDeniedException"
+    assert code_of(endpoint.client("iam", holder="program").get_role, RoleName="r") == "AccessDenied"
+    assert "assumed-role/headrace/program" in endpoint.client("sts", holder="program").get_caller_identity()["Arn"]
+    assert endpoint.runs() == []
+
+
+PRINTS_VARIABLES = """
+import os
+print({name: value for name, value in os.environ.items() if name.startswith("AWS_")}, flush=True)
+"""
+
+
+def test_programs_have_their_own_key_and_none_of_him_who_runs_the_endpoint(endpoint: ServeProcess) -> None:
+    client = endpoint.client()
+    client.create_training_job(**endpoint.one_host("variables", PRINTS_VARIABLES))
+    assert endpoint.ended(client, "variables")["TrainingJobStatus"] == "Completed"
+    text = next((endpoint.home / "runs").glob("variables-*/logs/*/*/0.log")).read_text()
+    assert endpoint.keys("program")[0] in text
+    assert endpoint.keys("user")[0] not in text
+    assert endpoint.keys("user")[1] not in text
+    assert "the-users-own" not in text
+
+
+def test_too_many_calls_are_throttled_and_clients_wait_for_their_turn(endpoint: ServeProcess) -> None:
+    arn = "arn:aws:sagemaker:us-east-1:000000000000:training-job/none"
+    client = endpoint.client()
+    codes = [code_of(client.list_tags, ResourceArn=arn) for _ in range(6)]
+    assert codes[:2] == ["ValidationException"] * 2
+    assert "ThrottlingException" in codes
+    patient = endpoint.client(config=botocore.config.Config(retries={"mode": "standard", "total_max_attempts": 8}))
+    assert code_of(patient.list_tags, ResourceArn=arn) == "ValidationException", "boto3 tries again by itself"
+
+
+def test_a_create_that_its_client_sends_again_is_answered_and_makes_one_job(endpoint: ServeProcess) -> None:
+    client = endpoint.client()
+    same = {"amz-sdk-invocation-id": "a-call-of-this-test"}
+
+    def name_call(request: Any, **_: Any) -> None:
+        for name, value in same.items():
+            del request.headers[name]
+            request.headers[name] = value
+
+    client.meta.events.register("before-send.sagemaker.CreateTrainingJob", name_call)
+    request = endpoint.one_host("again", "print('once')")
+    first = client.create_training_job(**request)["TrainingJobArn"]
+    assert client.create_training_job(**request)["TrainingJobArn"] == first
+    assert code_of(client.create_training_job, **{**request, "Tags": [{"Key": "a", "Value": "b"}]}) == "ResourceInUse"
+    same["amz-sdk-invocation-id"] = "another-call"
+    assert code_of(client.create_training_job, **request) == "ResourceInUse"
+    endpoint.ended(client, "again")
+    assert len([run for run in endpoint.runs() if run.parent.name.startswith("again-")]) == 1
+
+
+def test_of_many_that_create_one_name_at_once_one_succeeds(endpoint: ServeProcess) -> None:
+    request = endpoint.one_host("raced", "pass")
+    clients = [endpoint.client() for _ in range(6)]
+    codes: list[str] = []
+
+    def create(client: Any) -> None:
+        try:
+            client.create_training_job(**request)
+            codes.append("created")
+        except botocore.exceptions.ClientError as error:
+            codes.append(error.response["Error"]["Code"])
+
+    threads = [threading.Thread(target=create, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == ["ResourceInUse"] * 5 + ["created"]
+    endpoint.ended(clients[0], "raced")
+    assert len([run for run in endpoint.runs() if run.parent.name.startswith("raced-")]) == 1
+
+
+def test_a_recorded_create_cannot_be_played_again_when_its_job_was_deleted(endpoint: ServeProcess) -> None:
+    import json
+
+    client = endpoint.client()
+    body = json.dumps(endpoint.one_host("played", "pass"))
+    head = signed(endpoint, {**LIST, "X-Amz-Target": "SageMaker.CreateTrainingJob"}, body)
+    assert send(endpoint, head, body)[0] == 200
+    endpoint.ended(client, "played")
+    client.delete_training_job(TrainingJobName="played")
+    status, text = send(endpoint, head, body)
+    assert (status, "InvalidSignatureException" in text) == (400, True)
+    assert "TrainingJobSummaries" in client.list_training_jobs(NameContains="played")
+    assert client.list_training_jobs(NameContains="played")["TrainingJobSummaries"] == []
+
+
+def test_bodies_have_a_limit(endpoint: ServeProcess) -> None:
+    body = '{"NameContains":"' + "x" * (2 << 20) + '"}'
+    status, text = send(endpoint, signed(endpoint, LIST, body), body)
+    assert (status, "RequestEntityTooLarge" in text) == (413, True)
+
+
+def test_the_files_of_the_store_are_for_its_owner_only(endpoint: ServeProcess) -> None:
+    assert endpoint.store.stat().st_mode & 0o777 == 0o700
+    for name in ("keys.json", "aws-config", "aws-credentials", "sagemaker-config.yaml", "jobs.sqlite"):
+        assert (endpoint.store / name).stat().st_mode & 0o077 == 0, name
+    key_id, secret = endpoint.keys()
+    assert not any(key_id in line or secret in line for line in endpoint.output), "nothing secret is shown"
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"TrainingJobName": "-x"}, "ValidationException", "at 'trainingJobName' failed to satisfy constraint"),
+    ({"RoleArn": "role"}, "ValidationException", "at 'roleArn' failed to satisfy constraint"),
+    ({"RoleArn": None}, "ValidationException", "Value null at 'roleArn'"),
+    ({"HyperParameters": {"a": "x" * 2501}}, "ValidationException", "2500"),
+    ({"HyperParameters": {"a": 1}}, "SerializationException", "HyperParameters"),
+    ({"StoppingCondition": None}, "ValidationException", "StoppingCondition"),
+    ({"StoppingCondition": {"MaxRuntimeInSeconds": 0}}, "ValidationException", "stoppingCondition.maxRuntimeInSeconds"),
+    ({"ResourceConfig": {"InstanceType": "ml.x9.huge", "InstanceCount": 1}}, "ValidationException", "enum value set"),
+    (
+        {"ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1, "InstanceGroups": [
+            {"InstanceGroupName": "a", "InstanceType": "ml.m5.large", "InstanceCount": 1}]}},
+        "ValidationException",
+        "InstanceType or InstanceCount cannot be specified with InstanceGroups",
+    ),
+    ({"ServerlessJobConfig": {}}, "ValidationException", "serverless"),
+    ({"Unknown": 1}, "ValidationException", "Unknown"),
+    ({"Environment": {"1x": "y"}}, "ValidationException", "environment"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "code", "words"), BAD)
+def test_a_bad_request_is_refused_in_the_services_words_and_starts_nothing(
+    endpoint: ServeProcess, changes: dict[str, Any], code: str, words: str
+) -> None:
+    import json
+
+    body = json.dumps({**endpoint.one_host("bad", "pass"), **changes})
+    head = signed(endpoint, {**LIST, "X-Amz-Target": "SageMaker.CreateTrainingJob"}, body)
+    status, text = send(endpoint, head, body)
+    assert status == 400
+    assert json.loads(text)["__type"] == code, text
+    assert words in json.loads(text)["message"]
+    gone = endpoint.client()
+    assert code_of(gone.describe_training_job, TrainingJobName="bad") == "ValidationException"
