@@ -81,6 +81,10 @@ PartitionName=dnn Nodes=dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 State=UP
 PartitionName=urgent Nodes=data[1-3],dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 PriorityTier=100 State=UP
 PartitionName=cancelled Nodes=data[1-3],dnn[1-2] MaxTime=INFINITE DefMemPerCPU=500 PreemptMode=CANCEL State=UP
 """
+WIDE = """
+NodeName=wide[1-{number}] NodeAddr={network}.[24-{last}] CPUs=1 RealMemory=4000 State=UNKNOWN
+PartitionName=wide Nodes=wide[1-{number}] MaxTime=INFINITE DefMemPerCPU=500 State=UP
+"""
 GRES = "NodeName=dnn[1-2] Name=gpu File=/dev/null\nNodeName=dnn[1-2] Name=gpu File=/dev/zero\n"
 
 # The first process of the cluster is the switch, on which the hosts are. Arguments: folder, then name=address of each.
@@ -159,12 +163,15 @@ class SlurmCluster:
         folder: what all hosts share, on no other machine's file system.
         settings: of slurm.conf, in place of `SETTINGS`.
         release: folder with the unpacked packages of another release of Slurm; None for the one that is installed.
+        wide: nodes of another partition of that name, at most 200.
 
     Attributes:
         folder: as given.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None, wide: int = 0
+    ) -> None:
         self.folder = folder.resolve()
         for name in ("etc", "run", "log", "state"):
             (self.folder / name).mkdir(parents=True)
@@ -172,16 +179,19 @@ class SlurmCluster:
         for name, text in {"switch": SWITCH, "plug": PLUG, "host": HOST, "gres.conf": GRES}.items():
             (etc / name).write_text(text)
         lines = "".join(f"{name}={value}\n" for name, value in {**SETTINGS, **(settings or {})}.items())
-        (etc / "slurm.conf").write_text(f"{lines}{PARTITIONS}".format(network=NETWORK, folder=self.folder))
+        more = WIDE.format(network=NETWORK, number=wide, last=23 + wide) if wide else ""
+        nodes = PARTITIONS.format(network=NETWORK)
+        (etc / "slurm.conf").write_text(f"{lines.format(folder=self.folder)}{nodes}{more}")
         if release is not None:
             (etc / "release").write_text(str(release))
         (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (etc / "munge.key").write_bytes(os.urandom(1024))
         (etc / "munge.key").chmod(0o600)
-        names = "".join(f"{NETWORK}.{number} {host}\n" for host, number in HOSTS.items())
+        self._hosts = HOSTS | {f"wide{number}": 23 + number for number in range(1, wide + 1)}
+        names = "".join(f"{NETWORK}.{number} {host}\n" for host, number in self._hosts.items())
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         (etc / "kept").write_text("".join(f"{place}\n" for place in self._kept()))
-        addresses = [f"{host}={NETWORK}.{number}" for host, number in HOSTS.items()]
+        addresses = [f"{host}={NETWORK}.{number}" for host, number in self._hosts.items()]
         apart = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with (self.folder / "log" / "switch").open("wb") as log:
             self._switch = subprocess.Popen(
@@ -206,7 +216,7 @@ class SlurmCluster:
     def await_nodes(self) -> None:
         """Waits until all nodes are idle."""
         latest = time.monotonic() + allowed(60)
-        while self._idle() < len(NODES):
+        while self._idle() < len(self._hosts) - 1:
             if time.monotonic() > latest or self._switch.poll() is not None:
                 logs = "\n".join(path.read_text()[-2000:] for path in sorted((self.folder / "log").iterdir()))
                 raise AssertionError(f"no cluster:\n{logs}")
@@ -215,8 +225,8 @@ class SlurmCluster:
     def _idle(self) -> int:
         if not (self.folder / "run" / "ready").exists():
             return 0
-        listed = self.on(HEAD, "sinfo", "-h", "-N", "-o", "%T", check=False).stdout
-        return listed.split().count("idle")
+        listed = self.on(HEAD, "sinfo", "-h", "-N", "-t", "idle", "-o", "%N", check=False).stdout
+        return len(set(listed.split()))
 
     def inside(self, host: str) -> list[str]:
         """Returns the words that have a command run on a host."""
@@ -268,7 +278,7 @@ class SlurmCluster:
 
     def revive(self, host: str) -> None:
         """Starts a host again that was killed."""
-        words = ["sh", str(self.folder / "etc" / "plug"), str(self.folder), f"{host}={NETWORK}.{HOSTS[host]}"]
+        words = ["sh", str(self.folder / "etc" / "plug"), str(self.folder), f"{host}={NETWORK}.{self._hosts[host]}"]
         self._in_switch(*words)
 
     def close(self) -> None:
@@ -279,10 +289,10 @@ class SlurmCluster:
 
 @contextmanager
 def slurm_cluster(
-    folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None
+    folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None, wide: int = 0
 ) -> Iterator[SlurmCluster]:
     """Starts a cluster, and ends it after the block. See `SlurmCluster`."""
-    cluster = SlurmCluster(folder, settings, release)
+    cluster = SlurmCluster(folder, settings, release, wide)
     try:
         cluster.await_nodes()
         yield cluster

@@ -60,18 +60,19 @@ def on(*releases: str) -> pytest.MarkDecorator:
 
 
 @contextmanager
-def started_cluster(release: str = "") -> Iterator[SlurmCluster]:
+def started_cluster(release: str = "", wide: int = 0) -> Iterator[SlurmCluster]:
     """Starts a cluster with a folder of its own, which is removed with it.
 
     Args:
         release: of Slurm, unpacked by `scripts/slurm-release`; empty for the one that is installed.
+        wide: nodes more than usual; see `SlurmCluster`.
     """
     if release and not slurm_cluster.unpacked(release).is_dir():
         pytest.skip(f"scripts/slurm-release {release} was not run")
     folder = Path(tempfile.mkdtemp(prefix="hs-"))
     try:
         place = slurm_cluster.unpacked(release) if release else None
-        with slurm_cluster.slurm_cluster(folder / "shared", release=place) as started:
+        with slurm_cluster.slurm_cluster(folder / "shared", release=place, wide=wide) as started:
             yield started
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -108,8 +109,8 @@ class Submitted:
         until(lambda: self.run.finished, seconds, f"{self.id} ends: {self._logs()}")
         return self.run.status
 
-    def completed(self) -> None:
-        assert self.ended() is Status.COMPLETED, f"{self.run.cause}\n{text(self)}\n{self._logs()}"
+    def completed(self, seconds: float = 90) -> None:
+        assert self.ended(seconds) is Status.COMPLETED, f"{self.run.cause}\n{text(self)}\n{self._logs()}"
 
     def nodes(self) -> list[str]:
         """Names of the nodes that it has, in the order of the components."""
