@@ -41,7 +41,7 @@ TRAIN = """
     model = Path(os.environ["SM_MODEL_DIR"])
     (model / f"of-{host}").write_text(host)
     (model / "same").write_text("same")
-    (model / "link").symlink_to("same")
+    (model / f"link-{host}").symlink_to("same")
     (Path(os.environ["SM_OUTPUT_DATA_DIR"]) / f"notes-{host}").write_text(host)
 """
 UNTIL_RELEASED = """
@@ -118,7 +118,8 @@ def test_hosts_on_machines_of_their_own_make_one_run_over_encrypted_connections(
     assert not run.damage
     output = made.leader.paths.output
     hosts = {f"of-algo-{n}": f"algo-{n}" for n in (1, 2, 3)}
-    assert members(output / "model.tar.gz") == {**hosts, "same": "same", "link": "same"}
+    links = {f"link-algo-{n}": "same" for n in (1, 2, 3)}
+    assert members(output / "model.tar.gz") == {**hosts, **links, "same": "same"}
     assert members(output / "output.tar.gz") == {f"notes-algo-{n}": f"algo-{n}" for n in (1, 2, 3)}
     assert not any(isinstance(event, HostNotCollected) for event in run.events())
 

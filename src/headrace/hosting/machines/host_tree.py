@@ -100,6 +100,10 @@ def put(base: Path, piece: TreePiece) -> None:
 def _write(base: Path, path: Path, piece: TreePiece) -> None:
     coming = base / COMING / hashlib.sha256(piece.path).hexdigest()
     coming.parent.mkdir(mode=0o700, exist_ok=True)
+    if piece.offset and not coming.exists():
+        if path.is_file() and path.stat().st_size >= piece.offset + len(piece.data):
+            return  # it came before: the file is whole
+        raise ValueError(f"the beginning of {os.fsdecode(piece.path)!r} has not come")
     descriptor = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not piece.offset:
