@@ -188,9 +188,11 @@ class KubeServer:
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def _fault(self, verb: str, resource: str) -> Fault | None:
+    def _fault(self, verb: str, resource: str, dry: bool = False) -> Fault | None:
         with self.lock:
             for fault in self.faults:
+                if dry and str(fault.how).startswith("after"):
+                    continue  # nothing is done
                 if fault.verb in ("", verb) and fault.resource in ("", resource):
                     fault.times -= 1
                     if not fault.times:
@@ -202,7 +204,7 @@ class KubeServer:
         """Returns what is answered instead of doing what was asked for."""
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return failure(401, "Unauthorized", "Unauthorized")
-        fault = self._fault(verb, resource)
+        fault = self._fault(verb, resource, "dryRun" in request.query_params)
         if fault is not None and not str(fault.how).startswith("after"):
             return await failed(fault.how)
         if (verb, resource) in self.denied:

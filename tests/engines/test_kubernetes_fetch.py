@@ -23,7 +23,7 @@ from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachabl
 from headrace.engines.kubernetes.fetch_record import FetchTrouble, RecordFetch, alone, has_end, known_here, take_end
 from headrace.engines.kubernetes.lightkube_cluster import LightkubeCluster
 from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LastWord, write_last_word
-from headrace.engines.kubernetes.send_record import decode_known, encode_known
+from headrace.engines.kubernetes.send_record import OUTPUT_BYTES, decode_known, encode_known
 from headrace.engines.platform_news import platform_news
 from headrace.runs import EventWriter, Run, RunPaths, Status, create_run, give_to_engine
 from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged
@@ -193,6 +193,22 @@ def test_an_output_that_broke_off_goes_on_where_it_ended(pod: Pod, fetch: Record
     assert (pod.here.root / "output" / "model.bin").read_bytes() == output
 
 
+def test_a_large_output_comes_in_bounded_answers_over_several_looks(pod: Pod, fetch: RecordFetch) -> None:
+    (pod.there.root / "output").mkdir()
+    with (pod.there.root / "output" / "model.bin").open("wb") as file:
+        for number in range(5):
+            file.seek(number * OUTPUT_BYTES // 2 - number)
+            file.write(b"part %d" % number)
+    pod.end()
+    for looks in range(1, 5):
+        if fetch.fetch(0.0 if looks < 2 else 10):
+            break
+    assert looks == 2, "the first look has no time for it"
+    assert pod.processes == 2 + 2 + 3
+    there = (pod.there.root / "output" / "model.bin").read_bytes()
+    assert (pod.here.root / "output" / "model.bin").read_bytes() == there
+
+
 def test_a_pod_that_sends_something_else_is_not_believed(pod: Pod, fetch: RecordFetch) -> None:
     pod.there.header.unlink()
     pod.there.root.rename(pod.there.root.with_name("other"))
@@ -274,6 +290,15 @@ def test_several_who_fetch_at_once_and_are_killed_have_one_record(pod: Pod, tmp_
         assert mine
         take_end(pod.here)
     pod.assert_same()
+
+
+def test_one_process_at_a_time_fetches(pod: Pod) -> None:
+    with alone(pod.here) as mine:
+        assert mine
+        with alone(pod.here) as also:
+            assert not also
+    with alone(pod.here, wait=True) as mine:
+        assert mine
 
 
 def test_what_is_known_travels_as_one_short_word() -> None:

@@ -39,7 +39,6 @@ END = "end_of_record"  # below the run's engine directory
 LOCK = "fetch.lock"
 PART = ".part"  # ending of a file of output/ that is not whole yet
 EXEC_SECONDS = 60.0
-OUTPUT_SECONDS = 300.0  # for one request for a file of output/; the next one goes on where it ended
 IN_POD = 'exec "$HEADRACE_PYTHON" -X utf8 -m "$@"'
 _DIGESTS = msgspec.json.Decoder(dict[str, str])
 _OUTPUTS = msgspec.json.Decoder(tuple[OutputFile, ...])
@@ -164,21 +163,21 @@ class RecordFetch:
                 out.truncate(0)
                 size = 0
             if size < file.size:
-                self._execute(out, OUTPUT_SECONDS, "output", file.path, str(size))
+                self._execute(out, "output", file.path, str(size))
         if part.stat().st_size == file.size:
             part.replace(here)
 
     def _answer(self, what: str, *given: str) -> bytes:
         out = io.BytesIO()
-        self._execute(out, EXEC_SECONDS, what, *given)
+        self._execute(out, what, *given)
         return out.getvalue()
 
-    def _execute(self, out: BinaryIO, seconds: float, what: str, *given: str) -> None:
+    def _execute(self, out: BinaryIO, what: str, *given: str) -> None:
         end = self._cluster.execute(
             self._pod,
             in_pod(MODULE, what, str(self._paths.root), *given),
             out,
-            seconds,
+            EXEC_SECONDS,
         )
         if end.exit_code:
             words = end.stderr.strip().splitlines() or [f"exit code {end.exit_code}"]

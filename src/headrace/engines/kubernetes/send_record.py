@@ -2,7 +2,7 @@
 
     python -m headrace.engines.kubernetes.send_record pieces RUN_DIR KNOWN       one segment (`headrace.runs.segments`)
     python -m headrace.engines.kubernetes.send_record outputs RUN_DIR            the files of output/, as JSON
-    python -m headrace.engines.kubernetes.send_record output RUN_DIR PATH FROM   the bytes of one of them
+    python -m headrace.engines.kubernetes.send_record output RUN_DIR PATH FROM   some bytes of one of them
     python -m headrace.engines.kubernetes.send_record digests RUN_DIR KNOWN      of so much of each file, as JSON
     python -m headrace.engines.kubernetes.send_record fetched RUN_DIR            all has arrived: the pod may end
 
@@ -19,8 +19,6 @@ import base64
 import contextlib
 import hashlib
 import itertools
-import os
-import shutil
 import sys
 import time
 import zlib
@@ -41,6 +39,7 @@ SENT_WHOLE = tuple(name for name in WHOLE if name != "run.json")  # each side ha
 NOT_SENT = (f"{EVENTS}/{WRITER}.jsonl",)  # who fetches writes one of its own
 LEADERS = f"{EVENTS}/engine.jsonl"  # what the supervisor of the leader writes
 OUTPUT = "output"
+OUTPUT_BYTES = 32 << 20  # of a file of output/ in one answer
 _END = msgspec.json.Decoder(RunFinished)
 _KNOWN = msgspec.json.Decoder(Known)
 
@@ -185,11 +184,13 @@ def _send(paths: RunPaths, path: str, offset: str) -> int:
     if not is_output(path):
         raise ValueError(f"{path!r} is no file that the run has made")
     touch(paths, ASKED)
+    left = OUTPUT_BYTES
     with (paths.root / path).open("rb", buffering=0) as file:
         file.seek(int(offset))
-        sys.stdout.flush()
-        with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:
-            shutil.copyfileobj(file, out, 1 << 20)
+        while left and (data := file.read(min(left, 1 << 20))):
+            sys.stdout.buffer.write(data)
+            left -= len(data)
+    sys.stdout.buffer.flush()
     return 0
 
 

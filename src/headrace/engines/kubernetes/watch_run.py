@@ -53,11 +53,11 @@ def ensure_watched(paths: RunPaths) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point. Returns 0 when the run has ended, or another process watches it."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     paths = RunPaths(Path(arguments[0]))
     with _lock(paths) as mine:
         if not mine:
             return 0
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         run = Run(paths, AskEngine(_tell, SECONDS))
         end = EndOfRun(run)
         while not end.reached():
