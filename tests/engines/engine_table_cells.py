@@ -113,16 +113,16 @@ QUICK: frozenset[Cell] = frozenset(
     (row, "slurm")
     for row in (
         "torchrun, elastic",
-        "Horovod",
         "tf.data service",
         "a rank is killed",
-        "a node is lost",
         "the disk is full",
         "memory is short on a node",
     )
 )
 
-LONG: frozenset[Cell] = frozenset({("a rank of an elastic world is killed", "slurm"), ("a node is cut off", "slurm")})
+LONG: frozenset[Cell] = frozenset(
+    (row, "slurm") for row in ("Horovod", "a rank of an elastic world is killed", "a node is lost", "a node is cut off")
+)
 """Cells that only the long run plays, and that no other test proves: they cost much and are much like another row."""
 
 DEFECTS: dict[Cell, str] = {
