@@ -65,15 +65,15 @@ def copy_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
     replaces = request.http.headers.get("x-amz-metadata-directive", "COPY").upper()
     if replaces not in ("COPY", "REPLACE"):
         raise S3Error("InvalidArgument", "Unknown metadata directive.", ArgumentName="x-amz-metadata-directive")
-    if (bucket, key) == (request.bucket, request.key) and replaces == "COPY":
-        raise S3Error(
-            "InvalidRequest",
-            "This copy request is illegal because it is trying to copy an object to itself without changing the "
-            "object's metadata, storage class, website redirect location or encryption attributes.",
-        )
     info, source = folder.open(bucket, key)
     try:
         check_conditions(request.http.headers, info, "x-amz-copy-source-")
+        if (bucket, key) == (request.bucket, request.key) and replaces == "COPY":
+            raise S3Error(
+                "InvalidRequest",
+                "This copy request is illegal because it is trying to copy an object to itself without changing the "
+                "object's metadata, storage class, website redirect location or encryption attributes.",
+            )
         with folder.incoming() as (descriptor, path):
             copy_bytes(source, 0, info.size, descriptor, 0)
             etag = info.etag if "-" not in info.etag else md5_of(descriptor, 0, info.size)
@@ -87,7 +87,8 @@ def copy_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
 
 def copied(info: ObjectInfo) -> list[Element]:
     """Returns the elements that tell of a copy."""
-    return [("LastModified", time_text(info.modified)), ("ETag", f'"{info.etag}"')]
+    checksums = [(f"Checksum{name.upper()}", value) for name, value in info.known.checksums.items()]
+    return [("LastModified", time_text(info.modified)), ("ETag", f'"{info.etag}"'), *checksums]
 
 
 def delete_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
