@@ -586,7 +586,11 @@ def test_logs_of_the_platform_are_the_logs_of_pods_their_states_and_events(play:
     assert '"phase": "Running"' in documents[f"{pod}.json"]
     assert documents["events.txt"] == f"2026-11-22T10:00:00Z Normal {pod} Started: container\n"
     play.server.objects.clear()
-    assert kubernetes_engine.logs(run) == ()
+    (run.paths.engine / "agent.log").write_text("of an agent\n")
+    assert [tuple(each) for each in engines.logs(run)] == [
+        ("engine/agent.log", "of an agent\n"),
+        ("events.txt", f"the cluster has no events of {run.id}\n"),
+    ]
 
 
 def test_doctor_says_what_works_and_what_is_missing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
+from headrace.engines.engine_logs import log_documents
 from headrace.engines.kubernetes import end_of_run
 from headrace.engines.kubernetes.cluster import ROLE, ROLE_HINT, ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.fetch_record import alone, has_end
@@ -125,12 +126,14 @@ def alive(run: Run) -> bool:
 
 
 def logs(run: Run) -> tuple[Document, ...]:
-    """Returns what the cluster has of a run: the logs of its pods as far as nodes keep them, its pods, and events.
+    """Returns what supervisors and agents of a run have logged, and what the cluster has of it: the logs of its pods
+    as far as nodes keep them, the states of its pods, and events.
 
     This is the second source: the run's record has all that programs wrote, also when a node has thrown it away.
 
     Raises:
         KubernetesUnreachable, ClusterRefused: it cannot be asked now.
+        OSError: a log cannot be read.
     """
     reached = Reached(run)
     cluster, labels = reached.cluster, {RUN: reached.ticket.name}
@@ -143,7 +146,8 @@ def logs(run: Run) -> tuple[Document, ...]:
         found.append(Document(f"{name}.json", json.dumps(pod.get("status", {}), indent=2) + "\n"))
     uids += [job["metadata"]["uid"] for job in cluster.objects("Job", labels)]
     events = [event for uid in uids for event in cluster.events(uid)]
-    return (*found, Document("events.txt", "".join(map(_event_line, events)))) if uids else ()
+    told = "".join(map(_event_line, events)) or f"the cluster has no events of {run.id}\n"
+    return (*log_documents(run.paths), *found, Document("events.txt", told))
 
 
 def _event_line(event: dict[str, object]) -> str:
