@@ -47,8 +47,8 @@ def play(folder: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str]) -
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     prepare = engine.prepare
 
-    def prepared(checked, paths):
-        prepare(checked, paths)
+    def prepared(job, plan, orders, paths, **more):
+        prepare(job, plan, orders, paths, **more)
         (paths.root / "engine").mkdir(exist_ok=True)
         for name, code in parts.items():
             (paths.root / "engine" / f"{name}.json").write_text(json.dumps({"code": textwrap.dedent(code)}))
