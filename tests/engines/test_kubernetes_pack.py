@@ -71,6 +71,7 @@ def test_all_hosts_share_the_code_and_each_gets_its_own_tree(code: Path, tmp_pat
         assert secret.mode == 0o600
         assert f"hosts/{host}/input/config/resourceconfig.json" in names
         assert "engine/pod.json" in names
+        assert f"hosts/{host}/input/data/headrace/plan.json" not in names  # it is the run's own
         others = set(payload.hosts) - {host}
         assert not any(name.startswith(f"hosts/{other}/") for other in others for name in names)
 
