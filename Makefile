@@ -7,6 +7,7 @@
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
+# make bench-s3   what objects cost `headrace serve`, beside moto's server
 # make bench-tfdata   managed tf.data service and headrace's feed against a service started by hand
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
 # make kubernetes   the table of engines on a real Kubernetes cluster of this machine, built from Debian's source (as root, on
@@ -57,7 +58,7 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
   slabs.py tree.py wire.py)
 
-.PHONY: demo test test-fast soak check bench bench-feed bench-advise bench-tfdata docs format clean horovod openmpi5 kubernetes
+.PHONY: demo test test-fast soak check bench bench-feed bench-advise bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -127,6 +128,9 @@ bench-feed: $(PEERS)/ready
 
 bench-advise: $(VENV)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m bench.advise
+
+bench-s3: $(VENV)/ready
+	$(BIN)/python bench/s3.py --signed
 
 bench-tfdata: $(VENV)/ready
 	$(BIN)/python -m bench.tfdata

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import io
 import os
@@ -169,6 +170,26 @@ def test_an_upload_that_breaks_off_leaves_nothing(served: Served) -> None:
         served.client.get_object(Bucket=BUCKET, Key="k")
 
 
+def test_a_full_disk_is_told_and_leaves_what_was_there(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.client.put_object(Bucket=BUCKET, Key="k", Body=b"old")
+    upload = begin(served)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(ClientError, match=r"InternalError.*No space left on device"):
+            served.client.put_object(Bucket=BUCKET, Key="k", Body=b"new")
+        with pytest.raises(ClientError, match=r"InternalError.*No space left on device"):
+            part(served, upload, 1, b"new")
+    assert served.client.get_object(Bucket=BUCKET, Key="k")["Body"].read() == b"old"
+    assert served.own("incoming") == []
+    assert "Parts" not in served.client.list_parts(Bucket=BUCKET, Key="k", UploadId=upload)
+    complete(served, upload, [part(served, upload, 1, b"again")])
+    assert served.client.get_object(Bucket=BUCKET, Key="k")["Body"].read() == b"again"
+
+
 def test_sixty_four_megabytes_by_the_transfer_manager_lie_where_they_belong(served: Served, tmp_path: Path) -> None:
     data = random.Random(1).randbytes(64 * MIB + 12_345)
     (tmp_path / "data").write_bytes(data)
@@ -248,6 +269,21 @@ def test_parts_at_the_same_time_from_many_threads(served: Served) -> None:
         thread.join()
     complete(served, upload, [etags[number] for number in range(1, 9)])
     assert (served.root / BUCKET / "k").read_bytes() == b"".join(bodies)
+
+
+def test_a_part_that_comes_while_the_same_part_comes_is_whole(served: Served) -> None:
+    upload = begin(served)
+    slow, quick = b"s" * PART, b"q" * PART
+    with Wire(served.port) as wire:
+        head = f"PUT /{BUCKET}/k?uploadId={upload}&partNumber=1 HTTP/1.1\r\nHost: h\r\nContent-Length: {PART}\r\n\r\n"
+        wire.send(head.encode() + slow[: PART // 2])
+        until(lambda: any(path.stat().st_size for path in served.own("uploads")))
+        part(served, upload, 1, quick)
+        wire.send(slow[PART // 2 :])
+        status, headers, _ = wire.reply()
+    assert status == 200
+    complete(served, upload, [{"PartNumber": 1, "ETag": headers["etag"]}])
+    assert (served.root / BUCKET / "k").read_bytes() == slow  # the one that came to its end last
 
 
 def test_what_cannot_be_completed(served: Served) -> None:

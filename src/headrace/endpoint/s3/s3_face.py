@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from headrace.endpoint.s3.s3_request import S3Request, read_request
 from headrace.endpoint.s3.upload_body import of_body
 
 Operation = Callable[[S3Request], HttpReply]
+_log = logging.getLogger(__name__)
 
 _OTHER_RESOURCES = frozenset(
     [
@@ -96,6 +99,9 @@ class S3Face:
             raise
         except BodyProblem as problem:
             return error_reply(request, of_body(problem))
+        except OSError as error:
+            _log.warning("%s %s: %s", request.method, request.raw_path[:200], error)
+            return error_reply(request, _of_system(error))
 
     def local_path(self, bucket: str, key: str) -> Path:
         """Returns the file of an object, or where it would be; for a prefix, with or without / at its end, the folder.
@@ -140,6 +146,13 @@ class S3Face:
         for name in ("x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"):
             if request.headers.get(name, self._account) != self._account:
                 raise S3Error("AccessDenied")
+
+
+def _of_system(error: OSError) -> S3Error:
+    """Returns the error for what this machine's file system refuses; clients repeat what may work later."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return S3Error("AccessDenied", f"the folder of objects: {error.strerror}")
+    return S3Error("InternalError", f"the folder of objects: {error.strerror or error}")
 
 
 def _copies(request: S3Request) -> bool:
