@@ -12,6 +12,7 @@
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
 # make kubernetes   the table of engines on a real Kubernetes cluster of this machine, built from Debian's source (as root, on
 #              Debian 12; the first time 10 minutes more); KUBERNETES_TESTS: what runs there
+# make sagemaker-sdk   builds .venv-sagemaker, for tests/endpoint/test_serve_sdk.py; make sagemaker-sdk3: a job by version 3 of the SDK
 # make docs    the user's documentation as a site, under site/
 
 # The first that works; a version manager's command may be there and not work.
@@ -58,7 +59,7 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
   slabs.py tree.py wire.py)
 
-.PHONY: demo test test-fast soak check bench bench-feed bench-advise bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
+.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-advise bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -89,6 +90,14 @@ horovod:
 
 openmpi5:
 	scripts/openmpi5
+
+# The SageMaker SDK, version 2, and the AWS CLI (470 MB, half a minute); tests of `headrace serve` run with them when they are there.
+sagemaker-sdk:
+	scripts/sagemaker-sdk
+
+# Version 3 of the SDK, in an environment that is removed again, against `headrace serve`.
+sagemaker-sdk3:
+	scripts/sagemaker-sdk3
 
 # Tests run in the network of the control plane, which only this cluster has: one after the other.
 kubernetes: $(VENV)/ready

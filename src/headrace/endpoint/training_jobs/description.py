@@ -154,7 +154,8 @@ def _asked(job: StoredJob, region: str) -> dict[str, object]:
         found["OutputDataConfig"] = {"KmsKeyId": "", **output}
     resources = found.get("ResourceConfig")
     if isinstance(resources, dict) and resources.get("InstanceGroups"):
-        found["ResourceConfig"] = {"InstanceCount": 0, **resources}
+        # The SDK's `attach` reads both members; without them it fails for every job with groups.
+        found["ResourceConfig"] = {"InstanceCount": 0, "InstanceType": "", **resources}
     algorithm = found.get("AlgorithmSpecification")
     if isinstance(algorithm, dict):
         found["AlgorithmSpecification"] = {"EnableSageMakerMetricsTimeSeries": False, **algorithm}
