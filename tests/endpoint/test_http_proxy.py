@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 from wire_client import Wire, serving, until
 
+from headrace.endpoint.http.aws_names import is_aws_name
 from headrace.endpoint.http.connect_proxy import USER, Proxy
 from headrace.endpoint.http.http_message import HttpReply, HttpRequest
 from headrace.endpoint.http.http_server import HttpServer
-from headrace.endpoint.http.proxy_authority import ProxyAuthority, is_aws_name
+from headrace.endpoint.http.proxy_authority import ProxyAuthority
 from headrace.endpoint.http.proxy_environment import proxied_child, proxy_environment
 
 S3 = "my.bucket.s3.eu-west-1.amazonaws.com"

@@ -12,10 +12,10 @@ import pytest
 from botocore.exceptions import ClientError
 from s3_server import ACCOUNT, s3_client, s3_serving
 
+from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.s3.object_folder import OWN
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_face import S3Face
-from headrace.endpoint.s3.s3_request import bucket_of_host
 from headrace.errors import UsageError
 
 BUCKET = "bucket"
@@ -275,7 +275,7 @@ def test_the_owner_that_a_client_expects_is_checked(face: tuple[Any, S3Face]) ->
     ("host", "bucket"),
     [
         ("b.s3.amazonaws.com", "b"),
-        ("my.bucket.s3.eu-west-1.amazonaws.com:443", "my.bucket"),
+        ("my.bucket.s3.eu-west-1.amazonaws.com", "my.bucket"),
         ("b.s3-us-west-2.amazonaws.com", "b"),
         ("b.s3.dualstack.us-gov-west-1.amazonaws.com", "b"),
         ("s3.eu-west-1.amazonaws.com", None),

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Callable, Mapping
 
 from headrace.endpoint.auth.checked_body import HashedBody
 from headrace.endpoint.auth.gatekeeper import Caller, Gatekeeper
 from headrace.endpoint.auth.signatures import Malformed, read_signature
+from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.http.http_message import BodyProblem, HttpReply, HttpRequest
 from headrace.endpoint.protocols import Protocol, ServiceError, error_answer, protocol_of
 from headrace.endpoint.services.operations import Service
 
 BODY_BYTES = 2 << 20
 """Of a request that is not for S3. The greatest CreateTrainingJob that the limits allow has about half of it."""
-_BUCKET_HOST = re.compile(r"(?P<bucket>.+)\.s3(?:[.-][a-z0-9-]+)?\.amazonaws\.com")
 
 S3Face = Callable[[HttpRequest, "str | None"], HttpReply]
 """Answers a request of S3 whose signature is right; with the bucket, when the host's name holds it."""
@@ -67,7 +66,7 @@ class Dispatcher:
 
         caller = self._gatekeeper.admit(request, read_body)
         if caller.service == "s3":
-            return self._s3(_with_checked_body(request, caller), _bucket(request))
+            return self._s3(_with_checked_body(request, caller), bucket_of_host(request.proxied_host))
         service = self._services.get(caller.service)
         if service is None:
             known = ", ".join(sorted([*self._services, "s3"]))
@@ -81,12 +80,6 @@ def _with_checked_body(request: HttpRequest, caller: Caller) -> HttpRequest:
     if caller.body_hash:
         return dataclasses.replace(request, body=HashedBody(request.body, caller.body_hash))
     return request
-
-
-def _bucket(request: HttpRequest) -> str | None:
-    """Returns the bucket that the host of a request through the proxy names."""
-    found = _BUCKET_HOST.fullmatch(request.proxied_host)
-    return found["bucket"] if found else None
 
 
 def _protocol(request: HttpRequest) -> Protocol:

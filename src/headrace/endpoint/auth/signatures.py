@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from urllib.parse import quote, unquote
 
+from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.http.http_message import Headers, HttpRequest
 
 ALGORITHM = "AWS4-HMAC-SHA256"
@@ -173,6 +174,8 @@ def _version_2(request: HttpRequest, secret: str) -> str:
     resources = sorted((name, value) for name, value in pairs if name in _V2_PARAMETERS)
     amazon = sorted({name.lower() for name, _ in request.headers if name.lower().startswith("x-amz-")})
     shown = [f"{name}={value}" if value else name for name, value in resources]
+    bucket = bucket_of_host(request.proxied_host)  # it is signed as if the path named it
+    path = request.raw_path if bucket is None else f"/{bucket}{request.raw_path}"
     text = "\n".join(
         [
             request.method,
@@ -180,7 +183,7 @@ def _version_2(request: HttpRequest, secret: str) -> str:
             request.headers.get("content-type"),
             expires,
             *(f"{name}:{_values(request.headers, name)}" for name in amazon),
-            request.raw_path + ("?" + "&".join(shown) if shown else ""),
+            path + ("?" + "&".join(shown) if shown else ""),
         ]
     )
     digest = hmac.digest(secret.encode(), text.encode(errors="surrogateescape"), "sha1")

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.endpoint.http.aws_names import is_aws_name
 from headrace.endpoint.http.http_message import HttpReply
-from headrace.endpoint.http.proxy_authority import ProxyAuthority, is_aws_name
+from headrace.endpoint.http.proxy_authority import ProxyAuthority
 from headrace.endpoint.http.request_head import RequestHead
 
 USER = "headrace"

@@ -12,9 +12,9 @@ import threading
 from collections import OrderedDict
 from datetime import datetime, timedelta, timezone
 
+from headrace.endpoint.http.aws_names import AWS_DOMAIN, is_aws_name
 from headrace.errors import UsageError
 
-AWS_DOMAIN = "amazonaws.com"
 _BEFORE = timedelta(hours=1)  # clocks differ
 _CONTEXTS = 512
 
@@ -112,9 +112,3 @@ class ProxyAuthority:
         finally:
             os.close(memory)
         return context
-
-
-def is_aws_name(host: str) -> bool:
-    """Tells whether a name, in small letters, is one that services of AWS have."""
-    labels = host.split(".")
-    return host.endswith(f".{AWS_DOMAIN}") and len(host) <= 253 and all(0 < len(each) <= 63 for each in labels)

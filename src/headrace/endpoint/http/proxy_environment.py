@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.endpoint.http.aws_names import AWS_DOMAIN
 from headrace.endpoint.http.connect_proxy import Proxy
-from headrace.endpoint.http.proxy_authority import AWS_DOMAIN
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _BUNDLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")

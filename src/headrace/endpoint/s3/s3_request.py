@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -14,7 +13,6 @@ from headrace.endpoint.s3.s3_errors import S3Error
 _KEPT_HEADERS = (
     "content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires"
 )  # fmt: skip
-_VIRTUAL_HOST = re.compile(r"(.+)\.s3(?:[.-](?:dualstack\.)?[a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com")
 META = "x-amz-meta-"
 _META_BYTES = 2048
 _REFUSED = (
@@ -55,16 +53,6 @@ class S3Request:
                 ArgumentName=name, ArgumentValue=given,
             )  # fmt: skip
         return int(given)
-
-
-def bucket_of_host(host: str) -> str | None:
-    """Returns the bucket that a name of AWS's S3 begins with; None if the path names it, or it is no name of S3.
-
-    >>> bucket_of_host("my.bucket.s3.eu-west-1.amazonaws.com")
-    'my.bucket'
-    """
-    found = _VIRTUAL_HOST.fullmatch(host.lower().partition(":")[0])
-    return found[1] if found else None
 
 
 def read_request(http: HttpRequest, bucket_from_host: str | None) -> S3Request:

@@ -1,0 +1,41 @@
+"""Presigned addresses that boto3 makes, in both versions and both styles, are the signatures that are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.config import Config
+from s3_server import SESSION
+
+from headrace.endpoint.auth.signatures import UNSIGNED, matches, read_signature
+from headrace.endpoint.http.http_message import Headers, HttpRequest
+
+KEYS = ["a", "a b/ü", "p+q&r%41=", "x//y", "../z", "/lead", "k?q#", "~"]
+HOSTS = {"path": "", "virtual": "bucket.s3.eu-west-1.amazonaws.com"}
+
+
+@pytest.mark.parametrize("style", HOSTS)
+@pytest.mark.parametrize("version", ["s3", "s3v4"])
+def test_a_presigned_address_is_verified_and_bound_to_its_object(version: str, style: str) -> None:
+    client = SESSION.create_client(
+        "s3", "eu-west-1", aws_access_key_id="id", aws_secret_access_key="secret",
+        endpoint_url=None if style == "virtual" else "http://127.0.0.1:7080",
+        config=Config(signature_version=version, s3={"addressing_style": style}),
+    )  # fmt: skip
+    more: dict[str, Any] = {"ResponseContentType": "text/z", "ResponseContentDisposition": 'attachment; filename="ü"'}
+    for key in KEYS:
+        url = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": key, **more})
+        for changed, right in ((url, True), (url.replace("text", "tent"), False), (url.replace("?", "x?", 1), False)):
+            parts = urlsplit(changed)
+            proxied = HOSTS[style]
+            assert (parts.hostname == proxied) is bool(proxied)
+            headers = Headers([("Host", parts.netloc)])
+            request = HttpRequest("GET", parts.path, parts.query, headers, proxied_host=proxied)
+            signed = read_signature(request)
+            assert signed is not None
+            assert signed.version == (2 if version == "s3" else 4)
+            assert matches(signed, request, "secret", UNSIGNED) is right, changed
+            assert not matches(signed, request, "another", UNSIGNED)
+    client.close()
