@@ -115,6 +115,7 @@ QUICK: frozenset[Cell] = frozenset(
         "torchrun, elastic",
         "tf.data service",
         "a rank is killed",
+        "an agent is killed",
         "the disk is full",
         "memory is short on a node",
     )
@@ -126,7 +127,6 @@ LONG: frozenset[Cell] = frozenset(
 """Cells that only the long run plays, and that no other test proves: they cost much and are much like another row."""
 
 DEFECTS: dict[Cell, str] = {
-    ("an agent is killed", "slurm"): "the host's folder for temporary files stays on its node",
     ("the leader's node is lost", "slurm"): "with --no-kill Slurm keeps a job that has lost its batch script's node "
     "and has another one",
 }
