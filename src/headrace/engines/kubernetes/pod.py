@@ -3,9 +3,10 @@
     python -m headrace.engines.kubernetes.pod RUN_DIR HOST WORD
 
 `unpack_package` starts it when the run's directory and /opt/ml are in place. It fills in what only the host knows:
-channels that are folders of a volume, code in S3, how many data workers fill its CPUs, its network interface, the
-environments of its requirements. Whatever then happens, its last word comes to lie in the file WORD, which is the
-container's termination message, and the leader's pod waits until the record of the run has been fetched from it.
+channels that are folders of a volume, code in S3, how many data workers fill its CPUs, its memory, its network
+interface, the environments of its requirements. Whatever then happens, its last word comes to lie in the file WORD,
+which is the container's termination message, and the leader's pod waits until the record of the run has been fetched
+from it.
 
 Exit code: that of `supervise_host`. Libraries of the instance side only.
 """
@@ -27,7 +28,13 @@ from headrace.engines.kubernetes.pod_order import PodOrder, read_pod_order
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, write_last_word
 from headrace.errors import HeadraceError, UsageError
 from headrace.feed.worker.usable_cores import usable_cores
-from headrace.hosting.inputs.host_facts import interface_of, name_interface, with_data_workers, with_pythons
+from headrace.hosting.inputs.host_facts import (
+    interface_of,
+    name_interface,
+    with_data_workers,
+    with_memory,
+    with_pythons,
+)
 from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
 from headrace.hosting.inputs.source_code import bring_code
 from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
@@ -45,6 +52,7 @@ from headrace.instance.launch_plan import (
 )
 from headrace.instance.paths import TreePaths
 from headrace.log_setup import VARIABLE, log_to_stderr
+from headrace.processes.own_group import memory_limit
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
 from headrace.runs.events import RunFinished
 
@@ -107,6 +115,7 @@ def make_ready(paths: RunPaths, plan: LaunchPlan, host: HostPlan, order: PodOrde
     for channel, folder in order.links.items():
         _link(tree, channel, Path(folder))
     plan = with_data_workers(plan, {host.group: usable_cores()}, order.ranks)
+    plan = with_memory(plan, host.name, memory_limit())
     requirements = order.requirements or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
     if requirements:
         environment = environment_of(requirements, paths, (host.group,))

@@ -1,4 +1,4 @@
-"""What only a host knows, or the platform that gave it, put into what the host reads: network interface, CPUs."""
+"""What only a host knows, or the platform that gave it, put into what it reads: network interface, CPUs, memory."""
 
 from __future__ import annotations
 
@@ -50,3 +50,9 @@ def with_pythons(plan: LaunchPlan, pythons: Mapping[str, str]) -> LaunchPlan:
         for group in plan.groups
     )
     return msgspec.structs.replace(plan, groups=groups)
+
+
+def with_memory(plan: LaunchPlan, host: str, memory: int) -> LaunchPlan:
+    """Returns the plan with the bytes that a host may use; 0 means no limit. Pure."""
+    hosts = tuple(msgspec.structs.replace(each, memory=memory) if each.name == host else each for each in plan.hosts)
+    return msgspec.structs.replace(plan, hosts=hosts)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from headrace.processes.own_group import open_kills
+
 
 @dataclass
 class Started:
@@ -93,7 +95,7 @@ class HostGroups(Protocol):
 
 
 class NoGroups:
-    """Hosts have the limits that their machine has."""
+    """Hosts have the limits that their machine has, and when that is a container, its count of kills for memory."""
 
     def add(self, host: str, *, memory: int, cpu_weight: float) -> tuple[Path, ...]:
         """See `HostGroups.add`."""
@@ -101,4 +103,4 @@ class NoGroups:
 
     def open_events(self, host: str) -> int | None:
         """See `HostGroups.open_events`."""
-        return None
+        return open_kills()
