@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 import time
@@ -14,7 +15,7 @@ import botocore.credentials
 import botocore.exceptions
 import pytest
 from botocore.auth import SigV4Auth
-from serve_process import ServeProcess, serving
+from serve_process import ServeProcess, serving, wait_for
 
 JSON = "application/x-amz-json-1.1"
 LIST = {"X-Amz-Target": "SageMaker.ListTrainingJobs", "Content-Type": JSON}
@@ -203,6 +204,55 @@ def test_bodies_have_a_limit(endpoint: ServeProcess) -> None:
     body = '{"NameContains":"' + "x" * (2 << 20) + '"}'
     status, text = send(endpoint, signed(endpoint, LIST, body), body)
     assert (status, "RequestEntityTooLarge" in text) == (413, True)
+
+
+def test_an_upload_that_is_not_the_signed_one_leaves_no_object(endpoint: ServeProcess) -> None:
+    client = endpoint.client("s3")
+    client.create_bucket(Bucket="checked")
+    client.put_object(Bucket="checked", Key="whole", Body=b"as signed")
+
+    def change(request: Any, **_: Any) -> None:
+        request.body = b"as sent.."
+
+    client.meta.events.register("before-send.s3.PutObject", change)
+    assert code_of(client.put_object, Bucket="checked", Key="changed", Body=b"as signed") in (
+        "XAmzContentSHA256Mismatch",
+        "BadDigest",
+    )
+    listed = client.list_objects_v2(Bucket="checked")["Contents"]
+    assert [each["Key"] for each in listed] == ["whole"]
+
+
+@pytest.mark.parametrize("version", ["s3", "s3v4"])
+def test_presigned_addresses_are_good_for_one_object_and_time(endpoint: ServeProcess, version: str) -> None:
+    import urllib.error
+    import urllib.request
+
+    config = botocore.config.Config(signature_version=version, s3={"addressing_style": "path"})
+    writer, client = endpoint.client("s3"), endpoint.client("s3", config=config)
+    with contextlib.suppress(writer.exceptions.BucketAlreadyOwnedByYou):
+        writer.create_bucket(Bucket="shown")
+    writer.put_object(Bucket="shown", Key="a b", Body=b"shown")
+    url = client.generate_presigned_url("get_object", Params={"Bucket": "shown", "Key": "a b"}, ExpiresIn=60)
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert answer.read() == b"shown"
+    old = client.generate_presigned_url("get_object", Params={"Bucket": "shown", "Key": "a b"}, ExpiresIn=1)
+    for wrong in (url.replace("a%20b", "a%20c"), url[:-1] + ("0" if url[-1] != "0" else "1")):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(wrong, timeout=30)
+    wait_for(lambda: _refused(old))
+
+
+def _refused(url: str) -> bool:
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=30):
+            return False
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code == 403
 
 
 def test_the_files_of_the_store_are_for_its_owner_only(endpoint: ServeProcess) -> None:

@@ -36,7 +36,7 @@ from headrace.endpoint.training_jobs.images import read_rules
 from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
-from headrace.endpoint.training_jobs.job_store import JobStore, lock_store
+from headrace.endpoint.training_jobs.job_store import JobStore, StoreInUse, lock_store
 from headrace.endpoint.training_jobs.throttle import Throttle, read_rates
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
 from headrace.engines.local.isolation.network_layout import MACHINE_NAME
@@ -94,16 +94,18 @@ def setup_of(options: ServeOptions, keys: AccessKeys, port: int) -> ClientSetup:
 
 
 def written_setup(options: ServeOptions) -> ClientSetup:
-    """Returns how clients reach the endpoint of a store, running or not, and writes what they read.
+    """Returns how clients reach the endpoint of a store, and writes what they read, unless one runs and has done so.
 
     Raises:
         UsageError: the store cannot be used.
     """
     store = options.store
     try:
-        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with lock_store(store):
+            setup = setup_of(options, keys_of(store), options.port)
+            setup.write()
+    except StoreInUse:
         setup = setup_of(options, keys_of(store), options.port)
-        setup.write()
     except OSError as error:
         raise UsageError(f"{store}: {error.strerror or error}", "name another folder with --store") from error
     return setup

@@ -77,6 +77,10 @@ class StoredJob:
     final: dict[str, object] | None = None
 
 
+class StoreInUse(UsageError):
+    """Another process has the store."""
+
+
 class NameTaken(Exception):
     """A job of that name is there."""
 
@@ -86,7 +90,8 @@ def lock_store(folder: Path) -> Iterator[None]:
     """Holds a store for this process.
 
     Raises:
-        UsageError: another process has it, or it cannot be made.
+        StoreInUse: another process has it.
+        UsageError: it cannot be made.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,7 +104,7 @@ def lock_store(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             hint = "end it, or give this one a --store of its own"
-            raise UsageError(f"another `headrace serve` uses {folder}", hint) from error
+            raise StoreInUse(f"another `headrace serve` uses {folder}", hint) from error
         yield
     finally:
         os.close(descriptor)

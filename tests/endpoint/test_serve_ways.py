@@ -1,0 +1,88 @@
+"""The ways into `headrace serve`: a program that it runs, TLS, and which Python stands for an image."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import trustme
+from serve_process import NO_LIMITS, serving
+
+from patience import allowed
+
+CHILD = """
+import boto3, sys
+sts = boto3.client("sts", endpoint_url="https://sts.us-east-1.amazonaws.com")  # as the SDK has it, fixed
+print(sts.get_caller_identity()["Arn"])
+s3 = boto3.client("s3")
+s3.create_bucket(Bucket="by-the-proxy")
+s3.put_object(Bucket="by-the-proxy", Key="a", Body=b"content")
+print(s3.get_object(Bucket="by-the-proxy", Key="a")["Body"].read())
+print(boto3.client("sagemaker").list_training_jobs()["TrainingJobSummaries"])
+sys.exit(7)
+"""
+
+
+def test_a_program_that_it_runs_reaches_it_under_the_names_of_aws(
+    tmp_path: Path,
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environ |= {"HEADRACE_HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "the-users-own", "AWS_SECRET_ACCESS_KEY": "x"}
+    command = [sys.executable, "-m", "headrace", "serve", "--", sys.executable, "-c", CHILD]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
+    assert done.stdout.splitlines() == ["arn:aws:sts::000000000000:assumed-role/headrace/user", "b'content'", "[]"], (
+        done
+    )
+    assert done.returncode == 7
+    assert (tmp_path / "buckets" / "by-the-proxy" / "a").read_bytes() == b"content"
+
+
+def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    files = (tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    made = authority.issue_cert("127.0.0.1")
+    files[0].write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
+    made.private_key_pem.write_to_path(str(files[1]))
+    authority.cert_pem.write_to_path(str(files[2]))
+    with serving("--tls-cert", str(files[0]), "--tls-key", str(files[1])) as endpoint:
+        assert endpoint.url.startswith("https://")
+        assert f"endpoint_url = {endpoint.url}" in (endpoint.store / "aws-config").read_text()
+        assert endpoint.client(verify=str(files[2])).list_training_jobs()["TrainingJobSummaries"] == []
+        endpoint.close_clients()
+
+
+def test_an_image_is_the_python_that_the_map_names(tmp_path: Path) -> None:
+    python = tmp_path / "another-python"
+    python.symlink_to(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
+    with serving(*NO_LIMITS, "--image-map", f"pytorch-training:2.1={python}") as endpoint:
+        client = endpoint.client()
+        client.create_training_job(**endpoint.one_host("mapped", "import sys; print('prefix', sys.prefix)"))
+        other = endpoint.one_host("other", "import sys; print('prefix', sys.prefix)")
+        other["AlgorithmSpecification"]["TrainingImage"] = "repository/pytorch-training:2.2"
+        client.create_training_job(**other)
+        notes = {}
+        for name in ("mapped", "other"):
+            found = endpoint.ended(client, name)
+            assert found["TrainingJobStatus"] == "Completed", found.get("FailureReason")
+            notes[name] = " ".join(each["StatusMessage"] for each in found["SecondaryStatusTransitions"])
+        assert f"programs run in {python}" in notes["mapped"]
+        assert f"programs run in {sys.executable}" in notes["other"]
+        logs = {run.parent.name.split("-")[0]: run.parent for run in endpoint.runs()}
+        text = {name: next(run.glob("logs/*/*/0.log")).read_text() for name, run in logs.items()}
+        assert f"prefix {sys.base_prefix}" in text["mapped"]
+        assert f"prefix {sys.prefix}" in text["other"]
+        endpoint.close_clients()
+
+
+def test_print_env_names_the_endpoint_that_runs_whatever_its_port_and_writes_for_one_that_does_not() -> None:
+    with serving() as endpoint:
+        environ = {**os.environ, "HEADRACE_HOME": str(endpoint.home)}
+        command = [sys.executable, "-m", "headrace", "serve", "--print-env"]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60), check=True)
+        assert done.stdout.splitlines()[-6:] == [line for line in endpoint.output if line.startswith("export")]
+        assert f"endpoint_url = {endpoint.url}" in (endpoint.store / "aws-config").read_text()
+        endpoint.end()
+        subprocess.run(command, env=environ, capture_output=True, timeout=allowed(60), check=True)
+        assert "endpoint_url = http://127.0.0.1:7080" in (endpoint.store / "aws-config").read_text()
