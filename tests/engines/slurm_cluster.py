@@ -167,12 +167,14 @@ class SlurmCluster:
 
     Attributes:
         folder: as given.
+        variables: of its users, beside those of every user.
     """
 
     def __init__(
         self, folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None, wide: int = 0
     ) -> None:
         self.folder = folder.resolve()
+        self.variables: dict[str, str] = {}
         for name in ("etc", "run", "log", "state"):
             (self.folder / name).mkdir(parents=True)
         etc = self.folder / "etc"
@@ -237,7 +239,7 @@ class SlurmCluster:
 
     def environment(self) -> dict[str, str]:
         """Returns the variables of a user of the cluster, whose runs lie in its folder."""
-        return {**self._environment(), "HEADRACE_HOME": str(self.folder / "headrace")}
+        return {**self._environment(), "HEADRACE_HOME": str(self.folder / "headrace"), **self.variables}
 
     def on(
         self, host: str, *command: str, check: bool = True, timeout: float = 120.0

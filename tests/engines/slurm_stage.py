@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import slurm_cluster
-from slurm_cluster import HEAD, SlurmCluster
+from slurm_cluster import HEAD, HOSTS, NETWORK, SlurmCluster
 from stage import text, until
 
 from headrace.engines.slurm.ticket import read_ticket
@@ -51,6 +51,17 @@ time.sleep(600)
 """
 
 
+MAKE_BUCKET = (
+    "import botocore.session as s; s.get_session().create_client('s3', 'us-east-1').create_bucket(Bucket='bucket')"
+)
+S3_USER = {
+    "AWS_ENDPOINT_URL": f"http://{NETWORK}.{HOSTS[HEAD]}:5555",
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""Variables of a user of the S3 server of `s3_server`."""
+
 needs_slurm = pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_cluster.why_not() or "there is Slurm")
 
 
@@ -76,6 +87,20 @@ def started_cluster(release: str = "", wide: int = 0) -> Iterator[SlurmCluster]:
             yield started
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def s3_server(cluster: SlurmCluster) -> Iterator[None]:
+    """Starts an S3 server on the login node, which all nodes reach, with an empty bucket `bucket`."""
+    pytest.importorskip("moto", reason="no S3 server to test with: pip install 'moto[server]'")
+    server = cluster.start(HEAD, sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", "5555")
+    made = ("env", *(f"{name}={value}" for name, value in S3_USER.items()), sys.executable, "-c", MAKE_BUCKET)
+    try:
+        until(lambda: cluster.on(HEAD, *made, check=False).returncode == 0, 60, "an S3 server")
+        yield
+    finally:
+        cluster.on(HEAD, "pkill", "-KILL", "-f", "moto.server", check=False)
+        server.communicate()
 
 
 def end_jobs(cluster: SlurmCluster, without: str = "") -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from engine_table_platform import Platform
 from engine_table_play import Play, play_fault, play_job
 from engine_table_shapes import HELLO
 from engine_table_slurm import HEADRACE, SlurmPlatform
-from slurm_cluster import HEAD, HOSTS, NETWORK
-from stage import until
+from slurm_cluster import HEAD
+from slurm_stage import S3_USER, s3_server
 
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.segments import is_recorded
@@ -130,37 +129,18 @@ def test_what_slurm_says_of_a_run_is_shown_beside_its_record(platform: SlurmPlat
     assert f"Comment=headrace:{play.run_id}" in job
 
 
-S3 = f"http://{NETWORK}.{HOSTS[HEAD]}:5555"
-USER = (
-    f"AWS_ENDPOINT_URL={S3}",
-    "AWS_ACCESS_KEY_ID=test",
-    "AWS_SECRET_ACCESS_KEY=test",
-    "AWS_EC2_METADATA_DISABLED=true",
-)
-MAKE_BUCKET = (
-    "import botocore.session as s; s.get_session().create_client('s3', 'us-east-1').create_bucket(Bucket='bucket')"
-)
-
-
 @pytest.mark.s3
 @pytest.mark.parametrize("opened", ["slurm"], indirect=True)
 def test_the_record_of_a_run_on_slurm_is_whole_in_its_bucket(platform: SlurmPlatform) -> None:
-    pytest.importorskip("moto", reason="no S3 server to test with: pip install 'moto[server]'")
     folder, on_head = platform.folder, platform.cluster.on
     job = platform.fitted(HELLO.document("kept", folder), "")
     (folder / "kept.yaml").write_text(json.dumps({**job, "record": {"uri": "s3://bucket/runs", "interval": 1}}))
-    server = platform.cluster.start(HEAD, sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", "5555")
-    try:
-        made = ("env", *USER, sys.executable, "-c", MAKE_BUCKET)
-        until(lambda: on_head(HEAD, *made, check=False).returncode == 0, 60, "an S3 server")
-        user = ("env", *USER, *HEADRACE)
+    user = ("env", *(f"{name}={value}" for name, value in S3_USER.items()), *HEADRACE)
+    with s3_server(platform.cluster):
         run_id = on_head(HEAD, *user, "run", str(folder / "kept.yaml"), "--engine", "slurm", "--detach").stdout.strip()
         assert platform.headrace("wait", run_id).returncode == 0  # without keys: the lead stores the end, nobody else
         fetched = on_head(HEAD, *user, "fetch", f"s3://bucket/runs/{run_id}", "--into", str(folder / "copy"), "-f")
         assert "complete" in fetched.stdout
-    finally:
-        on_head(HEAD, "pkill", "-KILL", "-f", "moto.server", check=False)
-        server.communicate()
     own, copied = platform.run(run_id), Run(RunPaths(folder / "copy" / run_id))
     assert recorded(copied.paths) == recorded(own.paths)
     assert copied.status is Status.COMPLETED

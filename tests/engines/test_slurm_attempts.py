@@ -11,20 +11,23 @@ from slurm_stage import (
     DATA,
     DNN,
     MARKED,
+    S3_USER,
     WAIT,
+    Submitted,
     end_jobs,
     headrace,
     job_file,
     needs_slurm,
     on,
+    s3_server,
     start,
     started_cluster,
     submit,
 )
 from stage import text, until
 
-from headrace.runs import CauseKind, Status
-from headrace.runs.events import AttemptStarted
+from headrace.runs import CauseKind, Run, RunPaths, Status
+from headrace.runs.events import AttemptStarted, SecondaryStatus
 
 pytestmark = [pytest.mark.timeout(600), needs_slurm]
 LONG = """
@@ -107,6 +110,46 @@ def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_
     for node in killed:
         cluster.revive(node)
     cluster.await_nodes()
+
+
+@pytest.fixture
+def bucket(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A place below which the cluster's user may store records."""
+    monkeypatch.setattr(cluster, "variables", S3_USER)
+    with s3_server(cluster):
+        yield "s3://bucket/runs"
+
+
+def stored(run: Submitted, place: str) -> tuple[Run, str]:
+    """Returns the record as it is stored, and what `headrace fetch` says of it."""
+    folder = run.cluster.folder / "copies"
+    said = headrace(run.cluster, "fetch", f"{place}/{run.id}", "--into", str(folder))
+    return Run(RunPaths(folder / run.id), alive=lambda _: True), said
+
+
+@pytest.mark.s3
+@on("")
+def test_the_stored_record_of_a_run_that_is_queued_again_says_so_and_goes_on(
+    cluster: SlurmCluster, bucket: str
+) -> None:
+    record = {"uri": bucket, "interval": 1}
+    run = start(cluster, "kept", MARKED, instance_groups=[DATA], retry={"attempts": 1}, record=record)
+    run.said("marked")
+    urgent = ["sbatch", "--parsable", "-p", "urgent", "--exclusive", "-N5", "--wrap", "sleep 600"]
+    job_id = cluster.on(HEAD, *urgent, "--output=/dev/null").stdout.strip()
+    until(run.restarts, 30, "the run waits for another attempt")
+    run.is_in("PENDING")
+    waiting, _ = stored(run, bucket)
+    assert waiting.state().secondary_status is SecondaryStatus.PENDING
+    cluster.on(HEAD, "scancel", job_id)
+    run.completed()
+    run.headrace("wait")
+    ended, said = stored(run, bucket)
+    assert "complete" in said
+    assert ended.status is Status.COMPLETED
+    assert ended.events() == run.run.events()
+    assert [event.number for event in ended.events() if isinstance(event, AttemptStarted)] == [2]
+    assert {"marked", "saving"} <= {line.text for line in ended.logs()}
 
 
 @on("", "24.11")

@@ -41,6 +41,7 @@ from headrace.engines.slurm.ticket import (
 )
 from headrace.errors import HeadraceError
 from headrace.hosting.inputs.host_certificates import make_certificates
+from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
 from headrace.hosting.supervision.supervisor import ENGINE, Supervisor
 from headrace.instance.certificates import write_certificates
@@ -65,6 +66,8 @@ PROVIDER = "headrace.engines.slurm.slurm_instances"
 KILL_WAIT = 30.0  # Slurm's own default: seconds between its SIGTERM and its SIGKILL
 LAST_WORDS = 15.0  # of those, for the agents to end, for what was made to be collected and the record to be written
 LEAST_GRACE = 1.0
+RECORD_SECONDS = 120.0  # for the end of the record to be stored
+RECORD_SECONDS_AGAIN = 5.0  # the same when another lead goes on with it; Slurm may be about to kill this one
 
 
 def main() -> int:
@@ -98,6 +101,7 @@ def main() -> int:
 def _fail(paths: RunPaths, cause: Cause) -> int:
     with EventWriter(paths.events(ENGINE)) as events:
         events.write(run_finished(Status.FAILED, cause))
+    store_rest(paths, RECORD_SECONDS)
     return 1
 
 
@@ -125,6 +129,7 @@ def _begin(paths: RunPaths, job_id: int) -> Cause | None:
 
 def _queue_again(paths: RunPaths, job_id: int) -> int:
     """Has Slurm queue the job again, unless it has done so by itself."""
+    store_rest(paths, RECORD_SECONDS_AGAIN, goes_on=True)
     try:
         if all(each.restarts <= restarts(os.environ) for each in slurm_commands.show(job_id)):
             slurm_commands.requeue(job_id)
