@@ -330,6 +330,34 @@ def test_a_machine_that_takes_the_place_of_a_lost_one_joins_the_next_attempt(mac
     assert [event.host for event in started].count("algo-2") == 2
 
 
+MAKE = """
+    import os, time
+    from pathlib import Path
+    host = os.environ["SM_CURRENT_HOST"]
+    mark = Path(os.environ["SHARED"], "mark-" + host)
+    attempt = 1 + mark.exists()
+    mark.touch()
+    Path(os.environ["SM_MODEL_DIR"], f"{host}-{attempt}").write_text("made")
+    print("attempt", attempt, flush=True)
+    while attempt == 1:
+        time.sleep(0.05)
+"""
+
+
+def test_the_model_has_what_the_second_machine_of_a_host_made_and_nothing_of_the_first_that_was_taken_away(
+    machines,
+) -> None:
+    made = machines(MAKE, instance_groups=groups(dnn=2), retry=RETRY).start()
+    until(lambda: {line.stream.host for line in made.run.logs() if line.text == "attempt 1"} == {"algo-1", "algo-2"})
+    made["algo-2"].signal()
+    assert made["algo-2"].wait() == 1
+    made["algo-2"].set_up()
+    made["algo-2"].start()
+    assert [machine.wait() for machine in made.all.values()] == [0, 0], made.explain()
+    assert (made.run.status, made.run.state().attempt) == (Status.COMPLETED, 2)
+    assert set(members(made.leader.paths.output / "model.tar.gz")) == {"algo-1-2", "algo-2-2"}, made.explain()
+
+
 @pytest.mark.parametrize("power_off", [False, *([True] if SOAK else [])])
 def test_a_leader_that_takes_the_place_of_a_lost_one_brings_the_record_back_and_goes_on(
     machines, s3: ObjectStore, power_off: bool

@@ -123,3 +123,15 @@ def _write(base: Path, path: Path, piece: TreePiece) -> None:
 def all_has_come(base: Path) -> None:
     """Removes what was needed while a host's files came."""
     shutil.rmtree(base / COMING, ignore_errors=True)
+
+
+def forget_made(base: Path) -> None:
+    """Removes what came of a host for an attempt that is over. Raises OSError."""
+    all_has_come(base)
+    for name in _MADE:
+        path = base / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+            path.mkdir()
+        else:
+            path.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from headrace.agent.control.control_messages import WHOLE_RUN, Direction, Frame,
 from headrace.agent.control.grpc_transport import COMMAND_METHOD, CommandFrames, server_credentials
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import end_lines, sizes_of, take
-from headrace.hosting.machines.host_tree import all_has_come, put
+from headrace.hosting.machines.host_tree import all_has_come, forget_made, put
 from headrace.hosting.machines.machine_messages import (
     DOUBT_SECONDS,
     HOLD_SECONDS,
@@ -33,6 +33,7 @@ from headrace.hosting.machines.machine_messages import (
     SILENCE_SECONDS,
     HostReport,
     LeaderOrder,
+    Phase,
     decode_report,
     encode,
 )
@@ -64,7 +65,7 @@ class OtherHost:
         heard: when its supervisor was heard last, on time.monotonic; before that when it could first be.
         report: the last one of the supervisor that is there now, without what it carried; None before the first.
         order: what it is told.
-        taken: all that it made and wrote is here.
+        taken: all that the supervisor that is there now made and wrote is here.
         made: something that it made has come.
         in_doubt: the coordinator has lost its agent.
     """
@@ -210,6 +211,11 @@ class MachineServer:
     def _take(self, host: OtherHost, report: HostReport) -> LeaderOrder:
         """Takes what a report says and carries. Returns the answer to that."""
         known = host.report is not None and host.report.process == report.process
+        if not known:
+            host.taken = False  # that was another process
+            if host.order is not None and host.order.phase is Phase.PREPARE:  # so it was of an earlier attempt
+                forget_made(self._paths.host(host.name))
+                host.made = False
         if report.fresh and not known and report.asks_sizes:
             end_lines(self._paths, host.name)
         missing = False

@@ -79,7 +79,12 @@ class FollowingHost(HostDuties):
         self._done: set[str] = set()  # what is done once
 
     def run(self) -> Status:
-        """Does the host's duty to its end. Returns Completed when it was done and has come to the leader."""
+        """Does the host's duty to its end.
+
+        Returns:
+            Completed when it was done and has come to the leader; InProgress when the platform ends the host and
+            another one in its place may take part in another attempt; else Failed.
+        """
         self._take_signals()
         done = False
         self._client.start()
@@ -99,7 +104,12 @@ class FollowingHost(HostDuties):
             self._instances.remove()
             self._client.close()
             self._events.close()
+        if self._wishes and self._plan.retry.attempts and not self._is_last_order():
+            return Status.IN_PROGRESS
         return Status.COMPLETED if done else Status.FAILED
+
+    def _is_last_order(self) -> bool:
+        return self._client.order is not None and self._client.order.phase is Phase.DELIVER
 
     def _follow(self) -> None:
         """Does what the leader orders, until there is nothing more to do."""
@@ -119,8 +129,7 @@ class FollowingHost(HostDuties):
 
     def _over(self) -> bool:
         """Tells whether there is nothing more to do but to deliver."""
-        order = self._client.order
-        return bool(self._wishes) or (order is not None and order.phase is Phase.DELIVER) or self._leader_lost()
+        return bool(self._wishes) or self._is_last_order() or self._leader_lost()
 
     def _leader_lost(self) -> bool:
         if self._client.order is None or self._plan.retry.attempts:  # it may come, or another one in its place

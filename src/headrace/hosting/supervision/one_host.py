@@ -62,8 +62,8 @@ def supervise_host(paths: RunPaths, host: str, provider: str = PLAIN_HOSTS) -> S
         provider: name of the module that brings the instances.
 
     Returns:
-        How the run ended, on the leader's host, or InProgress when another process is to go on with it; on others
-        Completed when the host has done its duty, else Failed.
+        How the run ended, on the leader's host; on others Completed when the host has done its duty, else Failed. On
+        all InProgress when the platform ends the host and another process is to take its place.
 
     Raises:
         HeadraceError: the record of a lost leader cannot be brought back.
