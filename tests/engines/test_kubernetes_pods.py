@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from kube_jobs import DATA, DNN, FEED, kube_job
 from played_pods import Pods, play_pods
 
 from headrace.engines.kubernetes.host_names import name_hosts
-from headrace.engines.kubernetes.pod_words import FETCHED, LAST_WORD
+from headrace.engines.kubernetes.objects import FAILED, objects
+from headrace.engines.kubernetes.pod import REPLACED, await_fetched
+from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LAST_WORD, touch
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.runs import Run, Status
+from headrace.runs import Run, RunPaths, Status
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.skipif(os.getuid() != 0, reason="a pod's mounts take root")]
 
@@ -132,9 +135,9 @@ def test_data_workers_fill_the_cores_of_their_pod(play: Play) -> None:
     assert (before, plan.group("data_group").feed_executors) == (1, len(os.sched_getaffinity(0)))
 
 
-def ready(plan: Path) -> bool:
+def ready(plan: Path, host: str = "algo-1") -> bool:
     """Whether a pod has written the plan as its agent gets it: that is the next-to-last thing before it supervises."""
-    tree = plan.parent / "hosts/algo-1/input/config/resourceconfig.json"
+    tree = plan.parent / f"hosts/{host}/input/config/resourceconfig.json"
     return tree.exists() and '"network_interface_name": "lo"' in tree.read_text()
 
 
@@ -159,12 +162,55 @@ def test_a_folder_that_is_not_on_the_volume_fails_the_run_with_its_name(play: Pl
     assert pods.ended("algo-1", 5) == 1
 
 
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_pod_that_the_platform_ends_is_replaced_when_another_attempt_may_come(play: Play, attempts: int) -> None:
+    pods = play(hosts=["algo-2"], **({"retry": {"attempts": attempts}} if attempts else {}))
+    deadline = time.monotonic() + 60
+    while not ready(pods.run_of("algo-2").plan, "algo-2"):
+        assert time.monotonic() < deadline, (pods.folder / "algo-2" / "log").read_text()
+        time.sleep(0.05)
+    while pods.started["algo-2"].poll() is None:  # a second one: it does not wait for its leader any more
+        os.killpg(pods.started["algo-2"].pid, signal.SIGTERM)
+        assert time.monotonic() < deadline, (pods.folder / "algo-2" / "log").read_text()
+        time.sleep(1.0)
+    said = FAILED if not attempts else REPLACED
+    assert pods.ended("algo-2") == said
+    assert bool((pods.folder / "algo-2" / "word").read_bytes()) == (not attempts), "a run that goes on has no last word"
+    for made in objects(pods.planned):
+        if made["kind"] == "Job" and attempts and made["metadata"]["labels"]["headrace/host"] == "algo-2":
+            (rule,) = made["spec"]["podFailurePolicy"]["rules"]
+            assert REPLACED not in rule["onExitCodes"]["values"]
+
+
 def test_a_pod_that_cannot_unpack_says_why(play: Play) -> None:
     pods = play(hosts=[])
     pods.payload = type(pods.payload)(pods.payload.package, b"no archive", pods.payload.hosts)
     pods.start("algo-1")
     assert pods.ended("algo-1") == 1
     assert "error: algo-1 cannot begin in its pod" in (pods.folder / "algo-1" / "word").read_text()
+
+
+def test_a_pod_lingers_while_somebody_fetches_however_slowly(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.engine.mkdir()
+    asking = threading.Event()
+
+    def ask() -> None:
+        while not asking.wait(0.2):
+            touch(paths, ASKED)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=ask)
+    thread.start()
+    threading.Timer(3.0, asking.set).start()
+    began = time.monotonic()
+    try:
+        await_fetched(paths, 1.0)
+    finally:
+        asking.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+    assert 3.0 < time.monotonic() - began < 15.0
 
 
 def test_the_names_of_hosts_are_written_down_where_dns_has_others(play: Play, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ interface, the environments of its requirements. Whatever then happens, its last
 which is the container's termination message, and the leader's pod waits until the record of the run has been fetched
 from it.
 
-Exit code: that of `supervise_host`. Libraries of the instance side only.
+A pod that the platform ends, and that another one may replace, says no last word: the run goes on.
+
+Exit code: that of `supervise_host`; `REPLACED` of a pod that is to be replaced. Libraries of the instance side only.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ import msgspec
 
 from headrace.engines.kubernetes.host_names import name_hosts
 from headrace.engines.kubernetes.pod_order import PodOrder, read_pod_order
-from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, write_last_word
+from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LastWord, write_last_word
 from headrace.errors import HeadraceError, UsageError
 from headrace.feed.worker.usable_cores import usable_cores
+from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
 from headrace.hosting.inputs.host_facts import (
     interface_of,
     name_interface,
@@ -37,6 +40,7 @@ from headrace.hosting.inputs.host_facts import (
 )
 from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
 from headrace.hosting.inputs.source_code import bring_code
+from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
 from headrace.hosting.supervision.supervisor import ENGINE
 from headrace.instance.channels.channel_links import link
@@ -59,6 +63,7 @@ from headrace.runs.events import RunFinished
 _log = logging.getLogger("headrace.engines.kubernetes.pod")  # this module runs as __main__
 
 POLL = 0.2
+REPLACED = 75  # EX_TEMPFAIL: the Job makes another pod after it (see `objects.FAILED`)
 
 
 class PodEnded(HeadraceError):
@@ -72,13 +77,19 @@ def main() -> int:
     log_to_stderr(os.environ.get(VARIABLE, ""))  # the pod's log
     signal.signal(signal.SIGTERM, _ended)  # process 1 would ignore it
     order = PodOrder()
+    replaced = False
     try:
         order = read_pod_order(paths)
         plan = read_plan(paths, LaunchPlan)
+        replaced = _may_be_replaced(paths, plan, name)
         make_ready(paths, plan, plan.host(name), order)
         status = supervise_host(paths, name, PLAIN_HOSTS)
+        if status is Status.IN_PROGRESS:
+            return REPLACED
         word = last_word(paths, status, name == plan.leader)
     except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:
+        if isinstance(error, PodEnded) and replaced:
+            return REPLACED
         kind = CauseKind.HOST_LOST if isinstance(error, PodEnded) else CauseKind.INSTANCE_NOT_STARTED
         cause = Cause(kind, str(error), host=name, infrastructure=True)
         _log.error("%s", error)
@@ -90,6 +101,11 @@ def main() -> int:
     if order.linger and not (order.kept and _is_stored(paths)):
         await_fetched(paths, order.linger)
     return 0 if word.status is Status.COMPLETED or order.quiet else 1
+
+
+def _may_be_replaced(paths: RunPaths, plan: LaunchPlan, host: str) -> bool:
+    """Returns whether the run may go on with another pod of a host: the leader's needs the record that is stored."""
+    return plan.retry.attempts > 0 and (host != plan.leader or is_wanted(paths, STORE_RECORD))
 
 
 def _ended(*_: object) -> None:
@@ -160,12 +176,22 @@ def _is_stored(paths: RunPaths) -> bool:
 
 
 def await_fetched(paths: RunPaths, seconds: float) -> None:
-    """Waits until the record has been fetched, or the time is over, or the pod is ended."""
+    """Waits until the record has been fetched, or nobody has fetched any of it for a time, or the pod is ended."""
     over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: over.append(number))
-    deadline = time.monotonic() + seconds
+    asked, deadline = _asked(paths), time.monotonic() + seconds
     while not over and time.monotonic() < deadline and not (paths.engine / FETCHED).exists():
         time.sleep(POLL)
+        if asked != (asked := _asked(paths)):  # somebody fetches, however slowly
+            deadline = time.monotonic() + seconds
+
+
+def _asked(paths: RunPaths) -> int:
+    """Returns when somebody has fetched something, in nanoseconds since the epoch; 0 if nobody has."""
+    try:
+        return (paths.engine / ASKED).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ SENT_WHOLE = tuple(name for name in WHOLE if name != "run.json")  # each side ha
 NOT_SENT = (f"{EVENTS}/{WRITER}.jsonl",)  # who fetches writes one of its own
 LEADERS = f"{EVENTS}/engine.jsonl"  # what the supervisor of the leader writes
 OUTPUT = "output"
+CHUNK_BYTES = 1 << 20
 OUTPUT_BYTES = 32 << 20  # of a file of output/ in one answer
 _END = msgspec.json.Decoder(RunFinished)
 _KNOWN = msgspec.json.Decoder(Known)
@@ -156,7 +157,6 @@ def main(arguments: list[str]) -> int:
         what, root, *given = arguments
         paths = RunPaths(Path(root))
         if what == "pieces":
-            touch(paths, ASKED)
             data = new_segment(paths, decode_known(*given))
         elif what == "outputs":
             data = msgspec.json.encode(outputs(paths))
@@ -175,22 +175,30 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    _write(paths, data)
     return 0
+
+
+def _write(paths: RunPaths, data: bytes) -> None:
+    """Writes to standard output, and lets the pod know that somebody takes it: it waits for slow ones."""
+    rest = memoryview(data)
+    while rest:
+        touch(paths, ASKED)
+        sys.stdout.buffer.write(rest[:CHUNK_BYTES])
+        sys.stdout.buffer.flush()
+        rest = rest[CHUNK_BYTES:]
+    touch(paths, ASKED)
 
 
 def _send(paths: RunPaths, path: str, offset: str) -> int:
     if not is_output(path):
         raise ValueError(f"{path!r} is no file that the run has made")
-    touch(paths, ASKED)
     left = OUTPUT_BYTES
     with (paths.root / path).open("rb", buffering=0) as file:
         file.seek(int(offset))
-        while left and (data := file.read(min(left, 1 << 20))):
-            sys.stdout.buffer.write(data)
+        while left and (data := file.read(min(left, CHUNK_BYTES))):
+            _write(paths, data)
             left -= len(data)
-    sys.stdout.buffer.flush()
     return 0
 
 

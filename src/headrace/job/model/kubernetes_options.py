@@ -195,7 +195,7 @@ class KubernetesOptions(KubernetesPods):
         start_timeout: seconds within which all pods must have started once the first has.
         max_pending: seconds after which a run fails whose pods cannot be scheduled or started.
         stop_grace: seconds between SIGTERM and SIGKILL.
-        linger: seconds for which the leader's pod waits at the end until its record is fetched.
+        linger: seconds for which the leader's pod waits at the end for somebody who fetches its record.
         ttl: seconds after which the cluster removes what is left of a run that ended.
         labels: of all objects.
         annotations: of all objects.
