@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import io
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -122,7 +123,8 @@ class RecordFetch:
     def align(self) -> None:
         """Prepares for fetching from another pod, whose record may have less than what came from the one before.
 
-        A file that does not begin as it does here is fetched anew. Raises as `fetch` does.
+        A file that does not begin as it does here is fetched anew, and what the other pod's run had made is not mixed
+        with what this one's makes. Raises as `fetch` does.
         """
         known = known_here(self._paths)
         here = digests(self._paths.root, known.sent)
@@ -133,6 +135,8 @@ class RecordFetch:
         for name, digest in here.items():
             if there.get(name) != digest:
                 os.truncate(self._paths.root / name, 0)
+        if self._paths.output.is_dir():
+            shutil.rmtree(self._paths.output)
 
     def tell_fetched(self) -> None:
         """Tells the pod that it need not wait any more. Raises as `fetch` does."""

@@ -82,6 +82,15 @@ def host_of_pod(pod: Mapping[str, Any]) -> str:
     return f"algo-{int(labels[FIRST]) + int(index)}" if FIRST in labels and index is not None else ""
 
 
+def hosts_of_job(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the hosts whose pods a Job of a run makes: one, or all of a group in a JobSet."""
+    labels = job.get("metadata", {}).get("labels") or {}
+    if HOST in labels:
+        return (text_of(labels[HOST]),)
+    count = job.get("spec", {}).get("completions", 0)
+    return tuple(f"algo-{int(labels[FIRST]) + index}" for index in range(count)) if FIRST in labels else ()
+
+
 def group_label(group: str) -> str:
     """Returns a group's name as the value of a label, which takes fewer characters."""
     kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in group)

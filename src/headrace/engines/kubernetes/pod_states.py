@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headrace.engines.kubernetes.objects import host_of_pod
+from headrace.engines.kubernetes.objects import host_of_pod, hosts_of_job
 from headrace.engines.kubernetes.pod_words import LastWord, decode_last_word
 from headrace.exit_status import exit_text
 from headrace.runs import Cause, CauseKind, Status
@@ -116,11 +116,11 @@ def job_states(jobs: Iterable[Object]) -> dict[str, JobState]:
     """Returns the state of the Job of each host that has one."""
     found = {}
     for job in jobs:
-        host = host_of_pod(job)
         conditions = _conditions(job)
         failed = conditions.get("Failed") or conditions.get("FailureTarget")
         over = failed is not None or "Complete" in conditions
-        found[host] = JobState(host, job["metadata"].get("uid", ""), over, said(failed) if failed else "")
+        for host in hosts_of_job(job):
+            found[host] = JobState(host, job["metadata"].get("uid", ""), over, said(failed) if failed else "")
     return found
 
 

@@ -125,8 +125,10 @@ class RecordSender:
 
     def learn(self, sizes: Mapping[str, int]) -> None:
         """Takes how much the leader has. Raises OSError."""
-        if self.fresh:
-            self._bases = dict(sizes)
+        # A leader in the place of a lost one may lack the end of what the machine before this one wrote: it is gone.
+        bases = {name: min(base, sizes.get(name, 0)) for name, base in self._bases.items()}
+        if self.fresh or bases != self._bases:
+            self._bases = dict(sizes) if self.fresh else bases
             self._paths.engine.mkdir(exist_ok=True)
             replace_file(self._paths.engine / BASES, msgspec.json.encode(self._bases))
             self.fresh = False

@@ -132,12 +132,12 @@ class MachineClient:
         with self._channel() as channel:
             call = channel.unary_unary(METHOD)
             while not self._closed.is_set() and not self.taken:
-                report = self._next()
-                data = self._link.seal(encode(report))
                 try:
+                    report = self._next()
+                    data = self._link.seal(encode(report))
                     answer = call(data, timeout=CALL_SECONDS + len(data) / BYTES_A_SECOND)
                     self._take(report, decode_order(self._link.open(answer)))
-                except (grpc.RpcError, Refused) as error:
+                except (grpc.RpcError, Refused, OSError) as error:
                     self._broken(error)
         self._wake()
 
@@ -150,12 +150,14 @@ class MachineClient:
         return Link(self._secret, Direction.FROM_HOST, self._host, os.urandom(16), WHOLE_RUN)
 
     def _broken(self, error: Exception) -> None:
+        """Begins anew after a while: the leader does not answer, or the record cannot be read or remembered here."""
         self._link = self._new_link()
         self._record.forget()
         why = f"{error.code()}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
         if why != self._told:
             self._told = why
-            _log.info("the leader's supervisor at %s: %s", self._address, why)
+            tell = _log.warning if isinstance(error, OSError) else _log.info
+            tell("the leader's supervisor at %s: %s", self._address, why)
         self._closed.wait(RETRY_SECONDS)
 
     def _next(self) -> HostReport:
