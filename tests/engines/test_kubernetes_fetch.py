@@ -193,6 +193,17 @@ def test_an_output_that_broke_off_goes_on_where_it_ended(pod: Pod, fetch: Record
     assert (pod.here.root / "output" / "model.bin").read_bytes() == output
 
 
+def test_what_another_pod_had_made_is_not_mixed_with_what_this_one_makes(pod: Pod, fetch: RecordFetch) -> None:
+    pod.here.output.mkdir()
+    (pod.here.output / "model.tar.gz.part").write_bytes(b"of the first pod, which broke off")
+    fetch.align()
+    pod.there.output.mkdir()
+    (pod.there.output / "model.tar.gz").write_bytes(b"of the second one, which is longer than what came of the first")
+    pod.end()
+    assert fetch.fetch(10)
+    assert (pod.here.output / "model.tar.gz").read_bytes() == (pod.there.output / "model.tar.gz").read_bytes()
+
+
 def test_a_large_output_comes_in_bounded_answers_over_several_looks(pod: Pod, fetch: RecordFetch) -> None:
     (pod.there.root / "output").mkdir()
     with (pod.there.root / "output" / "model.bin").open("wb") as file:

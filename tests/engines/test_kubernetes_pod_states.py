@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kube_jobs import DATA, DNN, planned
 from kube_traces import NAMES, Seen, replay
 
+from headrace.engines.kubernetes.objects import objects
 from headrace.engines.kubernetes.pod_states import (
     PodPhase,
     PodState,
@@ -201,3 +203,16 @@ def test_hosts_that_wait_for_one_reason_stand_together() -> None:
     states = [PodState(f"algo-{number}", "data", W, words="no room") for number in (10, 9, 2, 3, 4)]
     states += [PodState("algo-1", "dnn", W), PodState("algo-5", "dnn", R, words="never shown")]
     assert why_waiting(states) == "algo-1: its pod is starting; algo-2, algo-3, algo-4 and 2 more: no room"
+
+
+def test_the_job_of_a_group_in_a_jobset_is_that_of_all_its_hosts() -> None:
+    job_set = objects(planned({"gang": True, "image": "x"}, {**DATA, "count": 2}, DNN))[-1]
+    jobs = []
+    for part in job_set["spec"]["replicatedJobs"]:
+        made = part["template"]
+        status = {"conditions": [{"type": "Complete", "status": "True"}]} if part["name"] == "g2" else {}
+        jobs.append({**made, "metadata": {**made["metadata"], "uid": part["name"]}, "status": status})
+    found = job_states(jobs)
+    assert {host: (state.uid, state.over) for host, state in found.items()} == {
+        "algo-1": ("g1", False), "algo-2": ("g1", False), "algo-3": ("g2", True),
+    }  # fmt: skip
