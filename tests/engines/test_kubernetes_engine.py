@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,9 +25,11 @@ from kube_traces import replay
 
 from headrace import engines
 from headrace.engines.kubernetes import end_of_run, kubernetes_engine, lightkube_cluster, reach_run, watch_run
-from headrace.engines.kubernetes.cluster import ClusterRefused, KubernetesUnreachable
+from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, KubernetesUnreachable
+from headrace.engines.kubernetes.fetch_record import alone
 from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
+from headrace.engines.platform_news import platform_news
 from headrace.errors import EngineRefused
 from headrace.instance.storage import Store
 from headrace.job import Job, load_job
@@ -293,6 +296,36 @@ def test_a_run_says_why_it_waits_in_the_words_of_the_cluster(play: Play) -> None
     assert len(run.events()) == count, "the same is not said twice"
 
 
+def test_an_image_that_cannot_be_had_is_one_line_however_often_it_is_tried(play: Play) -> None:
+    run = play.start()
+    play.pod(run, phase="Pending")
+    for keyword, words in (
+        ("ErrImagePull", "lookup registry: read udp 10.90.0.2:58671: i/o timeout"),
+        ("ImagePullBackOff", 'Back-off pulling image "x"'),
+        ("ErrImagePull", "lookup registry: read udp 10.90.0.2:41003: i/o timeout"),
+        ("ImagePullBackOff", 'Back-off pulling image "x"'),
+    ):
+        play.pod(run, containerStatuses=[{"state": {"waiting": {"reason": keyword, "message": words}}}])
+        engines.refresh(run)
+    told = [event.message for event in run.events() if isinstance(event, StatusChanged)]
+    assert len([each for each in told if "algo-1: ErrImagePull: lookup registry" in each]) == 1
+    assert not any("BackOff" in each for each in told)
+    play.pod(run, containerStatuses=[{"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "never"}}}])
+    engines.refresh(run)
+    assert "ErrImageNeverPull: never" in pending(run), "another cause is another line"
+
+
+def test_a_pod_that_runs_and_in_which_nothing_can_be_run_is_told(play: Play) -> None:
+    run = play.start()
+    play.running(run)
+    play.server.faults.append(Fault(500, resource="pods/exec", times=1))
+    with pytest.raises(ExecFailed, match="cannot run a command in the pod"):
+        engines.refresh(run)
+    assert engines.alive(run)
+    engines.refresh(run)
+    assert [line.text for line in run.logs()] == ["hello"]
+
+
 def test_a_host_without_a_pod_says_what_the_events_of_its_job_say(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach_run, "EXPLAIN_SECONDS", -1.0)
     run = play.start()
@@ -552,6 +585,24 @@ def test_a_run_that_waits_is_stopped_by_deleting_it(play: Play) -> None:
     assert run.status is Status.STOPPED
     assert "while its pods waited" in str(run.cause)
     assert play.left() == []
+
+
+def test_a_stop_does_not_end_a_run_that_has_ended_meanwhile(play: Play) -> None:
+    run = play.start()
+    play.pod(run)
+    stopped: list[bool] = []
+    with alone(run.paths) as mine:
+        assert mine
+        stopping = threading.Thread(target=lambda: stopped.append(engines.stop(run)))
+        asked = play.server.asked["list", "pods"]
+        stopping.start()
+        wait_for(lambda: play.server.asked["list", "pods"] > asked)
+        with platform_news(run.paths) as news:
+            news.end(Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, "it waited for too long"))
+        time.sleep(0.5)  # long enough for a stop that would not wait
+    stopping.join(30)
+    assert stopped == [False]
+    assert run.status is Status.FAILED
 
 
 def test_a_leader_that_cannot_be_asked_is_an_error_and_with_now_the_end(play: Play) -> None:

@@ -41,6 +41,11 @@ class PlatformNews:
         """Whether the record holds the end of the run."""
         return any(isinstance(event, RunFinished) for event in self.events)
 
+    @property
+    def last_status(self) -> SecondaryStatus | None:
+        """In which part of its life the run is, as the record has it."""
+        return next((old.status for old in reversed(self.events) if isinstance(old, StatusChanged)), None)
+
     def add(self, event: Event) -> bool:
         """Writes an event, unless the run has ended or one that differs only in its time was written before.
 

@@ -104,6 +104,8 @@ def stop(run: Run, now: bool = False) -> bool:
                 hint = "ask again; `headrace stop --now` deletes its pods, which say no more how they ended then"
                 raise EngineRefused(f"{run.id} cannot be asked to stop: {error.message}", hint) from error
     with alone(run.paths, wait=True):
+        if reached.finished or has_end(run.paths):  # somebody else has ended it meanwhile
+            return False
         waited = leader.phase in (PodPhase.WAITING, PodPhase.ABSENT)
         cause = Cause(CauseKind.STOPPED, f"stopped by the user{' while its pods waited' if waited else ''}")
         here = msgspec.structs.replace(ticket, record="")

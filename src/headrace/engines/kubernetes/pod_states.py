@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +28,7 @@ NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 _UNKNOWN = frozenset({"Unknown", "ContainerStatusUnknown"})
 """Keywords of pods whose node does not know any more what has become of their container."""
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
+_IMAGE_PULL, _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff"}), "no image"
 _SIGNAL, _SIGNALS = 128, 64
 
 
@@ -135,6 +136,14 @@ def why_waiting(states: Iterable[PodState]) -> str:
         if state.phase in (PodPhase.WAITING, PodPhase.ABSENT):
             found.setdefault(state.words or "its pod is starting", []).append(state.host)
     return "; ".join(f"{_names(hosts)}: {words}" for words, hosts in found.items())
+
+
+def with_one_cause(state: PodState) -> PodState:
+    """Returns a state whose words are the same as long as the pod waits for the same thing.
+
+    While an image cannot be had, Kubernetes says by turns that it could not get it and that it waits.
+    """
+    return replace(state, words=_NO_IMAGE) if state.keyword in _IMAGE_PULL else state
 
 
 def end_of_pod(state: PodState) -> tuple[Status, Cause]:

@@ -11,14 +11,23 @@ from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachabl
 from headrace.engines.kubernetes.fetch_record import RecordFetch, alone, has_end
 from headrace.engines.kubernetes.kube_ticket import read_leader, write_leader, write_ticket
 from headrace.engines.kubernetes.objects import RUN
-from headrace.engines.kubernetes.pod_states import JobState, PodPhase, PodState, waited_too_long, why_waiting
+from headrace.engines.kubernetes.pod_states import (
+    JobState,
+    PodPhase,
+    PodState,
+    waited_too_long,
+    why_waiting,
+    with_one_cause,
+)
 from headrace.engines.kubernetes.reach_run import Reached, RunLook, explained, look_at_jobs
 from headrace.engines.kubernetes.watch_run import ensure_watched
 from headrace.engines.platform_news import platform_news
+from headrace.instance.launch_plan import write_atomically
 from headrace.runs import Cause, CauseKind, Run, Status
 from headrace.runs.events import SecondaryStatus
 
 FETCH_SECONDS = 5.0  # of one `refresh`; the next one goes on
+WAITS_FOR = "waits_for"  # below the run's engine directory
 GIVEN_UP = ("--failed", "--kind", CauseKind.INSTANCE_NOT_STARTED.value, "--grace", "0")
 """How a run is ended whose leader runs and whose other pods do not come."""
 
@@ -107,7 +116,9 @@ def _fetch(reached: Reached, look: RunLook, leader: PodState) -> None:
             raise KubernetesUnreachable(f"{leader.host}: {leader.words}: {error.message}", error.hint) from error
         if isinstance(error, KubernetesUnreachable):
             raise
-        return  # its pod has ended since it was looked at, or is about to: the next look tells
+        if reached.look().leader_pod(leader.uid).phase is PodPhase.RUNNING:
+            raise
+        return  # its pod has ended since it was looked at: the next look tells
     if look.waiting:
         _tell_waiting(reached, look, look_at_jobs(reached.cluster, reached.ticket), leader)
 
@@ -121,9 +132,7 @@ def _tell_waiting(reached: Reached, look: RunLook, jobs: dict[str, JobState], le
     """
     ticket = reached.ticket
     look = explained(reached.cluster, look, jobs)
-    message = why_waiting(look.newest)
-    with platform_news(reached.run.paths) as news:
-        news.status(SecondaryStatus.PENDING, message, look.at)
+    _write_waiting(reached, look)
     limit = float("inf") if ticket.max_pending is None else ticket.max_pending
     cause = waited_too_long(look.newest, limit, look.at, ticket.begun)
     if cause is None:
@@ -135,3 +144,15 @@ def _tell_waiting(reached: Reached, look: RunLook, jobs: dict[str, JobState], le
     else:  # the leader ends it, and writes its record to the end
         with contextlib.suppress(ExecFailed):
             reached.ask(leader, ["stop", *GIVEN_UP, "--reason", f"{cause.host}: {cause.detail}"])
+
+
+def _write_waiting(reached: Reached, look: RunLook) -> None:
+    """Writes why hosts wait, once for each cause; to be called while `alone`."""
+    file = reached.run.paths.engine / WAITS_FOR
+    cause = why_waiting(map(with_one_cause, look.newest))
+    told = file.read_text() if file.is_file() else ""
+    with platform_news(reached.run.paths) as news:
+        if cause == told and news.last_status is SecondaryStatus.PENDING:
+            return
+        news.status(SecondaryStatus.PENDING, why_waiting(look.newest), look.at)
+    write_atomically(file, cause.encode())
