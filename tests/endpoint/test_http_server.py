@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 from wire_client import Wire, serving, until
 
 from headrace.endpoint.http.http_limits import HttpLimits
@@ -171,6 +173,40 @@ def test_files_of_any_size_and_part_arrive_whole(tmp_path: Path) -> None:
             wire.send(f"GET /?{begin},{size} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
             assert wire.reply()[2] == data[begin : begin + size]
         until(lambda: len(after) == len(asked))
+
+
+def test_files_and_bodies_through_tls(tmp_path: Path) -> None:
+    data = random.Random(2).randbytes(3_000_000)
+    (tmp_path / "data").write_bytes(data)
+    authority = trustme.CA()
+    context, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.configure_trust(client)
+
+    def handle(request: HttpRequest) -> HttpReply:
+        assert request.secure
+        if request.method == "PUT":
+            return HttpReply(200, (), str(len(request.body.read_all(1 << 23))).encode())
+        return HttpReply(200, (), FileSlice(tmp_path / "data", 7, 2_999_000))
+
+    with serving(handle, QUICK, tls=context) as server:
+        with Wire(server.port) as plain:  # no TLS: it is let go
+            plain.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                plain.rest()
+        with Wire(server.port) as silent:
+            assert silent.rest() == b""
+        with Wire(server.port) as outer, client.wrap_socket(outer.sock, server_hostname="localhost") as sock:
+            wire = Wire(0, sock)
+            for _ in range(2):
+                assert wire.ask("PUT / HTTP/1.1\nHost: h\nContent-Length: 3000000", data)[2] == b"3000000"
+                wire.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+                assert wire.reply()[2] == data[7:2_999_007]
+
+
+def test_it_listens_on_ipv6_too() -> None:
+    with HttpServer(echo, listen("::1", 0)) as server, socket.create_connection(("::1", server.port), 20) as sock:
+        assert Wire(0, sock).ask("GET / HTTP/1.1\nHost: [::1]")[0] == 200
 
 
 def test_a_file_that_became_shorter_ends_the_connection(tmp_path: Path) -> None:
