@@ -94,7 +94,13 @@ class HttpConnection:
     def _secured(self, context: ssl.SSLContext) -> bool:
         if not self._begin():
             return False
-        secured = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+        try:
+            self._sock.settimeout(self._limits.head_seconds)
+            if not self._sock.recv(1, socket.MSG_PEEK):  # a socket that is gone is not closed by what wraps it
+                raise ClientGone("the client closed the connection before its handshake")
+            secured = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:
+            raise ClientGone(f"the connection broke before its handshake: {error.strerror or error}") from error
         self._sock = secured
         handshake(secured, self._limits.head_seconds)
         self._read = RequestStream(secured, self._limits)
