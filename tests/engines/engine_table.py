@@ -235,7 +235,7 @@ FAULTS = [
         replace(LOST, host="algo-1"),
         ends={
             # the batch script was on that node: only Slurm knows, after its SlurmdTimeout (here 10 s)
-            "slurm": replace(LOST, kind=CauseKind.ENGINE_FAILED, within=60)
+            "slurm": replace(LOST, host="algo-1", within=60)
         },
     ),
     FaultRow(

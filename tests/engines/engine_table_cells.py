@@ -76,7 +76,11 @@ PROVED: dict[Cell, tuple[str, ...]] = {
         _FAULT.format("leader's agent killed"),
         _FAULT.format("leader's host lost"),
     ),
-    ("the leader's node is lost", "slurm"): (_NODES,),
+    ("the leader's node is lost", "slurm"): (
+        _NODES,
+        "engines/test_slurm_asking.py::"
+        "test_a_job_that_goes_on_without_the_leaders_node_is_queued_again_and_after_the_last_attempt_ended",
+    ),
     ("the submitting process is killed", "local"): (
         _FAULT.format("caller killed"),
         "engines/test_local_detach.py::test_it_survives_the_death_of_its_starter_and_of_the_terminal",
@@ -126,8 +130,5 @@ LONG: frozenset[Cell] = frozenset(
 )
 """Cells that only the long run plays, and that no other test proves: they cost much and are much like another row."""
 
-DEFECTS: dict[Cell, str] = {
-    ("the leader's node is lost", "slurm"): "with --no-kill Slurm keeps a job that has lost its batch script's node "
-    "and has another one",
-}
+DEFECTS: dict[Cell, str] = {}
 """Cells whose row does not hold yet. The long run plays them, and fails when one holds."""

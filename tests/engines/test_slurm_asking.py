@@ -28,10 +28,11 @@ from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.engines.slurm.slurm_state import EndedComponent
 from headrace.engines.slurm.ticket import NOT_KNOWN, NodeStart, Ticket, read_ticket, write_start, write_ticket
 from headrace.errors import EngineRefused
+from headrace.instance.launch_plan import Retry, plan_text
 from headrace.instance.lifeline import encode
 from headrace.job import Job
-from headrace.runs import Run, RunPaths, Status, create_run, give_to_engine, runs_dir
-from headrace.runs.events import RunFinished
+from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, create_run, give_to_engine, runs_dir
+from headrace.runs.events import AttemptStarted, RunFinished
 
 PRINT = """\
 #!/bin/sh
@@ -40,7 +41,13 @@ PRINT = """\
 """
 SCRIPTS = {
     "squeue": "cat {folder}/queue\nenv > {folder}/squeue.env\n",
-    "scontrol": 'case "$*" in\n*config*) echo "ClusterName = alps" ;;\n*) cat {folder}/shown ;;\nesac\n',
+    "scontrol": """case "$*" in
+*config*) echo "ClusterName = alps" ;;
+*hostnames*) echo "$3" | tr , '\\n' ;;
+*requeue*) echo "$*" >> {folder}/cancelled ;;
+*) cat {folder}/shown ;;
+esac
+""",
     "scancel": 'echo "$*" >> {folder}/cancelled\n',
     "sbatch": "echo 7\n",
 }
@@ -59,15 +66,17 @@ class Stage:
         self.folder = folder
         self.run = run
 
-    def queue(self, state: str, comment: str = "", job: int = 7) -> None:
-        line = f"{job}|{state}|None|n1|2026-11-22T13:05:10|2026-11-22T13:05:14|{comment or f'headrace:{self.run.id}'}\n"
+    def queue(self, state: str, comment: str = "", job: int = 7, nodes: str = "n1") -> None:
+        name = comment or f"headrace:{self.run.id}"
+        line = f"{job}|{state}|None|{nodes}|2026-11-22T13:05:10|2026-11-22T13:05:14|{name}\n"
         (self.folder / "queue").write_text(line)
 
     def ticket(self, job: int = 7, cluster: str = "alps", uid: int | None = None) -> None:
         write_ticket(self.run.paths, Ticket(job, cluster, os.getuid() if uid is None else uid))
 
-    def shown(self, state: str, comment: str = "") -> None:
-        words = f"JobId=7 JobState={state} ExitCode=0:0 NodeList=n1 Comment={comment or f'headrace:{self.run.id}'}\n"
+    def shown(self, state: str, comment: str = "", nodes: str = "n1", restarts: int = 0) -> None:
+        words = f"JobId=7 JobState={state} Restarts={restarts} ExitCode=0:0 NodeList={nodes} "
+        words += f"Comment={comment or f'headrace:{self.run.id}'}\n"
         (self.folder / "shown").write_text(words)
 
     def scontrol_fails(self, words: str) -> None:
@@ -168,6 +177,50 @@ def test_a_job_that_was_submitted_a_moment_ago_is_not_taken_for_a_forgotten_one(
     stage.ticket()
     stage.queue("PENDING")
     assert slurm_engine.alive(stage.run)
+
+
+@pytest.fixture
+def led(stage: Stage) -> Stage:
+    """Its run is led on n1, and may have two attempts."""
+    plan = msgspec.structs.replace(make_plan(), retry=Retry(1))
+    stage.run.paths.plan.write_text(plan_text(plan))
+    write_ticket(stage.run.paths, Ticket(7, "alps", os.getuid(), ("n1", "n2", "n3")))
+    return stage
+
+
+def test_a_job_that_goes_on_without_the_leaders_node_is_queued_again_and_after_the_last_attempt_ended(
+    led: Stage,
+) -> None:
+    led.queue("RUNNING", nodes="n1,n2")
+    led.shown("RUNNING", nodes="n1,n2")
+    slurm_engine.refresh(led.run)
+    assert (led.ends, led.cancelled) == ([], ""), "its lead is there"
+    led.queue("RUNNING", nodes="n2")
+    led.shown("RUNNING", nodes="n2")
+    slurm_engine._seen.clear()
+    slurm_engine.refresh(led.run)
+    assert (led.ends, led.cancelled) == ([], "requeue 7\n")
+    led.shown("RUNNING", nodes="n2", restarts=1)
+    slurm_engine.refresh(led.run)
+    assert led.cancelled == "requeue 7\n", "it runs again, and its new lead has not yet said where"
+    with EventWriter(led.run.paths.events("engine")) as events:
+        events.write(AttemptStarted(t=time.time(), number=2))
+    write_ticket(led.run.paths, Ticket(7, "alps", os.getuid(), ("n4", "n2", "n3"), restarts=1))
+    slurm_engine.refresh(led.run)
+    assert (led.ends, led.cancelled) == ([Status.FAILED], "requeue 7\n7\n")
+    cause = led.run.cause
+    assert cause is not None
+    assert (cause.kind, cause.host, cause.infrastructure) == (CauseKind.HOST_LOST, "algo-3", True)
+
+
+def test_a_job_that_has_lost_the_leaders_node_and_cannot_be_queued_again_is_ended(led: Stage) -> None:
+    script = led.folder / "scontrol"
+    refused = "*requeue*) echo 'Job cannot be requeued' >&2; exit 1 ;;\n*hostnames*)"
+    script.write_text(script.read_text().replace("*hostnames*)", refused))
+    led.queue("RUNNING", nodes="n2")
+    led.shown("RUNNING", nodes="n2")
+    slurm_engine.refresh(led.run)
+    assert (led.ends, led.cancelled) == ([Status.FAILED], "7\n")
 
 
 @pytest.fixture

@@ -118,7 +118,8 @@ def _begin(paths: RunPaths, job_id: int) -> Cause | None:
     log = (paths.engine / JOB_LOG).read_text(errors="replace")
     with EventWriter(paths.events(ENGINE)) as events:
         cause = begin_next_attempt(paths, plan, ticket, log, events)
-    write_ticket(paths, msgspec.structs.replace(ticket, nodes=allocation_of(os.environ).nodes))
+    nodes = allocation_of(os.environ).nodes
+    write_ticket(paths, msgspec.structs.replace(ticket, nodes=nodes, restarts=restarts(os.environ)))
     if plan.retry.attempts and Run(paths).state().attempt > plan.retry.attempts:
         try:
             slurm_commands.forbid_requeue(job_id)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 
 from headrace.engines.slurm import slurm_commands
-from headrace.engines.slurm.components import hosts_by_task
+from headrace.engines.slurm.lost_leader import node_lost
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again
 from headrace.engines.slurm.ticket import Ticket
 from headrace.hosting.supervision.attempts import await_instances, clear
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths
+from headrace.runs import Cause, EventWriter, Run, RunPaths
 from headrace.runs.events import AttemptStarted, SecondaryStatus, StatusChanged
 
 
@@ -66,6 +66,4 @@ def _why_began_again(plan: LaunchPlan, ticket: Ticket, said: str) -> Cause:
         down = ()
     if not down:
         return why_queued_again(ticket.job_id, said)
-    host = dict(zip(ticket.nodes, hosts_by_task(plan), strict=True))[down[0]]
-    words = f"Slurm job {ticket.job_id} lost a node: {down[0]}"
-    return Cause(CauseKind.HOST_LOST, words, group=host.group, host=host.name, infrastructure=True)
+    return node_lost(plan, ticket, down[0])

@@ -18,6 +18,7 @@ from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import check_remote_job, plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.lost_leader import end_if_lost
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
 from headrace.engines.slurm.slurm_state import (
@@ -145,6 +146,8 @@ def stop(run: Run, now: bool = False) -> bool:
 def refresh(run: Run) -> None:
     """Writes into the record that the job waits, and why; and its end, when the lead could not.
 
+    A job that has lost its lead is ended, or queued again: see `lost_leader`.
+
     Raises:
         SlurmUnreachable: Slurm does not answer, or not for this job.
     """
@@ -165,6 +168,8 @@ def refresh(run: Run) -> None:
                 ended = shown if any(each.comment == comment_of(run.id) for each in shown) else ()
                 if phase is Phase.ENDED or not ended:  # else squeue and scontrol disagree: they are asked again
                     news.end(*end_without_word(job_id, ended, str(run.paths.root)))
+    elif phase is Phase.RUNNING:
+        end_if_lost(run.paths, job_id, queue)
 
 
 def alive(run: Run) -> bool:

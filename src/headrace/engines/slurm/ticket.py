@@ -29,13 +29,15 @@ class Ticket(msgspec.Struct, frozen=True):
         job_id: its id; that of component 0. NOT_KNOWN until sbatch has told it.
         cluster: the cluster's ClusterName: job ids of another one mean other jobs.
         uid: of the user who submitted it.
-        nodes: those of its latest attempt, in the order of the hosts' tasks; the lead writes them.
+        nodes: those of its latest attempt, in the order of the hosts' tasks; the lead writes them, on the first one.
+        restarts: how often Slurm had queued the job again before that attempt.
     """
 
     job_id: int
     cluster: str
     uid: int
     nodes: tuple[str, ...] = ()
+    restarts: int = 0
 
 
 class NodeStart(msgspec.Struct, frozen=True):
