@@ -89,7 +89,7 @@ def test_a_heterogeneous_job_runs_and_its_description_logs_and_metrics_are_those
     for member in ("HyperParameters", "InputDataConfig", "RoleArn", "StoppingCondition"):
         assert found[member] == request[member], "as it was sent, without a path of this machine"
     assert found["OutputDataConfig"] == {**request["OutputDataConfig"], "KmsKeyId": ""}
-    assert found["ResourceConfig"] == {**request["ResourceConfig"], "InstanceCount": 0}
+    assert found["ResourceConfig"] == {**request["ResourceConfig"], "InstanceCount": 0, "InstanceType": ""}
     assert found["EnableManagedSpotTraining"] is found["EnableNetworkIsolation"] is False
     assert [(each["MetricName"], each["Value"]) for each in found["FinalMetricDataList"]] == [("loss", 0.25)]
     assert 1 <= found["BillableTimeInSeconds"] == found["TrainingTimeInSeconds"] <= took + 1

@@ -97,6 +97,7 @@ def read_json(body: bytes) -> dict[str, object]:
     """
     try:
         value = json.loads(body or b"{}", parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()  # a half of a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise ServiceError("SerializationException", "the body is not JSON") from error
     if not isinstance(value, dict):
