@@ -34,7 +34,7 @@ from headrace.errors import EngineRefused
 from headrace.instance.storage import Store
 from headrace.job import Job, load_job
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, list_runs
-from headrace.runs.events import RunFinished, StatusChanged
+from headrace.runs.events import ArtefactsStored, HostNotCollected, RunFinished, StatusChanged
 from headrace.runs.segment_writer import SegmentWriter
 from objectstore import ObjectStore
 
@@ -556,6 +556,37 @@ def test_the_end_of_a_record_comes_from_where_it_is_stored_when_the_pod_is_gone(
     assert kept.status is Status.COMPLETED
     assert play.left() == []
     assert not (kept.paths.engine / end_of_run.FROM_STORE).exists()
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("again", [False, True])
+def test_an_output_that_was_lost_with_its_pod_is_told_when_the_stored_record_says_completed(
+    play: Play, s3: ObjectStore, again: bool
+) -> None:
+    run = play.start(record={"uri": s3.uri("records")}, options={"check_storage": False})
+    pod = play.running(run)
+    shutil.copy(run.paths.header, play.there.header)
+    engines.refresh(run)
+    with EventWriter(play.there.events("engine")) as events:
+        events.write(
+            ArtefactsStored(t=1.0, name="model", uri=str(play.there.output / "model.tar.gz"), files=1, bytes=5)
+        )
+    play.end()
+    store_part(play, run, s3, last=True)
+    if again:  # another pod has brought the record back, and has nothing else
+        play.server.remove("pods", pod)
+        play.pod(run, name="another", phase="Running")
+    else:
+        play.pod(run, phase="Succeeded")
+        job = next(each for each in play.server.of("jobs") if each["metadata"]["name"].endswith("algo-1"))
+        play.server.change(
+            "jobs", job["metadata"]["name"], status={"conditions": [{"type": "Complete", "status": "True"}]}
+        )
+    engines.refresh(run)
+    assert run.status is Status.COMPLETED
+    (lost,) = (event for event in run.events() if isinstance(event, HostNotCollected))
+    assert "before its output was fetched" in lost.reason
+    assert play.left() == []
 
 
 @pytest.mark.s3

@@ -75,6 +75,11 @@ class PlatformNews:
         self._write(StatusChanged(t=at, status=status, message=message))
         return True
 
+    def behind_end(self, event: Event) -> None:
+        """Writes what has become known after the end of the run, once. It changes nothing about how the run ended."""
+        if not any(msgspec.structs.replace(old, t=event.t) == event for old in self.events):
+            self._write(event)
+
     def end(self, status: Status, cause: Cause | None) -> bool:
         """Writes the last word on a run that can write it no more itself. Returns as `add` does."""
         return self.add(run_finished(status, cause))

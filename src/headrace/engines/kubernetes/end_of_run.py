@@ -18,9 +18,10 @@ from headrace.engines.kubernetes.reach_run import why_gone
 from headrace.engines.kubernetes.send_record import NOT_SENT, SENT_WHOLE
 from headrace.engines.platform_news import platform_news
 from headrace.errors import EngineRefused, RunNotFound
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
-from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
-from headrace.runs.events import RunFinished
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan
+from headrace.runs.events import ArtefactsStored, HostNotCollected, RunFinished
 from headrace.runs.record_pieces import NewPieces
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import find_record
@@ -29,6 +30,7 @@ OWNER = "ConfigMap"
 CLEAN_SECONDS = 30.0  # for deleting the objects of a submission that failed
 STORE_SECONDS = 10.0  # for an answer of the store of a record
 NOBODY = "nobody watched the run; `record: {uri: s3://...}` and `output_path` keep both without that"
+OUTPUTS = ("model", "output")  # names of what is fetched when it is not stored
 FROM_STORE = "record_from_store"  # below the run's engine directory, while it is fetched from there
 
 
@@ -50,6 +52,7 @@ def fetched(cluster: Cluster, ticket: Ticket, paths: RunPaths, fetch: RecordFetc
             pass  # it ends when its objects are deleted, which is next
     delete_objects(cluster, ticket)
     take_end(paths)
+    _tell_lost_output(ticket, paths)
 
 
 def delete_objects(cluster: Cluster, ticket: Ticket) -> None:
@@ -96,6 +99,7 @@ def without_record(
     whole = bool(ticket.record) and from_store(run.paths, ticket.record)
     delete_objects(cluster, ticket)
     if whole:
+        _tell_lost_output(ticket, run.paths)
         return
     status, cause = found or end_of_pod(gone)
     if status is Status.COMPLETED and not ticket.output_stored:
@@ -103,6 +107,19 @@ def without_record(
         status, cause = Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True, note=NOBODY)
     with platform_news(run.paths) as news:
         news.end(status, None if status is Status.COMPLETED else cause)
+
+
+def _tell_lost_output(ticket: Ticket, paths: RunPaths) -> None:
+    """Says behind the end of a record that what the run has made was lost with its pod, if it was."""
+    if ticket.output_stored or (paths.output.is_dir() and any(paths.output.iterdir())):
+        return
+    events = Run(paths).events()
+    if any(isinstance(event, ArtefactsStored) and event.name in OUTPUTS and event.files for event in events):
+        plan = read_plan(paths, LaunchPlan)
+        leader = plan.host(plan.leader)
+        reason = f"the pod ended before its output was fetched; {NOBODY}"
+        with platform_news(paths) as news:
+            news.behind_end(HostNotCollected(t=time.time(), group=leader.group, host=leader.name, reason=reason))
 
 
 def from_store(paths: RunPaths, uri: str) -> bool:
