@@ -109,6 +109,8 @@ class KubeServer:
             Route("/api/v1/namespaces/{namespace}/pods/{name}/log", self._log),
             Route("/api/v1/namespaces/{namespace}/{plural}", self._many, methods=["GET", "POST"]),
             Route("/api/v1/namespaces/{namespace}/{plural}/{name}", self._one, methods=["GET", "DELETE"]),
+            Route("/apis/scheduling.k8s.io/v1/{plural}/{name}", self._one),
+            Route("/apis/node.k8s.io/v1/{plural}/{name}", self._one),
             Route("/apis/batch/v1/namespaces/{namespace}/{plural}", self._many, methods=["GET", "POST"]),
             Route("/apis/batch/v1/namespaces/{namespace}/{plural}/{name}", self._one, methods=["GET", "DELETE"]),
         ])  # fmt: skip
@@ -254,7 +256,7 @@ class KubeServer:
         }
 
     async def _one(self, request: Request) -> Response:
-        plural, namespace, name = (request.path_params[each] for each in ("plural", "namespace", "name"))
+        plural, namespace, name = (request.path_params.get(each, "") for each in ("plural", "namespace", "name"))
         verb = VERBS[request.method]
         if (stopped := await self._stopped(request, verb, plural)) is not None:
             return stopped

@@ -166,6 +166,21 @@ def test_a_job_that_the_cluster_would_not_take_is_refused_before_anything_is_mad
     assert list_runs() == []
 
 
+@pytest.mark.parametrize(
+    ("option", "kind", "plural"),
+    [("priority_class", "PriorityClass", "priorityclasses"), ("runtime_class", "RuntimeClass", "runtimeclasses")],
+)
+def test_a_class_that_the_cluster_does_not_have_is_refused(play: Play, option: str, kind: str, plural: str) -> None:
+    job = play.job(options={option: "fast"})
+    with pytest.raises(EngineRefused, match=f"the cluster has no {kind} fast"):
+        engines.check(job, "kubernetes")
+    play.server.denied.add(("get", plural))
+    engines.check(job, "kubernetes")
+    play.server.denied.clear()
+    play.server.put(plural, {"metadata": {"name": "fast"}}, "")
+    engines.check(job, "kubernetes")
+
+
 @pytest.mark.parametrize("number", [1, 2, 4, 7] if SOAK else [1, 7])
 def test_a_submission_that_fails_half_way_leaves_nothing(play: Play, number: int) -> None:
     checked = play.job()

@@ -85,11 +85,13 @@ class Kind(NamedTuple):
         group: API group; empty for the core.
         version: its version.
         plural: name in the address.
+        everywhere: they are in no namespace.
     """
 
     group: str
     version: str
     plural: str
+    everywhere: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -99,6 +101,8 @@ KINDS: dict[str, Kind] = {
     "JobSet": Kind("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims"),
     "Pod": Kind("", "v1", "pods"),
+    "PriorityClass": Kind("scheduling.k8s.io", "v1", "priorityclasses", everywhere=True),
+    "RuntimeClass": Kind("node.k8s.io", "v1", "runtimeclasses", everywhere=True),
     "Secret": Kind("", "v1", "secrets"),
     "Service": Kind("", "v1", "services"),
 }

@@ -100,8 +100,8 @@ class LightkubeCluster:
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """See `Cluster`."""
         with _missing_is_none():
-            what = f"get the {kind} {name}"
-            return dict(self._asked(what, lambda client: client.get(resource(kind), name, namespace=self.namespace)))
+            place = {} if KINDS[kind].everywhere else {"namespace": self.namespace}
+            return dict(self._asked(f"get the {kind} {name}", lambda client: client.get(resource(kind), name, **place)))
         return None
 
     def objects(self, kind: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -324,11 +324,12 @@ def _status(response: httpx2.Response) -> str:
 @functools.cache
 def resource(kind: str) -> Any:
     """Returns lightkube's type for objects of a kind that stay plain dicts."""
-    from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+    from lightkube.generic_resource import GenericGlobalResource, GenericNamespacedResource, create_api_info
 
     found = KINDS[kind]
     info = create_api_info(found.group, found.version, kind, found.plural)
-    return type(kind, (GenericNamespacedResource,), {"_api_info": info})
+    base = GenericGlobalResource if found.everywhere else GenericNamespacedResource
+    return type(kind, (base,), {"_api_info": info})
 
 
 @functools.cache

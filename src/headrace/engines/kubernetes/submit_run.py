@@ -8,7 +8,15 @@ from typing import Any
 import msgspec
 
 from headrace.engines.kubernetes import end_of_run
-from headrace.engines.kubernetes.cluster import ROLE, ROLE_HINT, ROLE_OF_SET, Cluster, ObjectExists, Rule
+from headrace.engines.kubernetes.cluster import (
+    ROLE,
+    ROLE_HINT,
+    ROLE_OF_SET,
+    Cluster,
+    ClusterRefused,
+    ObjectExists,
+    Rule,
+)
 from headrace.engines.kubernetes.kube_ticket import Ticket, this_process, write_ticket
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.objects import objects, with_owner
@@ -33,6 +41,25 @@ def check_cluster(planned: KubernetesJob, cluster: Cluster) -> None:
         if volume.claim is not None and cluster.get("PersistentVolumeClaim", volume.claim) is None:
             what = f"the volume {name}: the namespace {cluster.namespace} has no PersistentVolumeClaim {volume.claim}"
             raise EngineRefused(what, f"kubectl -n {cluster.namespace} get pvc shows those that are there")
+    _check_classes(planned, cluster)
+
+
+def _check_classes(planned: KubernetesJob, cluster: Cluster) -> None:
+    """Checks the classes of pods, if this user may see those: a role of a namespace does not say so. Else no pod of the
+    run comes, and the cluster's words for that are in the run's status.
+    """
+    pods = [planned.options.pods_of(group.name) for group in planned.plan.groups]
+    wanted = [("PriorityClass", each.priority_class) for each in pods]
+    wanted += [("RuntimeClass", each.runtime_class) for each in pods]
+    for kind, name in dict.fromkeys(wanted):
+        if name is None:
+            continue
+        try:
+            there = cluster.get(kind, name) is not None
+        except ClusterRefused:
+            continue
+        if not there:
+            raise EngineRefused(f"the cluster has no {kind} {name}", f"kubectl get {kind.lower()} shows those it has")
 
 
 def missing_rules(cluster: Cluster, wanted: list[Rule]) -> list[Rule]:
