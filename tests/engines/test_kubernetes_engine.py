@@ -28,6 +28,7 @@ from headrace.engines.kubernetes import end_of_run, kubernetes_engine, lightkube
 from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.fetch_record import alone
 from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
+from headrace.engines.kubernetes.pack_run import MOST_BYTES
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
 from headrace.engines.platform_news import platform_news
 from headrace.errors import EngineRefused
@@ -179,6 +180,23 @@ def test_a_class_that_the_cluster_does_not_have_is_refused(play: Play, option: s
     play.server.denied.clear()
     play.server.put(plural, {"metadata": {"name": "fast"}}, "")
     engines.check(job, "kubernetes")
+
+
+def test_code_that_is_too_large_for_a_secret_is_refused_before_there_is_a_run_and_leaves_out_what_a_run_does(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = play.job()
+    (play.folder / "code" / ".git").mkdir()
+    (play.folder / "code" / ".git" / "pack").write_bytes(os.urandom(MOST_BYTES))
+    runs = play.folder / "code" / "runs"  # as with HEADRACE_HOME in the folder of the code
+    (runs / "demo-1").mkdir(parents=True)
+    (runs / "demo-1" / "weights").write_bytes(os.urandom(MOST_BYTES))
+    monkeypatch.setenv("HEADRACE_HOME", str(play.folder / "code"))
+    engines.check(job, "kubernetes")
+    monkeypatch.setenv("HEADRACE_HOME", str(play.folder / "home"))
+    with pytest.raises(EngineRefused, match="too large to travel") as caught:
+        engines.check(job, "kubernetes")
+    assert "s3://" in caught.value.hint
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 7] if SOAK else [1, 7])

@@ -17,6 +17,7 @@ from headrace.engines.kubernetes.kube_ticket import read_leader
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
 from headrace.engines.kubernetes.lightkube_cluster import connect
 from headrace.engines.kubernetes.objects import RUN, rendered
+from headrace.engines.kubernetes.pack_run import check_code
 from headrace.engines.kubernetes.pod_states import PodPhase
 from headrace.engines.kubernetes.reach_run import Reached
 from headrace.engines.kubernetes.refresh_run import refresh_run
@@ -53,9 +54,11 @@ def check(job: Job) -> KubernetesJob:
 
     Raises:
         JobInvalid, EngineRefused: it could not be submitted.
+        UsageError: its code cannot be used.
     """
     planned = plan(job)
     check_kubernetes_job(planned)
+    check_code(planned)
     check_cluster(planned, connect(planned.options.context or "", planned.options.namespace))
     return planned
 

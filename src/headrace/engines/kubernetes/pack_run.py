@@ -14,6 +14,7 @@ import io
 import os
 import stat
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from headrace.errors import EngineRefused
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.instance.launch_plan import HostPlan, plan_text
 from headrace.instance.storage import is_s3
-from headrace.runs import RunPaths
+from headrace.runs import RunPaths, runs_dir
 
 PACKAGE = "headrace.zip"
 SHARED = "run.tar.gz"
@@ -86,14 +87,39 @@ def prepare_kubernetes_run(planned: KubernetesJob, paths: RunPaths) -> Payload:
     if job.record is not None:
         write_order(paths, RecordOrder(job.record.uri, job.record.interval))
     shared = _packed(_files(paths.root, SHARED_FILES))
-    if len(shared) > MOST_BYTES:
-        raise EngineRefused(
-            f"the code is too large to travel with the job: {_kib(shared)} KiB packed, of at most {MOST_BYTES >> 10}",
-            hint="put it into S3 as an archive (source_dir: s3://bucket/code.tar.gz), or data into a channel",
-        )
+    _check_code_size(shared)
     hosts = {host.name: _packed(_host_files(planned, paths, host)) for host in plan.hosts}
     _check_sizes(planned, hosts)
     return Payload(package_zip(), shared, hosts)
+
+
+def check_code(planned: KubernetesJob) -> None:
+    """Checks that the code is small enough to travel with the job, before there is a run.
+
+    Raises:
+        EngineRefused: it is too large, or cannot be read.
+        UsageError: code that cannot be used.
+    """
+    job = planned.job
+    if is_s3(job.source_dir):
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="headrace-code-") as folder:
+            paths = RunPaths(Path(folder))
+            bring_job_code(job, paths, runs_dir())
+            packed = _packed(_files(paths.root, [paths.code.name]))
+    except OSError as error:
+        hint = "its size is checked on a copy, in TMPDIR"
+        raise EngineRefused(f"the code cannot be copied: {error}", hint) from error
+    _check_code_size(packed)
+
+
+def _check_code_size(packed: bytes) -> None:
+    if len(packed) > MOST_BYTES:
+        raise EngineRefused(
+            f"the code is too large to travel with the job: {_kib(packed)} KiB packed, of at most {MOST_BYTES >> 10}",
+            hint="put it into S3 as an archive (source_dir: s3://bucket/code.tar.gz), or data into a channel",
+        )
 
 
 def _check_sizes(planned: KubernetesJob, hosts: Mapping[str, bytes]) -> None:

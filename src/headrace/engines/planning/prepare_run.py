@@ -72,11 +72,20 @@ def write_job(job: Job, paths: RunPaths) -> None:
     paths.request.write_text(json.dumps(job.request_form(), indent=1), encoding="utf-8")
 
 
-def bring_job_code(job: Job, paths: RunPaths) -> None:
-    """Makes the snapshot of the job's code. Raises UsageError, StorageError, OSError."""
-    archive, runs = is_archive(job.source_dir), paths.root.parent
+def bring_job_code(job: Job, paths: RunPaths, runs: Path | None = None) -> None:
+    """Makes the snapshot of the job's code.
+
+    Args:
+        job: the job.
+        paths: the run's directory.
+        runs: where all runs are, which is not copied; None for the folder in which this one is.
+
+    Raises:
+        UsageError, StorageError, OSError: it cannot be made.
+    """
+    archive, left_out = is_archive(job.source_dir), runs or paths.root.parent
     beside = (*job.scripts, *job.dependencies)
-    bring_code(job.source_dir, job.base_path, beside, paths.code, leave_out=runs, archive=archive)
+    bring_code(job.source_dir, job.base_path, beside, paths.code, leave_out=left_out, archive=archive)
 
 
 def write_trees(
