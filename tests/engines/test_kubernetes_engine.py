@@ -31,7 +31,7 @@ from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, wr
 from headrace.engines.kubernetes.pack_run import MOST_BYTES
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
 from headrace.engines.platform_news import platform_news
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, StorageError
 from headrace.instance.storage import Store
 from headrace.job import Job, load_job
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, list_runs
@@ -619,6 +619,28 @@ def test_an_output_that_was_lost_with_its_pod_is_told_when_the_stored_record_say
     assert run.status is Status.COMPLETED
     (lost,) = (event for event in run.events() if isinstance(event, HostNotCollected))
     assert "before its output was fetched" in lost.reason
+    assert play.left() == []
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_store_that_only_pods_reach_does_not_keep_a_run_from_its_end(
+    play: Play, check: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("ENDPOINT_URL", "http://127.0.0.1:9"), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    places = {"record": {"uri": "s3://bucket/records"}, "output_path": "s3://bucket/out"}
+    run = play.start(**places, options={"check_storage": False})
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), reads_store=check))
+    play.running(run)
+    ended = {"exitCode": 0, "reason": "Completed", "message": encode_last_word(LastWord(Status.COMPLETED)).decode()}
+    play.pod(run, phase="Succeeded", containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
+    if check:
+        with pytest.raises(StorageError):
+            engines.refresh(run)
+        assert engines.alive(run), "it is asked again"
+        return
+    engines.refresh(run)
+    assert run.status is Status.COMPLETED
     assert play.left() == []
 
 

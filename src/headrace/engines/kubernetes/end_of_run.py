@@ -7,6 +7,7 @@ Kubernetes says of it. No object is left, whichever way it was.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 
@@ -17,7 +18,7 @@ from headrace.engines.kubernetes.pod_states import PodState, end_of_pod
 from headrace.engines.kubernetes.reach_run import why_gone
 from headrace.engines.kubernetes.send_record import NOT_SENT, SENT_WHOLE
 from headrace.engines.platform_news import platform_news
-from headrace.errors import EngineRefused, RunNotFound
+from headrace.errors import EngineRefused, RunNotFound, StorageError
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan
@@ -25,6 +26,8 @@ from headrace.runs.events import ArtefactsStored, HostNotCollected, RunFinished
 from headrace.runs.record_pieces import NewPieces
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import find_record
+
+_log = logging.getLogger(__name__)
 
 OWNER = "ConfigMap"
 CLEAN_SECONDS = 30.0  # for deleting the objects of a submission that failed
@@ -92,11 +95,17 @@ def without_record(
 
     Raises:
         KubernetesUnreachable, ClusterRefused: its objects cannot be deleted now; it is to be called again.
-        StorageError: the place of its record does not answer; likewise.
+        StorageError: the place of its record does not answer, and should from here; likewise.
         OSError: the record cannot be written.
     """
     gone = why_gone(cluster, leader)
-    whole = bool(ticket.record) and from_store(run.paths, ticket.record)
+    try:
+        whole = bool(ticket.record) and from_store(run.paths, ticket.record)
+    except StorageError as error:
+        if ticket.reads_store:
+            raise
+        _log.warning("%s: the end of its record stays where it is stored: %s", run.id, error.message)
+        whole = False
     delete_objects(cluster, ticket)
     if whole:
         _tell_lost_output(ticket, run.paths)

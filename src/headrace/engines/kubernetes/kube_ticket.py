@@ -33,6 +33,8 @@ class Ticket(msgspec.Struct, frozen=True):
         max_pending: seconds that a pod may wait; None without a limit.
         begun: when the submission began, seconds since the epoch.
         pid, start, node: the process that submits it.
+        submitted: all of its objects are made.
+        reads_store: this machine should reach the places of the job, `record` too; else perhaps only its pods do.
     """
 
     server: str
@@ -49,6 +51,7 @@ class Ticket(msgspec.Struct, frozen=True):
     start: float
     node: str
     submitted: bool = False
+    reads_store: bool = True
 
     @property
     def submitter_lives(self) -> bool:

@@ -96,6 +96,7 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
         last=(made[-1]["kind"], made[-1]["metadata"]["name"]),
         record=job.record.uri if job.record is not None else "",
         output_stored=job.output_path is not None,
+        reads_store=options.check_storage,
         linger=options.linger,
         max_pending=options.max_pending,
         begun=time.time(),
