@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from machines_of_a_run import Machines, groups, job, until
 
+from headrace.hosting.helpers.store_record import RecordOrder, order_of, write_order
+from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.machines.host_record import RecordSender, end_lines, sizes_of, take
 from headrace.hosting.machines.machine_client import MachineClient
 from headrace.hosting.machines.machine_server import MachineServer
 from headrace.instance.launch_plan import read_secret
+from headrace.instance.storage import Store
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import PieceMissing
+from headrace.runs.segment_bundles import COUNT
+from headrace.runs.segment_writer import SegmentWriter
 from headrace.runs.segments import Piece
+from objectstore import ObjectStore
 
 LOG = "logs/dnn/algo-2/0.log"
 
@@ -103,3 +110,32 @@ def test_a_disk_that_fails_for_a_moment_costs_nothing(tmp_path: Path, monkeypatc
     finally:
         client.close()
         server.close()
+
+
+@pytest.mark.s3
+def test_the_record_of_a_long_run_is_brought_back_with_few_requests(
+    tmp_path: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = COUNT + 20
+    first, second = machine(tmp_path / "first" / "run-1"), machine(tmp_path / "second" / "run-1")
+    shutil.rmtree(second.root / "logs")
+    for paths in (first, second):
+        write_order(paths, RecordOrder(s3.uri("runs"), 1.0))
+    with Store() as store:
+        place = order_of(first).place
+        writer = SegmentWriter(first, store, place, order_of(first).writer, tmp_path / "state.json")
+        for number in range(count):
+            with (first.root / LOG).open("a") as log:
+                log.write(f"{number}\n")
+            assert writer.store() == 1
+    read: list[str] = []
+    before = Store.read
+    monkeypatch.setattr(Store, "read", lambda self, uri: read.append(uri) or before(self, uri))
+    bring_record(second)
+    assert (second.root / LOG).read_text() == (first.root / LOG).read_text()
+    assert len(read) < count / 2
+    read.clear()
+    with Store() as store:  # the one that goes on storing it
+        writer = SegmentWriter(second, store, place, order_of(second).writer, tmp_path / "state-2.json")
+        assert writer.store() == 0
+    assert len(read) < count / 2

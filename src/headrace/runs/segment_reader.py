@@ -242,27 +242,15 @@ class RecordCopy:
         there, missing = _without_gap(number_of(cursor.name), names)
         if missing:  # a listing may have begun before that segment was there, and ended after the next one was
             there, missing = _without_gap(number_of(cursor.name), self._store.names(folder, cursor.name))
-        bundles = self._store.names(bundles_place(folder), cursor.name) if len(there) >= COUNT else ()
-        chosen = in_bundles(there, bundles)
-        with ThreadPoolExecutor(AT_ONCE, "headrace-copy") as pool:
-            for begin in range(0, len(chosen), AT_ONCE):
-                for segments in pool.map(partial(self._read, folder), chosen[begin : begin + AT_ONCE]):
-                    for name, data in segments:
-                        self._take(copied, cursor, name, data, joined(folder, name))
-                replace_file(self.paths.root / COPIED, msgspec.json.encode(copied))
+        for segments in read_segments(self._store, folder, there, cursor.name):
+            for name, data in segments:
+                self._take(copied, cursor, name, data, joined(folder, name))
+            replace_file(self.paths.root / COPIED, msgspec.json.encode(copied))
         if missing:
             raise RecordDamaged(
                 f"{joined(folder, segment_name(missing, '*'))} is missing: what was stored after it is not copied",
                 "somebody removed it, or a rule of the bucket did; see `headrace logs` for what is before it",
             )
-
-    def _read(self, folder: str, chosen: tuple[str, bool]) -> list[tuple[str, bytes]]:
-        """Returns the names and the bytes of one segment, or of those of a bundle."""
-        name, bundle = chosen
-        if not bundle:
-            return [(name, self._store.read(joined(folder, name)))]
-        uri = joined(bundles_place(folder), name)
-        return segments_of(self._store.read(uri), uri)
 
     def _take(self, copied: Copied, cursor: WriterCursor, name: str, data: bytes, uri: str) -> None:
         """Adds a segment to the copy."""
@@ -273,6 +261,38 @@ class RecordCopy:
             copied.sizes[piece.path] = end if piece.offset is None else max(end, copied.sizes.get(piece.path, 0))
         cursor.name, cursor.t, cursor.last = name, header.t, header.last
         self.segments += 1
+
+
+def read_segments(
+    store: ObjectStore, folder: str, names: Sequence[str], after: str = ""
+) -> Iterator[list[tuple[str, bytes]]]:
+    """Yields segments of a writer in order, names and bytes: some at a time, which are read side by side.
+
+    Args:
+        store: where they are; used by several threads.
+        folder: of the writer.
+        names: of the segments, sorted, their numbers without a gap.
+        after: name of the segment before them; empty when they are the first.
+
+    Raises:
+        StorageError: one cannot be read now.
+        RecordDamaged: a bundle is none.
+    """
+    bundles = store.names(bundles_place(folder), after) if len(names) >= COUNT else ()
+    chosen = in_bundles(names, bundles)
+    with ThreadPoolExecutor(AT_ONCE, "headrace-copy") as pool:
+        for begin in range(0, len(chosen), AT_ONCE):
+            read = pool.map(partial(_read, store, folder), chosen[begin : begin + AT_ONCE])
+            yield [segment for segments in read for segment in segments]
+
+
+def _read(store: ObjectStore, folder: str, chosen: tuple[str, bool]) -> list[tuple[str, bytes]]:
+    """Returns the names and the bytes of one segment, or of those of a bundle."""
+    name, bundle = chosen
+    if not bundle:
+        return [(name, store.read(joined(folder, name)))]
+    uri = joined(bundles_place(folder), name)
+    return segments_of(store.read(uri), uri)
 
 
 def _without_gap(number: int, names: Sequence[str]) -> tuple[Sequence[str], int]:

@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.runs.record_pieces import Known, NewPieces
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segment_bundles import Bundler, bundles_place
+from headrace.runs.segment_reader import read_segments
 from headrace.runs.segments import (
     VERSION,
     ObjectStore,
@@ -151,9 +152,9 @@ class SegmentWriter:
             stored = _DECODER.decode(self._state.read_bytes())
         except (FileNotFoundError, msgspec.DecodeError):  # the store knows, and needs more requests to say it
             stored = Stored()
-        for name in self._store.names(self.place, stored.name):
-            uri = joined(self.place, name)
-            stored.add(name, decode(self._store.read(uri), uri)[0])
+        for segments in read_segments(self._store, self.place, self._store.names(self.place, stored.name), stored.name):
+            for name, data in segments:
+                stored.add(name, decode(data, joined(self.place, name))[0])
         return stored
 
     def _remember(self, stored: Stored) -> None:

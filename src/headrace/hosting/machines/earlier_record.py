@@ -14,7 +14,8 @@ from headrace.instance.storage import Store
 from headrace.runs import Run, RunPaths
 from headrace.runs.events import Event, RunFinished, SecondaryStatus, StatusChanged
 from headrace.runs.record_pieces import PieceMissing, take_piece
-from headrace.runs.segments import decode, joined, writers_place
+from headrace.runs.segment_reader import read_segments
+from headrace.runs.segments import Piece, decode, joined, writers_place
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,19 @@ def bring_record(paths: RunPaths) -> None:
     order = order_of(paths)
     folder = writers_place(joined(order.place, paths.id), order.writer)
     with Store() as store:
-        for name in store.names(folder):
-            uri = joined(folder, name)
-            header, contents = decode(store.read(uri), uri)
-            for piece, content in zip(header.pieces, contents, strict=True):
-                try:
+        for segments in read_segments(store, folder, store.names(folder)):
+            for name, data in segments:
+                header, contents = decode(data, joined(folder, name))
+                for piece, content in zip(header.pieces, contents, strict=True):
                     if piece.offset is not None:
-                        take_piece(paths.root, piece, content)
-                except PieceMissing as error:
-                    raise RecordDamaged(f"{error} of {folder} is missing", "was a part of it removed?") from error
+                        _take(paths, folder, piece, content)
+
+
+def _take(paths: RunPaths, folder: str, piece: Piece, content: memoryview) -> None:
+    try:
+        take_piece(paths.root, piece, content)
+    except PieceMissing as error:
+        raise RecordDamaged(f"{error} of {folder} is missing", "was a part of it removed?") from error
 
 
 def what_happened(paths: RunPaths) -> Earlier:
