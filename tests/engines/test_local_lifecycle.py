@@ -130,6 +130,16 @@ def test_a_stop_in_every_part_ends_it_soon(stage, parts, name, how):
     stage.assert_nothing_left(handle)
 
 
+def test_a_stop_before_the_checkpoints_are_kept_is_no_failure(stage, parts):
+    parts(sync="log('begun')\ntime.sleep(600)")  # neither ready, nor does it take SIGTERM
+    handle = stage.start(HELLO)
+    begun(handle, "sync")
+    handle.stop()
+    assert handle.wait(20) is Status.STOPPED
+    assert handle.run.programs == ()
+    stage.assert_nothing_left(handle)
+
+
 def test_max_run_ends_a_download_that_does_not_end(stage, parts):
     parts(stage=ENDLESS)
     handle = stage.start(HELLO, stopping_condition={"max_run": 1})

@@ -126,8 +126,9 @@ class HostDuties:
             failed = helper.failed  # on a busy machine a program may have ended before the process that failed it
             helper.terminate()
             self._until_ended(helper, time.monotonic() + seconds, self._at_once)
-            # Data that the job has read may have ended too early, or what it has saved may be lost.
-            if failed or (helper.name == "sync" and helper.exit_code != 0):
+            # Data that the job has read may have ended too early, or what it has saved may be lost. Before it was ready
+            # no program was started.
+            if failed or (helper.name == "sync" and helper.ready and helper.exit_code != 0):
                 trouble = helper.failure()
         self._beside = []
         return trouble
