@@ -26,7 +26,17 @@ from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_instances import SlurmInstances
 from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.engines.slurm.slurm_state import EndedComponent
-from headrace.engines.slurm.ticket import NOT_KNOWN, NodeStart, Ticket, read_ticket, write_start, write_ticket
+from headrace.engines.slurm.ticket import (
+    NOT_KNOWN,
+    NodeStart,
+    Placement,
+    Ticket,
+    read_placement,
+    read_ticket,
+    write_placement,
+    write_start,
+    write_ticket,
+)
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import Retry, plan_text
 from headrace.instance.lifeline import encode
@@ -42,14 +52,15 @@ PRINT = """\
 SCRIPTS = {
     "squeue": "cat {folder}/queue\nenv > {folder}/squeue.env\n",
     "scontrol": """case "$*" in
-*config*) echo "ClusterName = alps" ;;
+*config*) echo "ClusterName = alps"; cat {folder}/config ;;
 *hostnames*) echo "$3" | tr , '\\n' ;;
 *requeue*) echo "$*" >> {folder}/cancelled ;;
-*) cat {folder}/shown ;;
+*) [ ! -e {folder}/forgotten ] || {{ cat {folder}/forgotten >&2; exit 1; }}; cat {folder}/shown ;;
 esac
 """,
     "scancel": 'echo "$*" >> {folder}/cancelled\n',
     "sbatch": "echo 7\n",
+    "sacct": "cat {folder}/accounted\n",
 }
 INVALID = "slurm_load_jobs error: Invalid job id specified"
 
@@ -79,6 +90,9 @@ class Stage:
         words += f"Comment={comment or f'headrace:{self.run.id}'}\n"
         (self.folder / "shown").write_text(words)
 
+    def scontrol_fails_to_show(self) -> None:
+        (self.folder / "forgotten").write_text(INVALID)
+
     def scontrol_fails(self, words: str) -> None:
         (self.folder / "scontrol.fails").write_text(words)
 
@@ -98,6 +112,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     answers.mkdir()
     (answers / "queue").touch()
     (answers / "shown").touch()
+    (answers / "config").write_text("AccountingStorageType   = accounting_storage/none\n")
+    (answers / "accounted").touch()
     for name, body in SCRIPTS.items():
         script = answers / name
         script.write_text((PRINT + body).format(folder=answers, name=name))
@@ -150,6 +166,41 @@ def test_what_slurm_has_forgotten_has_failed_once_slurm_says_that_there_is_no_su
     assert "knows nothing of job 7 any more" in cause.reason
 
 
+ACCOUNTING = "AccountingStorageType   = accounting_storage/slurmdbd\n"
+
+
+def forgotten(stage: Stage, state: str) -> None:
+    """Has the controller forget the run's job, of which the accounting, if there is one, keeps this state."""
+    stage.ticket()
+    stage.scontrol_fails_to_show()
+    line = f"7|{state}|0:0|n1|{os.getuid()}|{stage.run.header.job_name}|headrace:{stage.run.id}\n"
+    (stage.folder / "accounted").write_text(line)
+
+
+def test_how_a_forgotten_job_ended_comes_from_the_accounting_where_there_is_one(stage: Stage) -> None:
+    forgotten(stage, "PREEMPTED")
+    (stage.folder / "config").write_text(ACCOUNTING)
+    (stage.folder / "sacct.fails").write_text("sacct: error: Problem talking to the database: Connection refused")
+    with pytest.raises(SlurmUnreachable, match="Problem talking to the database"):
+        slurm_engine.refresh(stage.run)
+    assert stage.ends == [], "the accounting is asked again"
+    (stage.folder / "sacct.fails").unlink()
+    slurm_engine.refresh(stage.run)
+    assert stage.ends == [Status.FAILED]
+    cause = stage.run.cause
+    assert cause is not None
+    assert (cause.kind, str(cause)) == (CauseKind.PREEMPTED, "Slurm job 7 was preempted")
+
+
+def test_without_accounting_sacct_is_not_asked(stage: Stage) -> None:
+    forgotten(stage, "PREEMPTED")
+    (stage.folder / "sacct.fails").write_text("sacct: error: Slurm accounting storage is disabled")
+    slurm_engine.refresh(stage.run)
+    cause = stage.run.cause
+    assert cause is not None
+    assert "knows nothing of job 7 any more" in str(cause)
+
+
 def test_no_such_job_is_an_answer_and_every_other_failure_is_none(stage: Stage) -> None:
     stage.scontrol_fails(INVALID)
     assert slurm_commands.show(7) == ()
@@ -184,7 +235,8 @@ def led(stage: Stage) -> Stage:
     """Its run is led on n1, and may have two attempts."""
     plan = msgspec.structs.replace(make_plan(), retry=Retry(1))
     stage.run.paths.plan.write_text(plan_text(plan))
-    write_ticket(stage.run.paths, Ticket(7, "alps", os.getuid(), ("n1", "n2", "n3")))
+    stage.ticket()
+    write_placement(stage.run.paths, Placement(7, ("n1", "n2", "n3")))
     return stage
 
 
@@ -205,7 +257,7 @@ def test_a_job_that_goes_on_without_the_leaders_node_is_queued_again_and_after_t
     assert led.cancelled == "requeue 7\n", "it runs again, and its new lead has not yet said where"
     with EventWriter(led.run.paths.events("engine")) as events:
         events.write(AttemptStarted(t=time.time(), number=2))
-    write_ticket(led.run.paths, Ticket(7, "alps", os.getuid(), ("n4", "n2", "n3"), restarts=1))
+    write_placement(led.run.paths, Placement(7, ("n4", "n2", "n3"), restarts=1))
     slurm_engine.refresh(led.run)
     assert (led.ends, led.cancelled) == ([Status.FAILED], "requeue 7\n7\n")
     cause = led.run.cause
@@ -267,6 +319,27 @@ def test_a_stop_by_slurm_does_not_wait_long_for_a_controller_that_does_not_answe
     status, cause = instances.verdict()
     assert (status, cause.infrastructure if cause else None) == (Status.FAILED, True)
     assert "was ended by Slurm" in str(cause)
+
+
+def test_slurm_is_asked_again_why_it_ended_the_job_when_it_did_not_answer_at_first(
+    stage: Stage, instances: SlurmInstances
+) -> None:
+    order = LeadSignals(stage.run.paths, 7, 120.0).orders[signal.SIGTERM](False)
+    (stage.folder / "slow").touch()
+    instances.stop(order)
+    (stage.folder / "slow").unlink()
+    stage.shown("PREEMPTED")
+    status, cause = instances.verdict()
+    assert (status, str(cause)) == (Status.FAILED, "Slurm job 7 was preempted")
+    assert instances.needs_others(), "another lead goes on: this one must not say that the run has failed"
+
+
+def test_the_nodes_that_a_lead_has_written_are_not_lost_when_sbatch_returns_after_it_began(stage: Stage) -> None:
+    stage.ticket(NOT_KNOWN)
+    keep_job(stage.run.paths, 7)
+    write_placement(stage.run.paths, Placement(7, ("n1",)))
+    stage.ticket(7)  # the submitting process, only now
+    assert read_placement(stage.run.paths).nodes == ("n1",)
 
 
 def test_of_two_starts_with_one_name_one_is_refused(

@@ -14,7 +14,15 @@ from headrace.engines.slurm.enter_host import agent_variables
 from headrace.engines.slurm.lead import LeadSignals
 from headrace.engines.slurm.next_attempt import begin_next_attempt
 from headrace.engines.slurm.slurm_job import plan_slurm_job
-from headrace.engines.slurm.ticket import NodeStart, StopRequest, Ticket, read_start, write_start, write_stop_request
+from headrace.engines.slurm.ticket import (
+    NodeStart,
+    Placement,
+    StopRequest,
+    read_start,
+    write_placement,
+    write_start,
+    write_stop_request,
+)
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan, Retry
 from headrace.instance.lifeline import OF_PLATFORM
@@ -114,7 +122,6 @@ def test_jobs_that_may_share_nodes_have_ports_of_their_own() -> None:
     assert (min(map(min, taken)), max(map(max, taken))) == (10000, 31999)
 
 
-TICKET = Ticket(4, "alps", 0, ("gpu7", "cpu1", "cpu2"))
 BEGUN = (
     StatusChanged(t=1, status=SecondaryStatus.STARTING),
     StatusChanged(t=2, status=SecondaryStatus.TRAINING),
@@ -129,10 +136,11 @@ def began(paths: RunPaths, *earlier: Event, attempts: int = 1, log: str = "") ->
     for host in retry.hosts:
         (paths.host(host.name) / "input").mkdir(parents=True)
     paths.code.mkdir(parents=True)
+    write_placement(paths, Placement(4, ("gpu7", "cpu1", "cpu2")))
     with EventWriter(paths.events("engine")) as events:
         for event in earlier:
             events.write(event)
-        cause = begin_next_attempt(paths, retry, TICKET, log, events)
+        cause = begin_next_attempt(paths, retry, log, events)
     found = [event for event in Run(paths).events() if event not in earlier]
     words = [
         f"{event.t:g} {event.status.value}: {event.message}" for event in found if isinstance(event, StatusChanged)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from headrace.engines.slurm.slurm_accounting import JobOfRun, parse_accounting
 from headrace.engines.slurm.slurm_state import (
     Phase,
     end_without_word,
@@ -212,3 +213,59 @@ def test_a_preempted_job_may_return_and_one_that_only_could_be_preempted_is_not_
     could = PREEMPTING.replace("2026-11-22T18:15:00", "None") + " PreemptEligibleTime=2026-11-22T18:14:55"
     assert not why_terminated(4, parse_jobs(shown(could))).may_return
     assert seconds_of("UNLIMITED") == 0
+
+
+# Printed by sacct of Slurm 22.05.8 with slurmdbd and MariaDB, but for OUT_OF_MEMORY, which needs control groups.
+ACCOUNTED = """\
+1|TIMEOUT|0:0|data1|0|demo|headrace:x
+2+0|COMPLETED|0:0|dnn1|0|demo|headrace:x
+2+1|COMPLETED|0:0|data1|0|demo|headrace:x
+4+0|FAILED|3:0|dnn1|0|demo|headrace:x
+4+1|FAILED|3:0|data1|0|demo|headrace:x
+6+0|CANCELLED by 0|0:0|dnn1|0|demo|headrace:x
+6+1|CANCELLED by 0|0:0|data1|0|demo|headrace:x
+8|CANCELLED by 0|0:0|None assigned|0|demo|headrace:x
+9|FAILED|0:9|data1|0|demo|headrace:x
+10|FAILED|0:53|data2|0|demo|headrace:x
+12|PREEMPTED|0:0|data2|0|demo|headrace:x
+15+0|NODE_FAIL|0:0|dnn1|0|demo|headrace:x
+15+1|NODE_FAIL|0:0|data1|0|demo|headrace:x
+16|OUT_OF_MEMORY|0:125|data1|0|demo|headrace:x
+17|RUNNING|0:0|data1|0|demo|headrace:x
+"""
+ACCOUNTED_ENDS = {
+    1: (Status.STOPPED, CauseKind.MAX_RUN, "reached its time limit"),
+    2: (Status.FAILED, CauseKind.ENGINE_FAILED, "ended as COMPLETED (exit code 0, signal 0)"),
+    4: (Status.FAILED, CauseKind.ENGINE_FAILED, "ended as FAILED (exit code 3, signal 0)"),
+    6: (Status.FAILED, CauseKind.ENGINE_FAILED, "was cancelled (scancel)"),
+    8: (Status.STOPPED, CauseKind.STOPPED, "was cancelled while it waited"),
+    9: (Status.FAILED, CauseKind.ENGINE_FAILED, "ended as FAILED (exit code 0, signal 9)"),
+    10: (Status.FAILED, CauseKind.INSTANCE_NOT_STARTED, "could not start on data2"),
+    12: (Status.FAILED, CauseKind.PREEMPTED, "was preempted"),
+    15: (Status.FAILED, CauseKind.ENGINE_FAILED, "lost a node: dnn1"),
+    16: (Status.FAILED, CauseKind.OUT_OF_MEMORY, "used more memory"),
+    17: (Status.FAILED, CauseKind.ENGINE_FAILED, "knows nothing of job 17 any more"),
+}
+OWN = JobOfRun("x", 0, "demo")
+
+
+def accounted(number: int, words: tuple[str, str] = ("", "")) -> str:
+    """What sacct printed of a job, with other words in place of these."""
+    lines = ACCOUNTED.splitlines(keepends=True)
+    return "".join(line for line in lines if line.split("|")[0].split("+")[0] == str(number)).replace(*words)
+
+
+@pytest.mark.parametrize("number", ACCOUNTED_ENDS)
+def test_the_end_of_a_job_that_the_controller_has_forgotten_is_what_the_accounting_says(number: int) -> None:
+    ended = parse_accounting(accounted(number), OWN)
+    assert [each.offset for each in ended] == ([0, 1] if "+1" in accounted(number) else [0] * (number != 17))
+    status, cause = end_without_word(number, ended, "/runs/r")
+    assert (status, cause.kind) == ACCOUNTED_ENDS[number][:2]
+    assert ACCOUNTED_ENDS[number][2] in str(cause)
+
+
+def test_the_accounting_of_another_job_says_nothing_and_a_cluster_may_keep_no_comments() -> None:
+    assert len(parse_accounting(accounted(4, ("headrace:x", "")), OWN)) == 2
+    for words in (("headrace:x", "headrace:y"), ("|0|demo", "|1|demo"), ("|demo|", "|other|")):
+        assert parse_accounting(accounted(4, words), OWN) == ()
+    assert parse_accounting("", OWN) == ()

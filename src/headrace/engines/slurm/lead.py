@@ -33,10 +33,12 @@ from headrace.engines.slurm.slurm_state import why_terminated
 from headrace.engines.slurm.ticket import (
     NOT_KNOWN,
     NodeStart,
+    Placement,
     read_start,
     read_stop_request,
     read_ticket,
     restarts,
+    write_placement,
     write_ticket,
 )
 from headrace.errors import HeadraceError
@@ -114,12 +116,12 @@ def keep_job(paths: RunPaths, job_id: int) -> None:
 
 def _begin(paths: RunPaths, job_id: int) -> Cause | None:
     """Begins the run, or another attempt of it. Returns why it must end instead."""
-    plan, ticket = read_plan(paths, LaunchPlan), read_ticket(paths)
+    plan = read_plan(paths, LaunchPlan)
     log = (paths.engine / JOB_LOG).read_text(errors="replace")
     with EventWriter(paths.events(ENGINE)) as events:
-        cause = begin_next_attempt(paths, plan, ticket, log, events)
-    nodes = allocation_of(os.environ).nodes
-    write_ticket(paths, msgspec.structs.replace(ticket, nodes=nodes, restarts=restarts(os.environ)))
+        cause = begin_next_attempt(paths, plan, log, events)
+    placement = Placement(job_id, allocation_of(os.environ).nodes, restarts(os.environ))
+    write_placement(paths, placement)
     if plan.retry.attempts and Run(paths).state().attempt > plan.retry.attempts:
         try:
             slurm_commands.forbid_requeue(job_id)

@@ -16,7 +16,7 @@ from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import hosts_by_task
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import Component
-from headrace.engines.slurm.ticket import Ticket, read_ticket
+from headrace.engines.slurm.ticket import Placement, read_placement
 from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan
@@ -26,10 +26,10 @@ RUNNING = "RUNNING"
 _host_names = functools.cache(slurm_commands.host_names)  # the same for the same list
 
 
-def node_lost(plan: LaunchPlan, ticket: Ticket, node: str) -> Cause:
+def node_lost(plan: LaunchPlan, placed: Placement, node: str) -> Cause:
     """Returns the cause of an attempt's end: one of its nodes is lost."""
-    host = dict(zip(ticket.nodes, hosts_by_task(plan), strict=True))[node]
-    words = f"Slurm job {ticket.job_id} lost a node: {node}"
+    host = dict(zip(placed.nodes, hosts_by_task(plan), strict=True))[node]
+    words = f"Slurm job {placed.job_id} lost a node: {node}"
     return Cause(CauseKind.HOST_LOST, words, group=host.group, host=host.name, infrastructure=True)
 
 
@@ -46,17 +46,17 @@ def end_if_lost(paths: RunPaths, job_id: int, queue: Iterable[Component]) -> Non
         OSError, msgspec.DecodeError: the run cannot be read or written.
     """
     first = next(each for each in queue if (each.job_id, each.offset) == (job_id, 0))
-    if first.state != RUNNING or not _is_gone(read_ticket(paths), first.nodes):
+    if first.state != RUNNING or not _is_gone(read_placement(paths), first.nodes):
         return
     with platform_news(paths) as news:  # one process at a time: the job must not be queued again twice
-        ticket = read_ticket(paths)  # of a new attempt, perhaps
+        placed = read_placement(paths)  # of a new attempt, perhaps
         shown = next((each for each in slurm_commands.show(job_id) if each.offset == 0), None)
-        if news.finished or shown is None or shown.state != RUNNING or shown.restarts != ticket.restarts:
+        if news.finished or shown is None or shown.state != RUNNING or shown.restarts != placed.restarts:
             return
-        if not _is_gone(ticket, shown.nodes):
+        if not _is_gone(placed, shown.nodes):
             return
         plan = read_plan(paths, LaunchPlan)
-        cause = node_lost(plan, ticket, ticket.nodes[0])
+        cause = node_lost(plan, placed, placed.nodes[0])
         number = Run(paths, alive=lambda _: True).state().attempt
         if is_tried_again(plan.retry, number, Status.FAILED, cause):
             try:
@@ -68,6 +68,6 @@ def end_if_lost(paths: RunPaths, job_id: int, queue: Iterable[Component]) -> Non
         news.end(Status.FAILED, cause)
 
 
-def _is_gone(ticket: Ticket, nodes: str) -> bool:
+def _is_gone(placed: Placement, nodes: str) -> bool:
     """Tells whether the node of the batch script, the first one, is not in a list of nodes such as ``data[1-2]``."""
-    return bool(ticket.nodes and nodes) and ticket.nodes[0] not in _host_names(nodes)
+    return bool(placed.nodes and nodes) and placed.nodes[0] not in _host_names(nodes)

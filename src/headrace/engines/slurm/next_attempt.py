@@ -13,22 +13,19 @@ from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.lost_leader import node_lost
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again
-from headrace.engines.slurm.ticket import Ticket
+from headrace.engines.slurm.ticket import Placement, read_placement
 from headrace.hosting.supervision.attempts import await_instances, clear
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Cause, EventWriter, Run, RunPaths
 from headrace.runs.events import AttemptStarted, SecondaryStatus, StatusChanged
 
 
-def begin_next_attempt(
-    paths: RunPaths, plan: LaunchPlan, ticket: Ticket, log: str, events: EventWriter
-) -> Cause | None:
+def begin_next_attempt(paths: RunPaths, plan: LaunchPlan, log: str, events: EventWriter) -> Cause | None:
     """Begins another attempt of a run, if an earlier lead has begun one.
 
     Args:
         paths: the run's directory.
         plan: the launch plan of the earlier attempt, or as it was submitted.
-        ticket: the job, with the nodes of the earlier attempt.
         log: the output of the batch script so far.
         events: the engine's event file.
 
@@ -45,7 +42,7 @@ def begin_next_attempt(
         return None
     number = state.attempt + 1
     if parts[-1] is not SecondaryStatus.RESTARTING:
-        cause = _why_began_again(plan, ticket, said_by_slurm(log))
+        cause = _why_began_again(plan, read_placement(paths), said_by_slurm(log))
         if number > plan.retry.attempts + 1:
             return cause
         known = [event.t for event in run.events() if not _is_waiting(event)]
@@ -59,11 +56,11 @@ def _is_waiting(event: object) -> bool:
     return isinstance(event, StatusChanged) and event.status is SecondaryStatus.PENDING
 
 
-def _why_began_again(plan: LaunchPlan, ticket: Ticket, said: str) -> Cause:
+def _why_began_again(plan: LaunchPlan, before: Placement, said: str) -> Cause:
     try:
-        down = slurm_commands.nodes_down(ticket.nodes) if ticket.nodes else ()
+        down = slurm_commands.nodes_down(before.nodes) if before.nodes else ()
     except SlurmUnreachable:  # the run goes on all the same
         down = ()
     if not down:
-        return why_queued_again(ticket.job_id, said)
-    return node_lost(plan, ticket, down[0])
+        return why_queued_again(before.job_id, said)
+    return node_lost(plan, before, down[0])

@@ -1,4 +1,4 @@
-"""Slurm's programs: sbatch, squeue, scontrol and scancel, each with a time limit and with the error that it printed."""
+"""Slurm's programs (sbatch, squeue, scontrol, scancel, sacct), each with a time limit and the error that it printed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.engines.slurm.slurm_accounting import ACCOUNTING, ACCOUNTING_FORMAT, JobOfRun, parse_accounting
 from headrace.engines.slurm.slurm_state import (
     QUEUE_FORMAT,
     Component,
@@ -21,7 +22,7 @@ from headrace.errors import EngineRefused
 SECONDS = 60.0  # for one answer of the controller
 UNKNOWN_JOB = "Invalid job id"  # Slurm has no other sign that it knows a job no more
 # Variables that would have Slurm's programs ask another cluster, or leave jobs out of what they list.
-_ELSEWHERE = ("SQUEUE_", "SCANCEL_", "SCONTROL_")
+_ELSEWHERE = ("SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_")
 CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 
@@ -69,6 +70,19 @@ def show(job_id: int, seconds: float = SECONDS) -> tuple[EndedComponent, ...]:
     if done.returncode and UNKNOWN_JOB in done.stderr:
         return ()
     return parse_jobs(_printed(done))
+
+
+def accounted(job_id: int, job: JobOfRun) -> tuple[EndedComponent, ...]:
+    """Returns how the components of a job ended that the controller has forgotten, as the accounting knows it.
+
+    Empty when the cluster has no accounting, this machine has no sacct, or the end was not told to the accounting.
+
+    Raises:
+        SlurmUnreachable: the accounting does not answer.
+    """
+    if shutil.which("sacct") is None or setting("AccountingStorageType") != ACCOUNTING:
+        return ()
+    return parse_accounting(_answer(["sacct", "-n", "-P", "-X", "-j", str(job_id), "-o", ACCOUNTING_FORMAT]), job)
 
 
 def describe(job_id: int) -> str:

@@ -19,6 +19,7 @@ from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import check_remote_job, plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.lost_leader import end_if_lost
+from headrace.engines.slurm.slurm_accounting import JobOfRun
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
 from headrace.engines.slurm.slurm_state import (
@@ -167,6 +168,9 @@ def refresh(run: Run) -> None:
                 shown = slurm_commands.show(job_id)
                 ended = shown if any(each.comment == comment_of(run.id) for each in shown) else ()
                 if phase is Phase.ENDED or not ended:  # else squeue and scontrol disagree: they are asked again
+                    ended = ended or slurm_commands.accounted(
+                        job_id, JobOfRun(run.id, os.getuid(), run.header.job_name)
+                    )
                     news.end(*end_without_word(job_id, ended, str(run.paths.root)))
     elif phase is Phase.RUNNING:
         end_if_lost(run.paths, job_id, queue)

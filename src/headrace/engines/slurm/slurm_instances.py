@@ -24,7 +24,7 @@ from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
-from headrace.engines.slurm.ticket import read_start, read_ticket, restarts
+from headrace.engines.slurm.ticket import read_placement, read_start, restarts
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of
@@ -78,6 +78,7 @@ class SlurmInstances:
         self._given_back: set[int] = set()
         self._how = ""
         self._termination: Termination | None = None
+        self._unanswered: StopJob | None = None  # the stop by Slurm of which Slurm has not said why
         self._begun = time.monotonic()
         self._killed_at = float("inf")
         self._look_at = 0.0
@@ -158,18 +159,21 @@ class SlurmInstances:
         except BlockingIOError:
             self._end.end_within(0)  # the agent reads nothing: it is stopped
         if first and command.infrastructure:
-            self._termination = self._why_terminated()
-            cause = self._termination.cause
-            failed = cause.kind is not CauseKind.MAX_RUN
-            infrastructure = cause.infrastructure
-            self._end.asked = StopJob(cause.kind.value, cause.reason, failed, command.grace, infrastructure)
+            self._find_termination(command)
 
-    def _why_terminated(self) -> Termination:
+    def _find_termination(self, command: StopJob) -> None:
+        self._termination = self._why_terminated(command)
+        cause = self._termination.cause
+        failed = cause.kind is not CauseKind.MAX_RUN
+        self._end.asked = StopJob(cause.kind.value, cause.reason, failed, command.grace, cause.infrastructure)
+
+    def _why_terminated(self, command: StopJob) -> Termination:
         try:
             shown = slurm_commands.show(self._job_id, ASK_SECONDS)
+            self._unanswered = None
         except SlurmUnreachable as error:
             _log.warning("Slurm does not say why it ends its job: %s", error)
-            shown = ()
+            shown, self._unanswered = (), command
         said = said_by_slurm((self._paths.engine / JOB_LOG).read_text(errors="replace"))
         return why_terminated(self._job_id, shown, restarts(os.environ), said)
 
@@ -223,6 +227,8 @@ class SlurmInstances:
         verdict = self._end.look()
         if verdict is not None and verdict.status is Status.COMPLETED:
             return verdict.status, None
+        if self._unanswered is not None:  # once more: whether the job has been queued again depends on it
+            self._find_termination(self._unanswered)
         asked = self._end.asked
         if asked is not None and self._termination is not None:  # Slurm signals the agents too: the verdict is theirs
             return (Status.FAILED if asked.failed else Status.STOPPED), cause_of(asked)
@@ -244,7 +250,7 @@ class SlurmInstances:
         if self._given_back or self._killed_at < float("inf") or not self._end.registered:
             return True
         try:
-            return bool(slurm_commands.nodes_down(read_ticket(self._paths).nodes))
+            return bool(slurm_commands.nodes_down(read_placement(self._paths).nodes))
         except SlurmUnreachable as error:
             _log.warning("Slurm does not say whether all nodes are there: %s", error)
             return False

@@ -2,6 +2,7 @@
 
 engine/ticket.json        the Slurm job, by which the run is found again, and where and as whom Slurm is asked for it
 engine/nodes.json         how the lead starts the agents
+engine/placement.json     the nodes of the latest attempt; the lead's alone, which may begin before sbatch has returned
 engine/environment.json   the variables of the user who submitted the job, mode 0600
 engine/stop.json          that a person has asked to stop the run: its signal may come before the lead can take it
 """
@@ -17,6 +18,7 @@ from headrace.runs import RunPaths
 
 NOT_KNOWN = 0  # no job of Slurm has this id
 TICKET, NODES, ENVIRONMENT, STOP = "ticket.json", "nodes.json", "environment.json", "stop.json"
+PLACEMENT = "placement.json"
 # What belongs to the machine or the terminal from which a job is submitted.
 _OF_THERE = ("SLURM_", "SBATCH_", "SRUN_", "SSH_", "XDG_", "DBUS_")
 _OF_THERE_NAMES = {"DISPLAY", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR", "WINDOWID", "_"}
@@ -29,13 +31,23 @@ class Ticket(msgspec.Struct, frozen=True):
         job_id: its id; that of component 0. NOT_KNOWN until sbatch has told it.
         cluster: the cluster's ClusterName: job ids of another one mean other jobs.
         uid: of the user who submitted it.
-        nodes: those of its latest attempt, in the order of the hosts' tasks; the lead writes them, on the first one.
-        restarts: how often Slurm had queued the job again before that attempt.
     """
 
     job_id: int
     cluster: str
     uid: int
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Where the latest attempt runs.
+
+    Attributes:
+        job_id: the Slurm job.
+        nodes: in the order of the hosts' tasks; the lead is on the first one. Empty before the first attempt.
+        restarts: how often Slurm had queued the job again before that attempt.
+    """
+
+    job_id: int = NOT_KNOWN
     nodes: tuple[str, ...] = ()
     restarts: int = 0
 
@@ -76,6 +88,19 @@ def write_ticket(paths: RunPaths, ticket: Ticket) -> None:
 def read_ticket(paths: RunPaths) -> Ticket:
     """Reads the ticket. Raises OSError, msgspec.DecodeError."""
     return msgspec.json.decode((paths.engine / TICKET).read_bytes(), type=Ticket)
+
+
+def write_placement(paths: RunPaths, placement: Placement) -> None:
+    """Writes where an attempt runs."""
+    write_atomically(paths.engine / PLACEMENT, msgspec.json.encode(placement))
+
+
+def read_placement(paths: RunPaths) -> Placement:
+    """Reads what `write_placement` wrote. Raises OSError, msgspec.DecodeError."""
+    try:
+        return msgspec.json.decode((paths.engine / PLACEMENT).read_bytes(), type=Placement)
+    except FileNotFoundError:
+        return Placement()
 
 
 def write_start(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> None:
