@@ -779,13 +779,13 @@ def test_a_detached_run_is_watched_to_its_end_and_the_watcher_is_started_again(
     wait_for(lambda: not watcher_of(run.paths))
     assert run.status is Status.COMPLETED
     assert play.left() == []
-    with watch_run._lock(run.paths) as mine:
+    with alone(run.paths, lock_file=watch_run.LOCK) as mine:
         assert mine
 
 
 def test_a_run_has_one_watcher(play: Play) -> None:
     run = play.start()
-    with watch_run._lock(run.paths) as mine:
+    with alone(run.paths, lock_file=watch_run.LOCK) as mine:
         assert mine
         assert watch_run.main([str(run.paths.root)]) == 0, "another one watches it"
         watch_run.ensure_watched(run.paths)

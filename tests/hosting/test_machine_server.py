@@ -51,3 +51,36 @@ def test_a_report_that_has_come_is_answered_although_the_leader_ends(
         go.set()
         assert decode_order(link.open(answer.result())).attempt == 1
         closing.result()
+
+
+def test_hosts_that_have_nothing_new_to_say_do_not_wake_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 idle hosts report 400 times a second."""
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    prefix = f"127.{80 + os.getpid() % 20}.3"
+    made = Machines(tmp_path, job(tmp_path, "", instance_groups=groups(dnn=2)), prefix)
+    secret, woken = read_secret(made.leader.tree), []
+    server = MachineServer(made.plan, made.leader.paths, secret, None, lambda: woken.append(True))
+    server.start()
+    link = Link(secret, Direction.FROM_HOST, "algo-2", os.urandom(16), WHOLE_RUN)
+    process = os.urandom(16)
+    with grpc.insecure_channel(f"{made.plan.host('algo-1').address}:{made.plan.ports.supervisor}") as channel:
+        call = channel.unary_unary(METHOD)
+
+        def says(**fields: object) -> bytes:
+            report = encode(HostReport(process, more=True, **fields))
+            return decode_order(link.open(call(link.seal(report), timeout=20))).leader
+
+        leader = says(asks_sizes=True)
+        for _ in range(3):
+            says(leader=leader)
+        before = len(woken)
+        for _ in range(5):
+            says(leader=leader)
+        assert len(woken) == before
+        says(leader=leader, prepared=1)
+        assert len(woken) == before + 1
+        says(leader=leader, delivered=True)
+        assert len(woken) == before + 2
+    server.close()

@@ -55,18 +55,19 @@ def in_pod(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def alone(paths: RunPaths, wait: bool = False) -> Iterator[bool]:
+def alone(paths: RunPaths, wait: bool = False, lock_file: str = LOCK) -> Iterator[bool]:
     """Lets one process at a time fetch the record of a run. Yields whether it is this one.
 
     Args:
         paths: the run.
         wait: until nobody else does.
+        lock_file: below the run's engine directory; another one for what else one process at a time does.
 
     Raises:
         OSError: the run's directory cannot be written.
     """
     paths.engine.mkdir(exist_ok=True)
-    lock = os.open(paths.engine / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(paths.engine / lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -8,17 +8,14 @@ when it is gone, such as after a reboot. It ends with the run.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.engines.asking import AskEngine
+from headrace.engines.kubernetes.fetch_record import alone
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.spawn import UTF8
 from headrace.runs import EndOfRun, Run, RunPaths
@@ -34,7 +31,7 @@ def ensure_watched(paths: RunPaths) -> None:
     Raises:
         OSError, subprocess.CalledProcessError: it cannot be started, or the run's directory cannot be written.
     """
-    with _lock(paths) as mine:
+    with alone(paths, lock_file=LOCK) as mine:
         if not mine:
             return
     with (paths.engine / TOLD).open("ab") as told:
@@ -54,7 +51,7 @@ def ensure_watched(paths: RunPaths) -> None:
 def main(arguments: list[str]) -> int:
     """Entry point. Returns 0 when the run has ended, or another process watches it."""
     paths = RunPaths(Path(arguments[0]))
-    with _lock(paths) as mine:
+    with alone(paths, lock_file=LOCK) as mine:
         if not mine:
             return 0
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -69,21 +66,6 @@ def main(arguments: list[str]) -> int:
 
 def _tell(sentence: str) -> None:
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}", flush=True)
-
-
-@contextlib.contextmanager
-def _lock(paths: RunPaths) -> Iterator[bool]:
-    """Yields whether this process is the one that watches the run."""
-    lock = os.open(paths.engine / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(lock)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ class OtherHost:
     Attributes:
         name, group: of the host.
         heard: when its supervisor was heard last, on time.monotonic; before that when it could first be.
-        report: the last one of the supervisor that is there now, without what it carried; None before the first.
+        report: the last one of the supervisor that is there now, without what it carried or asked for; None before the
+            first.
         order: what it is told.
         taken: all that the supervisor that is there now made and wrote is here.
         made: something that it made has come.
@@ -186,14 +187,16 @@ class MachineServer:
             host = self.hosts[frame.host]
             with host.lock:
                 report = decode_report(host.open(frame, self._secret))
-                link = host.link
+                link, before = host.link, (host.report, host.taken)
                 answer = self._take(host, report)
+                is_news = (host.report, host.taken) != before
         except Refused as error:
             self._refuse(context, error)
         except OSError as error:
             _log.warning("what %s sent cannot be written: %s", frame.host, error)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "not written")
-        self._wake()
+        if is_news:  # idle hosts report twice a second each
+            self._wake()
         order = self._order(host, wait=not report.more and answer.sizes is None and not answer.taken)
         answer = msgspec.structs.replace(order, sizes=answer.sizes, missing=answer.missing, taken=answer.taken)
         assert link is not None
@@ -226,7 +229,9 @@ class MachineServer:
                 host.taken = True
         host.heard = time.monotonic()
         if report.leader == self._process or not known:
-            host.report = msgspec.structs.replace(report, pieces=(), tree=())
+            host.report = msgspec.structs.replace(
+                report, pieces=(), tree=(), asks_sizes=False, fresh=False, more=False, delivered=False
+            )
         sizes = sizes_of(self._paths, host.name) if report.asks_sizes else None
         return LeaderOrder(self._process, sizes=sizes, missing=missing, taken=host.taken and report.delivered)
 
