@@ -579,3 +579,14 @@ def test_two_worlds_complete_when_both_have():
     assert play.core.phase is Phase.RUNNING
     play.exit("algo-2", "0", 0)
     assert play.core.phase is Phase.STOPPING
+
+
+def test_a_heartbeat_is_no_reason_to_look_at_all_hosts() -> None:
+    play = started(scripts("group", "algo-1", "algo-2"))
+    play.exit("algo-2", "0", exit_code=1)
+    play.now += 1
+    for host in ("algo-1", "algo-2"):
+        effects = play.core.report(host, Report(0, Heartbeat()), play.now)
+        assert (effects.records, effects.wake, play.core.phase) == ([], set(), Phase.SETTLING)
+    play.take(play.core.tick(play.now))
+    assert play.of(JobStopping), "a tick does"

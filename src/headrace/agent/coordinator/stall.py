@@ -52,6 +52,8 @@ def stalled(hosts: Sequence[HostState], limit: float, now: float, missing: Missi
         now: the time on the coordinator's clock.
         missing: a server of tf.data.service that does not serve.
     """
+    if not limit and (missing is None or not missing.for_good):
+        return None
     if not all(host.started for host in hosts):
         return None  # one waits for another group, and that has a limit of its own
     signs = [(sign, host, stream, done) for host in hosts for sign, stream, done in _signs(host)]

@@ -153,8 +153,7 @@ class Coordinator:
 
     def connected(self, name: str, now: float) -> Effects:
         """A host opened a stream."""
-        self._hosts[name].connected = True
-        self._hosts[name].heard = now
+        self._hosts[name].connected, self._hosts[name].heard = True, now
         return Effects(wake={name})
 
     def disconnected(self, name: str, now: float) -> Effects:
@@ -163,7 +162,7 @@ class Coordinator:
         return self._advance(Effects(), now)
 
     def report(self, name: str, report: Report, now: float) -> Effects:
-        """A host reported. A report that was processed before is ignored."""
+        """A host reported. A report that was processed before is ignored; a heartbeat counts at the next tick."""
         host = self._hosts[name]
         host.heard = now
         effects = Effects()
@@ -172,7 +171,8 @@ class Coordinator:
         elif report.number == host.taken + 1 and not host.lost:
             host.taken = report.number
             self._take(host, report.message, effects, now)
-        return self._advance(effects, now)
+        # To look at all hosts at each heartbeat of each would cost the square of their number.
+        return effects if isinstance(report.message, Heartbeat) else self._advance(effects, now)
 
     def host_gone(self, name: str, reason: str, now: float, heard_nothing: bool = False) -> Effects:
         """The engine saw the agent of a host end. `heard_nothing`: the agent lost the coordinator and gave up."""
@@ -371,7 +371,7 @@ class Coordinator:
 
     def _release_idle(self, effects: Effects) -> None:
         for host in self._hosts.values():
-            needed = any(self._hosts[name].unfinished for name in mpi_peers(self._plan, host.name))
+            needed = host.idle and any(self._hosts[name].unfinished for name in mpi_peers(self._plan, host.name))
             if host.idle and not needed and host.release is None and host.name != self._plan.leader:
                 host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
                 effects.wake.add(host.name)
