@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from effort import SOAK
 from slurm_cluster import HEAD, NODES, SlurmCluster
 from slurm_stage import (
     DATA,
@@ -152,7 +153,7 @@ def test_the_stored_record_of_a_run_that_is_queued_again_says_so_and_goes_on(
     assert {"marked", "saving"} <= {line.text for line in ended.logs()}
 
 
-@on("", "24.11")
+@on("", *(["24.11"] if SOAK else []))
 def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_retry_the_cause_is_told(
     cluster: SlurmCluster,
 ) -> None:

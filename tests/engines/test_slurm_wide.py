@@ -10,7 +10,7 @@ from stage import text
 from headrace.runs.events import HostRegistered
 
 pytestmark = [pytest.mark.timeout(900), needs_slurm]
-NODES = 64 if SOAK else 16
+NODES = 64 if SOAK else 8
 HELLO = "import headrace, socket\nprint('hello from', headrace.Environment().current_host, socket.gethostname())\n"
 
 
