@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kube_jobs import CASES, DATA, DNN, FEED, kube_job, planned
 
+from headrace import engines
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job, load_job
@@ -26,7 +27,7 @@ PODS = "engines.kubernetes"
         ({"image": 3}, "image", "must be a string"),
         ({"node_selector": {"a/b/c": "x"}}, "node_selector.a/b/c", "must be a key"),
         ({"node_selector": {"zone": "a b"}}, "node_selector.zone", "letters, digits"),
-        ({"node_selector": {"gpu": True}}, "node_selector.gpu", "must be a string"),
+        ({"node_selector": {"gpu": True}}, "node_selector.gpu", 'must be a string write it in quotes, such as "true"'),
         ({"labels": {"headrace/run": "x"}}, "labels.headrace/run", "headrace's own"),
         ({"resources": {"limits": {"memory": "16 Gi"}}}, "resources.limits.memory", "must be a quantity"),
         ({"resources": {"limits": {"cpu": -1}}}, "resources.limits.cpu", "must be a quantity"),
@@ -58,6 +59,7 @@ def test_a_value_that_cannot_be_is_named_with_its_place(options: dict[str, objec
 
 
 CLAIM = {"mount_path": "/data", "claim": "c"}
+READ_ONLY = {**CLAIM, "read_only": True}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,8 @@ CLAIM = {"mount_path": "/data", "claim": "c"}
         ({"volumes": {"d": CLAIM}}, {"inputs": {"t": "/database"}}, "inputs.t.s3_data", "do not see the folders"),
         ({}, {"input_mode": "FastFile", "inputs": {"t": "s3://b/p"}}, "input_mode", "use File or Pipe"),
         ({}, {"output_path": "out"}, "output_path", "or leave it out"),
+        ({"volumes": {"d": READ_ONLY}}, {"output_path": "/data/out"}, "output_path", "'d', which is read_only"),
+        ({"volumes": {"d": READ_ONLY}}, {"checkpoint_s3_uri": "/data/c"}, "checkpoint_s3_uri", "volumes.d.read_only"),
         ({}, {"checkpoint_s3_uri": "file:///keep"}, "checkpoint_s3_uri", "s3:// URI"),
         ({"volumes": {"d": CLAIM}}, {"source_dir": "/data/code"}, "source_dir", "s3:// archive"),
         ({}, {"source_dir": None, "entry_point": None, "image_uri": "x"}, "image_uri", "does not start"),
@@ -106,6 +110,39 @@ def test_what_no_pod_can_have_or_reach_is_refused(
     (problem,) = caught.value.problems
     assert problem.field == field
     assert words in f"{problem.message} {problem.hint}"
+
+
+def test_the_innermost_volume_says_whether_an_output_may_be_written() -> None:
+    inner = {"mount_path": "/data/out", "claim": "d"}
+    assert planned({"volumes": {"d": READ_ONLY, "o": inner}}, DNN, output_path="/data/out/models")
+    with pytest.raises(JobInvalid, match="'o', which is read_only"):
+        planned({"volumes": {"d": CLAIM, "o": {**inner, "read_only": True}}}, DNN, output_path="/data/out/models")
+
+
+def test_a_plan_names_namespace_and_context() -> None:
+    assert planned({"namespace": "training", "context": "gpu"}, DNN).limits[0] == "namespace: training; context: gpu"
+    assert planned({}, DNN).limits[0].startswith("namespace: default; context: the current one")
+
+
+def test_a_channel_that_is_nowhere_is_refused_with_what_pods_see_and_by_engines_without_pods(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    file = tmp_path / "job.yaml"
+    text = (
+        "source_dir: .\nentry_point: train.py\ninstance_type: ml.m5.large\ninstance_count: 1\ninputs: {training: %s}\n"
+        "engines: {kubernetes: {image: x, volumes: {d: {mount_path: /no-such-volume, claim: c}}}}\n"
+    )
+    file.write_text(text % "/no-such-folder/digits")
+    with pytest.raises(JobInvalid) as caught:
+        load_job(file)
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.line) == ("inputs.training", 5)
+    assert "a path below the mount_path of one of engines.kubernetes.volumes" in problem.hint
+    file.write_text(text % "/no-such-volume/digits")
+    job = load_job(file)
+    assert engines.plan(job, "kubernetes").plan
+    for other in ("local", "slurm"):
+        with pytest.raises(JobInvalid, match="/no-such-volume/digits does not exist"):
+            engines.plan(job, other)
 
 
 def test_a_folder_for_checkpoints_is_below_opt_ml() -> None:

@@ -260,6 +260,18 @@ class Job(Structure):
         if wrong:
             raise JobInvalid(self._source.problems(wrong))
 
+    def check_volumes(self) -> None:
+        """Checks that channels below the mount path of a volume of pods are here too, for an engine without pods.
+
+        Raises:
+            JobInvalid: with every such channel whose data are not on this machine.
+        """
+        data = self.to_data()
+        ours = set(in_volumes(data))
+        wrong = [found for found in local_files.missing(data, self.base_path, frozenset()) if found.path in ours]
+        if wrong:
+            raise JobInvalid(self._source.problems(wrong))
+
     def hint_after(self, lines: Sequence[str]) -> str:
         """Returns what to do about a failure that the way the job was written explains; empty when it does not.
 

@@ -60,8 +60,9 @@ class KubernetesJob(EngineJob):
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the pods ask for, in sentences."""
-        found = []
+        """Where the pods are made, and what they ask for, in sentences."""
+        context = self.options.context or "the current one of the kubeconfig"
+        found = [f"namespace: {self.options.namespace}; context: {context}"]
         for group in self.plan.groups:
             count = len(group.hosts)
             text = f"{group.name}: {count} pod{'' if count == 1 else 's'}"

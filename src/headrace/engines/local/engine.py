@@ -44,6 +44,7 @@ def plan(job: Job) -> CheckedJob:
             have.
     """
     job.check_engine("local")
+    job.check_volumes()
     checked = _work_out(job)
     with _choose_ports(checked) as ports:
         return replace(checked, plan=ports.plan)

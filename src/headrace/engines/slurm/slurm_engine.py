@@ -66,6 +66,7 @@ def plan(job: Job) -> SlurmJob:
         EngineRefused: a folder for checkpoints that hosts cannot have.
     """
     job.check_engine("slurm")
+    job.check_volumes()
     check_checkpoint_folder(job, False)
     return plan_slurm_job(job, orders_of(job), RunPaths(runs_dir() / job.job_name), job.slurm.python or sys.executable)
 

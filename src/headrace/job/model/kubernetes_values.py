@@ -62,6 +62,8 @@ def _own_key(value: object) -> str:
 
 
 def _label_value(value: object) -> str:
+    if isinstance(value, bool):
+        raise broken("must be a string", hint=f'write it in quotes, such as "{str(value).lower()}"')
     text = one_line(value, 0, 63)
     if text and not _NAME.fullmatch(text):
         rule = "must be letters, digits, '-', '_' and '.', and begin and end with a letter or digit"

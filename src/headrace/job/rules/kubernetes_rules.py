@@ -49,13 +49,21 @@ def is_in_volume(options: Data, place: str) -> bool:
         options: `engines.kubernetes` as plain data.
         place: as a user writes it.
     """
+    return _volume_of(options, place) is not None
+
+
+def _volume_of(options: Data, place: str) -> tuple[str, Data] | None:
+    """Returns name and options of the volume that a place is in: of several the innermost, as in a pod."""
     folder = PurePosixPath(path_types.local_form(place))
-    mounts = [
-        volume.get("mount_path") for volume in mapping(options, "volumes").values() if isinstance(volume, Mapping)
-    ]
-    return ".." not in folder.parts and any(
-        folder.is_relative_to(mount) for mount in mounts if isinstance(mount, str) and mount.startswith("/")
-    )
+    found: list[tuple[int, str, Data]] = []
+    for name, volume in mapping(options, "volumes").items():
+        mount = volume.get("mount_path") if isinstance(volume, Mapping) else None
+        if isinstance(mount, str) and mount.startswith("/") and folder.is_relative_to(mount):
+            found.append((len(PurePosixPath(mount).parts), name, mapping(options, "volumes", name)))
+    if ".." in folder.parts or not found:
+        return None
+    _, name, volume = max(found, key=lambda each: each[0])
+    return name, volume
 
 
 def _images(data: Data, options: Data) -> Iterator[Finding]:
@@ -175,6 +183,11 @@ def _outputs(data: Data, options: Data) -> Iterator[Finding]:
             hint = "give an s3:// URI, or a path below the mount_path of one of engines.kubernetes.volumes"
             message = "pods do not write into the folders of this machine"
             yield Finding((key,), message, show(place), f"{hint}; {other}" if key == "output_path" else hint)
+        volume = _volume_of(options, place) if isinstance(place, str) else None
+        if volume is not None and volume[1].get("read_only") is True:
+            message = f"is below the mount_path of the volume {volume[0]!r}, which is read_only"
+            hint = f"name a folder that pods may write, or leave out engines.kubernetes.volumes.{volume[0]}.read_only"
+            yield Finding((key,), message, show(place), hint)
     code = data.get("source_dir")
     if isinstance(code, str) and code.startswith("/") and is_in_volume(options, code):
         message = "the code travels with the job, or comes from S3"

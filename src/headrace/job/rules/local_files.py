@@ -8,13 +8,18 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path
-from headrace.job.rules.raw_access import as_names
+from headrace.job.rules.raw_access import as_names, mapping
 
 _MISSED = re.compile(r"\bModuleNotFoundError: No module named '(\w+)")  # as Python's tracebacks end
+_ON_PODS = (
+    "pods do not see the folders of this machine: for the kubernetes engine give an s3:// URI, "
+    "or a path below the mount_path of one of engines.kubernetes.volumes"
+)
 PREPARE = "prepare.py"
 """A script of this name beside data that are missing is taken for the one that makes them: the hint names it."""
 
@@ -32,13 +37,16 @@ def missing(
     """
     yield from _code(data, base, broken, images)
     inputs = data.get("inputs")
+    pods = bool(mapping(data, "engines", "kubernetes"))
     for name, channel in inputs.items() if isinstance(inputs, Mapping) else ():
         key = next((key for key in ("s3_data", "path") if isinstance(channel, Mapping) and channel.get(key)), None)
         path = ("inputs", name) if key is None else ("inputs", name, key)
         text = channel if key is None else channel[key]
         if isinstance(text, str) and path not in broken and not path_types.is_remote(text):
             manifest = isinstance(channel, Mapping) and channel.get("s3_data_type", "S3Prefix") != "S3Prefix"
-            yield from _is("file" if manifest else "folder", path, text, base / path_types.local_form(text))
+            there = base / path_types.local_form(text)
+            for finding in _is("file" if manifest else "folder", path, text, there):
+                yield finding if finding.hint or not pods else replace(finding, hint=_ON_PODS)
 
 
 def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path], images: bool) -> Iterator[Finding]:
