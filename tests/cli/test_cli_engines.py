@@ -96,6 +96,15 @@ def test_doctor_says_what_works_in_an_engine_and_what_to_install(cli: Cli, post:
     assert cli("doctor", "--engine", "local", "--", "python", "x.py").returncode == 2
 
 
+def test_doctor_ends_with_1_when_no_job_can_run_in_the_engine(cli: Cli, tmp_path: Path) -> None:
+    cli.env["KUBECONFIG"] = str(tmp_path / "none")
+    cli.env.pop("KUBERNETES_SERVICE_HOST", None)
+    done = cli("doctor", "--engine", "kubernetes", "--output", "json")
+    assert done.returncode == 1, done.stderr
+    (one,) = json.loads(done.stdout)["capabilities"]
+    assert (one["name"], one["works"], one["needed"]) == ("kubernetes", False, True)
+
+
 def test_rendering_writes_the_launch_plan_of_a_local_job_and_overwrites_nothing_else(
     cli: Cli, job_file: Callable[..., str], tmp_path: Path
 ) -> None:

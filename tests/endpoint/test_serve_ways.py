@@ -86,3 +86,43 @@ def test_print_env_names_the_endpoint_that_runs_whatever_its_port_and_writes_for
         endpoint.end()
         subprocess.run(command, env=environ, capture_output=True, timeout=allowed(60), check=True)
         assert "endpoint_url = http://127.0.0.1:7080" in (endpoint.store / "aws-config").read_text()
+
+
+def test_another_one_beside_it_has_its_own_store_and_buckets_and_is_told_how(tmp_path: Path) -> None:
+    with serving() as endpoint:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        environ["HEADRACE_HOME"] = str(endpoint.home)
+
+        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "headrace", "serve", *arguments, "--", sys.executable, "-c", CHILD]
+            return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
+
+        done = run("--store", str(tmp_path / "own"))
+        assert done.returncode == 7, done.stderr
+        assert (tmp_path / "own" / "buckets" / "by-the-proxy" / "a").read_bytes() == b"content"
+        refused = run()
+        assert refused.returncode == 2
+        assert "headrace serve --store FOLDER" in refused.stderr
+        shared = run("--store", str(tmp_path / "other"), "--buckets", str(endpoint.home / "buckets"))
+        assert shared.returncode == 2
+        assert "with --buckets" in shared.stderr
+
+
+def test_wrong_rates_and_addresses_are_told_and_an_open_address_is_warned_of(tmp_path: Path) -> None:
+    environ = {**os.environ, "HEADRACE_HOME": str(tmp_path)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "headrace", "serve", *arguments, "--", sys.executable, "-c", "pass"]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
+
+    rate = run("--rate", "foo=2")
+    assert rate.returncode == 2
+    assert "--rate foo: no operation" in rate.stderr
+    assert "there is: CreateTrainingJob, DescribeTrainingJob" in rate.stderr
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        away = run("--host", host)
+        assert away.returncode == 2
+        assert "give an address of this machine" in away.stderr
+    for host, warned in (("0.0.0.0", True), ("127.0.0.1", False)):
+        done = run("--host", host)
+        assert (done.returncode, "warning: 0.0.0.0 can be reached" in done.stderr) == (0, warned), done.stderr

@@ -251,3 +251,28 @@ def test_no_kubeconfig_or_one_that_is_none_says_so(monkeypatch: pytest.MonkeyPat
     (tmp_path / "none").write_text("clusters: 7")
     with pytest.raises(EngineRefused, match="is no kubeconfig"):
         connect()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: Config\nclusters: [\ncontexts: }\n", "config, line 3, is no kubeconfig: it is not YAML: "),
+        ("kind: Config\n\tclusters: []\n", "config, line 2, is no kubeconfig: it is not YAML: found character"),
+        ("kind: Config\n", "config is no kubeconfig: the key 'clusters' is missing"),
+        ("clusters: []\n", "config is no kubeconfig: the key 'contexts' is missing"),
+        ("clusters: [{name: a}]\ncontexts: []\n", "the key 'cluster' is missing"),
+        ("clusters: [{name: a, cluster: {server: 7}}]\ncontexts: []\n", "Expected `str`"),
+        ("", "it must be a mapping with clusters"),
+        ("\0", "it is not text in YAML"),
+    ],
+)
+def test_what_is_wrong_with_a_kubeconfig_is_told_with_file_and_line(
+    text: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    with pytest.raises(EngineRefused) as caught:
+        connect()
+    assert words in caught.value.message
+    assert "Error(" not in caught.value.message

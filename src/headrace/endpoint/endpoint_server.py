@@ -37,7 +37,7 @@ from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
 from headrace.endpoint.training_jobs.job_store import JobStore, StoreInUse, lock_store
-from headrace.endpoint.training_jobs.throttle import Throttle, read_rates
+from headrace.endpoint.training_jobs.throttle import Throttle, check_rates, read_rates
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
 from headrace.engines.local.isolation.network_layout import MACHINE_NAME
 from headrace.errors import UsageError
@@ -55,6 +55,11 @@ def default_store() -> Path:
     return runs_dir().parent / "serve"
 
 
+def buckets_dir() -> Path:
+    """Returns the folder of the buckets, which headrace's own estimators use too."""
+    return runs_dir().parent / "buckets"
+
+
 @dataclass(frozen=True)
 class ServeOptions:
     """What an endpoint is told.
@@ -63,6 +68,7 @@ class ServeOptions:
         host, port: where it listens; port 0 takes one that is free.
         region: that it stands for.
         store: its folder.
+        buckets: folder of the buckets of its S3.
         engine: that runs jobs.
         most_running: jobs that run at once.
         images: rules ``NAME=PYTHON``.
@@ -75,6 +81,7 @@ class ServeOptions:
     port: int = PORT
     region: str = REGION
     store: Path = field(default_factory=default_store)
+    buckets: Path = field(default_factory=buckets_dir)
     engine: str = "local"
     most_running: int = 4
     images: Sequence[str] = ()
@@ -135,15 +142,17 @@ class Endpoint:
         self.setup = setup_of(options, keys, port)
         try:
             self._store = JobStore(options.store)
-            self._s3 = S3Face(buckets_dir(), ACCOUNT, options.region)
+            self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
             maker = JobMaker(options.engine, self._local_path, read_rules(options.images), STOP_GRACE)
             scheme = "https" if options.certificate else "http"
             programs = f"{scheme}://{MACHINE_NAME}:{port}"
             runs = JobRuns(options.store, self._store, maker, options.region, programs)
             self._queue = JobQueue(self._store, runs, options.most_running)
-            throttle = Throttle(read_rates(options.rates))
-            jobs = TrainingJobs(self._store, runs, self._queue, maker, throttle, options.region, MOST_QUEUED)
-            services = (jobs.service(), logs(runs, options.region), monitoring(runs), sts(), iam())
+            rates = read_rates(options.rates)
+            jobs = TrainingJobs(self._store, runs, self._queue, maker, Throttle(rates), options.region, MOST_QUEUED)
+            training = jobs.service()
+            check_rates(rates, training.operations)
+            services = (training, logs(runs, options.region), monitoring(runs), sts(), iam())
             gatekeeper = Gatekeeper(keys, _names(options.host))
             self.handle = Dispatcher(gatekeeper, {each.name: each for each in services}, self._s3.handle).handle
             self._server = HttpServer(self.handle, listener, tls=_tls(options), proxy=proxy)
@@ -181,11 +190,6 @@ class Endpoint:
             return self._s3.local_path(bucket, key)
         except S3Error:
             return None
-
-
-def buckets_dir() -> Path:
-    """Returns the folder of the buckets, which headrace's own estimators use too."""
-    return runs_dir().parent / "buckets"
 
 
 def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: Sequence[str] = ()) -> int:

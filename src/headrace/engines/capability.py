@@ -16,9 +16,11 @@ class Capability(NamedTuple):
         works: whether it works here.
         detail: what was found, or why it does not work.
         hint: what to install or to do, when it does not work.
+        needed: whether no job can run without it.
     """
 
     name: str
     works: bool
     detail: str
     hint: str = ""
+    needed: bool = False

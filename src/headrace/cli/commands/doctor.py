@@ -69,8 +69,8 @@ def command(
     that engine from here (of the local one: isolation, limits, GPUs, mpirun, FastFile ...), and what to install for the
     rest.
 
-    Exit codes: 0 there is a verdict; the command's own code when it failed first; 1 there was nothing to measure;
-    2 usage; 130 Ctrl-C.
+    Exit codes: 0 there is a verdict; the command's own code when it failed first; 1 there was nothing to measure,
+    or with --engine no job can run in that engine from here; 2 usage; 130 Ctrl-C.
 
     \b
     Examples:
@@ -135,7 +135,7 @@ def command(
 
 
 def _engine(name: str, output: str) -> int:
-    """Says what works in an engine."""
+    """Says what works in an engine. Returns 1 when it lacks something without which no job runs there, else 0."""
     from headrace import engines
     from headrace.cli.options import echo_json
     from headrace.cli.views import capability_table
@@ -145,7 +145,7 @@ def _engine(name: str, output: str) -> int:
         echo_json(capability_table.document(name, found))
     else:
         capability_table.show(name, found)
-    return 0
+    return 1 if any(one.needed and not one.works for one in found) else 0
 
 
 def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     show_default="$HEADRACE_HOME/serve",
     help="Folder of jobs, logs, keys and profile.",
 )
+@click.option(
+    "--buckets",
+    type=click.Path(file_okay=False, path_type=Path),
+    show_default="STORE/buckets with --store, else $HEADRACE_HOME/buckets",
+    help="Folder of the buckets of its S3.",
+)
 @engine_option
 @click.option(
     "--max-running", type=click.IntRange(1), default=4, show_default=True, help="Jobs that run at once; others wait."
@@ -54,6 +60,7 @@ def command(
     host: str,
     region: str,
     store: Path | None,
+    buckets: Path | None,
     engine: str,
     max_running: int,
     image_map: tuple[str, ...],
@@ -78,7 +85,14 @@ def command(
       eval "$(headrace serve --print-env)"; python notebook.py
       headrace serve -- python notebook.py
     """
-    from headrace.endpoint.endpoint_server import PORT, ServeOptions, default_store, serve, written_setup
+    from headrace.endpoint.endpoint_server import (
+        PORT,
+        ServeOptions,
+        buckets_dir,
+        default_store,
+        serve,
+        written_setup,
+    )
     from headrace.log_setup import VARIABLE, log_to_stderr
 
     options = ServeOptions(
@@ -86,6 +100,7 @@ def command(
         port=(0 if program else PORT) if port is None else port,
         region=region,
         store=(store or default_store()).absolute(),
+        buckets=(buckets or (store / "buckets" if store else buckets_dir())).absolute(),
         engine=engine,
         most_running=max_running,
         images=image_map,
@@ -104,8 +119,23 @@ def command(
         click.echo(
             f"headrace serve: {setup.url} (region {region}, engine {engine}, store {options.store})", err=bool(program)
         )
+        if tls_cert is None and not _is_loopback(host):
+            click.echo(
+                f"warning: {host} can be reached from other machines, and without --tls-cert what clients send and "
+                "get can be read on the way",
+                err=True,
+            )
         if not program:
             click.echo(f"\n{setup.shell()}\n")
             click.echo("Ctrl-C ends it" + ("" if stop_jobs else "; jobs go on"), err=True)
 
     return serve(options, ready, program)
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -19,6 +20,7 @@ from headrace.errors import UsageError
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 256
+_NOT_OURS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL})
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -39,10 +41,10 @@ def listen(address: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise UsageError(
-            f"{address}:{port} cannot be listened on: {error.strerror or error}",
-            hint="choose another port; 0 takes one that is free",
-        ) from error
+        hint = "choose another port; 0 takes one that is free"
+        if isinstance(error, socket.gaierror) or error.errno in _NOT_OURS:
+            hint = "give an address of this machine: 127.0.0.1 for this machine only, 0.0.0.0 for all its addresses"
+        raise UsageError(f"{address}:{port} cannot be listened on: {error.strerror or error}", hint) from error
     return listener
 
 

@@ -72,7 +72,8 @@ class ObjectFolder:
         except OSError:
             os.close(self._lock_file)
             raise UsageError(
-                f"another server uses the folder of objects {root}", hint="stop it, or name another folder"
+                f"another server uses the folder of objects {root}",
+                hint="stop it, or name another folder with --buckets",
             ) from None
         self.index = ObjectIndex(self.own / "index.sqlite")
         for left in (self.own / "incoming").iterdir():

@@ -103,7 +103,10 @@ def lock_store(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            hint = "end it, or give this one a --store of its own"
+            hint = (
+                "give this one a folder of its own, `headrace serve --store FOLDER`, end the other one, or use it: "
+                '`eval "$(headrace serve --print-env)"`'
+            )
             raise StoreInUse(f"another `headrace serve` uses {folder}", hint) from error
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from headrace.endpoint.protocols import ServiceError
 from headrace.errors import UsageError
@@ -62,3 +62,14 @@ def read_rates(texts: Iterable[str]) -> dict[str, float]:
                 f"--rate {text!r}: must be OPERATION=CALLS_A_SECOND", "e.g. CreateTrainingJob=1; 0: no limit"
             )
     return found
+
+
+def check_rates(rates: Mapping[str, float], operations: Collection[str]) -> None:
+    """Checks that every rate is that of an operation there is.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for name in rates:
+        if name not in operations:
+            raise UsageError(f"--rate {name}: no operation is called that", f"there is: {', '.join(operations)}")

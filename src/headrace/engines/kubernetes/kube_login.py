@@ -66,7 +66,9 @@ def _of_files(files: tuple[Path, ...], context: str, reader: type[KubeConfig]) -
         try:
             config = reader.from_file(file)
         except Exception as error:
-            raise EngineRefused(f"{file} is no kubeconfig: {error!r}", "`kubectl config view` shows it") from error
+            line, why = _fault(error)
+            place = f"{file}, line {line}," if line else str(file)
+            raise EngineRefused(f"{place} is no kubeconfig: {why}", "`kubectl config view` shows it") from error
         known += config.contexts
         name = context or config.current_context
         if name not in config.contexts:
@@ -79,6 +81,24 @@ def _of_files(files: tuple[Path, ...], context: str, reader: type[KubeConfig]) -
     names = ", ".join(map(str, files))
     what = f"no context {context!r} in {names}" if context else f"no current context in {names}"
     raise EngineRefused(what, f"known are: {', '.join(dict.fromkeys(known)) or 'none'} (engines.kubernetes.context)")
+
+
+def _fault(error: Exception) -> tuple[int, str]:
+    """Returns the line of what made a kubeconfig unreadable, 0 when it is not known, and what it is."""
+    import msgspec
+    import yaml
+
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return error.problem_mark.line + 1, f"it is not YAML: {error.problem or error.context}"
+    if isinstance(error, (yaml.YAMLError, UnicodeDecodeError)):
+        return 0, "it is not text in YAML"
+    if isinstance(error, KeyError):
+        return 0, f"the key {error.args[0]!r} is missing"
+    if isinstance(error, msgspec.ValidationError):
+        return 0, str(error)
+    if isinstance(error, OSError):
+        return 0, error.strerror or str(error)
+    return 0, "it must be a mapping with clusters, contexts and users, each a list of mappings"
 
 
 def _check_login(found: SingleConfig) -> None:

@@ -167,14 +167,16 @@ def capabilities() -> tuple[Capability, ...]:
     options = KubernetesOptions()
     try:
         cluster = connect(options.context or "", options.namespace)
-        found = [Capability("kubernetes", True, f"{cluster.version()} answers at {cluster.server} ({cluster.context})")]
+        what = f"{cluster.version()} answers at {cluster.server} ({cluster.context})"
+        found = [Capability("kubernetes", True, what, needed=True)]
         missing = missing_rules(cluster, list(ROLE))
     except EngineRefused as error:
-        return (Capability("kubernetes", False, error.message, error.hint or "ask who runs the cluster"),)
+        return (Capability("kubernetes", False, error.message, error.hint or "ask who runs the cluster", needed=True),)
     where = f"in the namespace {cluster.namespace}"
     if missing:
         what = f"{where} this user may not: {'; '.join(rule.told for rule in missing)}"
-        found.append(Capability("permissions", False, what, ROLE_HINT))
+        found.append(Capability("permissions", False, what, ROLE_HINT, needed=True))
     else:
-        found.append(Capability("permissions", True, f"{where} this user may do all that a run needs"))
+        what = f"{where} this user may do all that a run needs"
+        found.append(Capability("permissions", True, what, needed=True))
     return tuple(found)

@@ -202,10 +202,10 @@ def capabilities() -> tuple[Capability, ...]:
     """Returns what works from this machine."""
     try:
         slurm_commands.check_programs()
-        found = [Capability("slurm", True, f"{slurm_commands.version()} answers")]
+        found = [Capability("slurm", True, f"{slurm_commands.version()} answers", needed=True)]
         scheduler = slurm_commands.setting("SchedulerType")
     except EngineRefused as error:
-        return (Capability("slurm", False, error.message, error.hint or "ask who runs the cluster"),)
+        return (Capability("slurm", False, error.message, error.hint or "ask who runs the cluster", needed=True),)
     if scheduler != BACKFILL:
         detail = f"the scheduler is {scheduler}, which starts no heterogeneous jobs"
         found.append(Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}"))
