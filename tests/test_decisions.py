@@ -83,6 +83,7 @@ FORMATS = {
     "engines/local/isolation/": "/proc and resolv.conf",
     "engines/local/limits/": "/proc, cgroup files, nvidia-smi",
     "engines/slurm/slurm_commands.py": "what scontrol prints",
+    "engines/slurm/slurm_complaints.py": "what Slurm prints when something is wrong, of which a part is shown",
     "engines/slurm/slurm_state.py": "what squeue and scontrol print",
     "runs/log_file.py": "lines of a log on disk, and what a reader of logs searches",
     "runs/log_lines.py": "lines of a log on disk, and selectors",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import io
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,19 @@ from headrace.cli.views.run_screen import RunScreen
 from headrace.cli.views.terminal import Terminal
 from headrace.instance import isolation_level
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
-from headrace.runs import HostSecond, LoaderSecond, LogLine, Stream
-from headrace.runs.events import ChannelProgress, DataWorkerLost, ProgramExited
+from headrace.runs import (
+    Cause,
+    CauseKind,
+    EventWriter,
+    HostSecond,
+    LoaderSecond,
+    LogLine,
+    Run,
+    Status,
+    Stream,
+    create_run,
+)
+from headrace.runs.events import ChannelProgress, DataWorkerLost, ProgramExited, run_finished
 
 A, B = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
 
@@ -143,3 +155,13 @@ def test_who_was_lost_for_memory_is_said_and_whether_the_job_can_go_on() -> None
         "data/algo-1: data worker lost: tf-worker-0 killed; the job goes on without it (run degraded)",
         "data/algo-1: data worker lost: tf-worker-0 killed; the job cannot go on",
     ]
+
+
+def test_of_a_failed_run_without_program_logs_the_logs_of_its_engine_are_named(tmp_path: Path) -> None:
+    for status, option in ((Status.FAILED, " --platform"), (Status.STOPPED, "")):
+        out = io.StringIO()
+        paths = create_run(f"j-{status.value.lower()}", "slurm", tmp_path)
+        with EventWriter(paths.events("engine")) as events:
+            events.write(run_finished(status, Cause(CauseKind.INSTANCE_NOT_STARTED, "no agent")))
+        RunScreen(Terminal(out, interactive=False, colour=False)).end(Run(paths))
+        assert out.getvalue().endswith(f"  headrace logs {paths.id}{option}\n")

@@ -120,7 +120,8 @@ class RunScreen:
         if state.record_not_stored is not None:
             self._terminal.write(f"  warning: {record_text(state.record_not_stored)}")
         self._terminal.write(f"  headrace report {run.id}")
-        self._terminal.write(f"  headrace logs {run.id}")
+        silent = state.status is Status.FAILED and next(iter(run.logs()), None) is None
+        self._terminal.write(f"  headrace logs {run.id}{' --platform' if silent else ''}")
         self._terminal.flush()
 
     def _say(self, text: str) -> None:

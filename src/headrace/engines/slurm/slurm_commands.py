@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.engines.slurm.slurm_accounting import ACCOUNTING, ACCOUNTING_FORMAT, JobOfRun, parse_accounting
+from headrace.engines.slurm.slurm_complaints import NOT_CONFIGURED, is_no_answer, is_not_configured, reasons, refusal
 from headrace.engines.slurm.slurm_state import (
     QUEUE_FORMAT,
     Component,
@@ -46,9 +47,14 @@ def check_programs() -> None:
 
 
 def submit(script: Path) -> int:
-    """Submits a batch script. Returns the job's id. Raises SlurmUnreachable when it was refused."""
+    """Submits a batch script. Returns the job's id. Raises EngineRefused, or SlurmUnreachable without an answer."""
+    done = _run(["sbatch", "--parsable", str(script)], SECONDS)
+    answered = not (is_not_configured(done.stderr) or is_no_answer(done.stderr))
+    if done.returncode and done.stderr.strip() and answered:
+        hint = "engines.slurm (and its groups) hold partition, gres, constraint; `sinfo` lists what there is"
+        raise EngineRefused(f"sbatch refused the job: {refusal(done.stderr)}", hint)
     # `job`, or `job;cluster` where a cluster was named, which `check_programs` refuses
-    return int(_answer(["sbatch", "--parsable", str(script)]).strip().partition(";")[0])
+    return int(_printed(done).strip().partition(";")[0])
 
 
 def queue() -> tuple[Component, ...]:
@@ -186,6 +192,8 @@ def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[
 
 def _printed(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SlurmUnreachable(f"{done.args[0]}: {'; '.join(lines)}")
+        if is_not_configured(done.stderr):
+            raise SlurmUnreachable(NOT_CONFIGURED, hint="use a login node of the cluster")
+        said = "; ".join(reasons(done.stderr)) or f"exit code {done.returncode}"
+        raise SlurmUnreachable(f"Slurm does not answer: {said}" if is_no_answer(said) else f"{done.args[0]}: {said}")
     return done.stdout

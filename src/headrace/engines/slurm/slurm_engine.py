@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -29,6 +31,7 @@ from headrace.engines.slurm.slurm_state import (
     end_without_word,
     job_of_run,
     phase_of,
+    starts_never,
     why_waiting,
 )
 from headrace.engines.slurm.ticket import (
@@ -97,7 +100,10 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
         JobInvalid, EngineRefused: then nothing is left.
     """
     checked = check(job)
-    with new_run(job, "slurm") as paths:
+    with (
+        new_run(job, "slurm") as paths,
+        _hint("try again; `headrace doctor --engine slurm` says whether Slurm answers"),
+    ):
         _submit(checked.in_run(paths), paths)
     return RemoteHandle(paths)
 
@@ -124,7 +130,17 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> None:
 
 
 def stop(run: Run, now: bool = False) -> bool:
-    """Asks a run to stop. Returns whether it was still waiting or running."""
+    """Asks a run to stop. Returns whether it was still waiting or running.
+
+    Raises:
+        EngineRefused: it has no job yet.
+        SlurmUnreachable: Slurm does not answer, or not for this job.
+    """
+    with _hint("not stopped: the run goes on; try again"):
+        return _stop(run, now)
+
+
+def _stop(run: Run, now: bool) -> bool:
     job_id, queue = _look(run)
     if job_id is None:
         raise EngineRefused(f"{run.id} has no Slurm job yet", hint="ask again in a moment")
@@ -161,7 +177,8 @@ def refresh(run: Run) -> None:
     if phase is Phase.WAITING:
         with platform_news(run.paths) as news:
             reason = why_waiting(job_id, queue)
-            message = f"Slurm job {job_id} waits" + (f": {reason}" if reason else "")
+            never = starts_never(job_id, queue)
+            message = f"Slurm job {job_id} waits" + (f": {reason}" if reason else "") + (f". {never}" if never else "")
             news.status(SecondaryStatus.PENDING, message, asked)
     elif _is_over(job_id, queue):
         with platform_news(run.paths) as news:
@@ -188,13 +205,17 @@ def alive(run: Run) -> bool:
 def logs(run: Run) -> tuple[Document, ...]:
     """Returns what the lead, srun and the agents of a run have logged, and what Slurm says of its job.
 
+    Where Slurm does not answer, or not for this job, that stands in place of what it says.
+
     Raises:
-        SlurmUnreachable: Slurm does not answer, or not for this job.
         OSError: a log cannot be read.
     """
-    job_id, _ = _look(run)
-    shown = "" if job_id is None else slurm_commands.describe(job_id)
-    words = shown or f"Slurm knows no job of {run.id}\n"
+    try:
+        job_id, _ = _look(run)
+        shown = "" if job_id is None else slurm_commands.describe(job_id)
+        words = shown or f"Slurm knows no job of {run.id}\n"
+    except SlurmUnreachable as error:
+        words = f"not known: {error}\n"
     return (*log_documents(run.paths), Document(SHOWN, words))
 
 
@@ -213,6 +234,16 @@ def capabilities() -> tuple[Capability, ...]:
         found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
     folder = f"runs lie in {runs_dir()}, which every node must see under this path"
     return (*found, Capability("run folder", True, folder))
+
+
+@contextmanager
+def _hint(words: str) -> Iterator[None]:
+    """Has an error of Slurm that has no hint of its own say this one."""
+    try:
+        yield
+    except SlurmUnreachable as error:
+        error.hint = error.hint or words
+        raise
 
 
 def _look(run: Run) -> tuple[int | None, tuple[Component, ...]]:

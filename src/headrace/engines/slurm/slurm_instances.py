@@ -23,6 +23,7 @@ from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
+from headrace.engines.slurm.slurm_complaints import why_no_agents
 from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
 from headrace.engines.slurm.ticket import read_placement, read_start, restarts
 from headrace.exit_status import exit_text
@@ -44,6 +45,7 @@ ASK_SECONDS = 2.5  # for Slurm to say why it ends the job, which has little time
 LOOK = 0.5  # seconds between two looks at the record
 LAST_LINES = 20
 SRUN_LOG, JOB_LOG = "srun.log", "slurm.log"  # below the run's engine directory
+NODE_LOG = "agent-{}.log"  # there too: of what a node printed before its agent wrote a log of its own
 
 
 def open_instances(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> SlurmInstances:
@@ -76,6 +78,7 @@ class SlurmInstances:
     def _new_attempt(self) -> None:
         self._steps: dict[int, int] = {}  # the pid of each srun that runs, and the number of its component
         self._given_back: set[int] = set()
+        self._printed_before: dict[str, int] = {}  # bytes of each log that are of earlier attempts
         self._how = ""
         self._termination: Termination | None = None
         self._unanswered: StopJob | None = None  # the stop by Slurm of which Slurm has not said why
@@ -110,6 +113,7 @@ class SlurmInstances:
         """Starts the agents of all nodes, one step for each component."""
         self._end.begin()
         self._new_attempt()
+        self._printed_before = {file.name: file.stat().st_size for file in self._paths.engine.glob("*.log")}
         self._open_lifeline()
         with (self._paths.engine / SRUN_LOG).open("ab") as log:
             for number, group in enumerate(self._components):
@@ -131,7 +135,7 @@ class SlurmInstances:
         return [
             *("srun", *([f"--het-group={number}"] if len(self._components) > 1 else [])),
             *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--export=ALL"),
-            f"--output={str(self._paths.engine).replace('%', '%%')}/agent-%N.log",
+            f"--output={str(self._paths.engine).replace('%', '%%')}/{NODE_LOG.format('%N')}",
             *("--open-mode=append", "--unbuffered"),
             *self._start.step_options.get(group, ()),
             *self._start.launcher,
@@ -235,13 +239,23 @@ class SlurmInstances:
         return self._end.outcome(self._without_verdict())
 
     def _without_verdict(self) -> Cause:
-        lines = tuple((self._paths.engine / SRUN_LOG).read_text(errors="replace").splitlines()[-LAST_LINES:])
+        srun = self._printed(SRUN_LOG)
+        logs = sorted(self._paths.engine.glob(NODE_LOG.format("*")))
+        by_node = {log.stem.removeprefix("agent-"): self._printed(log.name) for log in logs}
+        why, of_nodes = why_no_agents(by_node, srun), [line for lines in by_node.values() for line in lines]
+        last = (*of_nodes, *srun)[-LAST_LINES:]
         if not self._end.registered:
             seconds = f"{time.monotonic() - self._begun:.0f} s"
-            words = f"Slurm did not start the agents on the nodes ({seconds}; srun {self._how}): {_last(lines)}"
-            return Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=lines, infrastructure=True)
-        words = f"the coordinator ended without a verdict; srun {self._how}: {_last(lines)}"
-        return Cause(CauseKind.COORDINATOR_LOST, words, last_lines=lines, infrastructure=True)
+            words = f"Slurm did not start the agents on the nodes ({seconds}; srun {self._how}): {why}"
+            return Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=last, infrastructure=True)
+        words = f"the coordinator ended without a verdict; srun {self._how}: {why}"
+        return Cause(CauseKind.COORDINATOR_LOST, words, last_lines=last, infrastructure=True)
+
+    def _printed(self, name: str) -> list[str]:
+        """Returns what a log has of this attempt."""
+        with (self._paths.engine / name).open("rb") as log:
+            log.seek(self._printed_before.get(name, 0))
+            return [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
 
     def needs_others(self) -> bool:
         """See `Instances.needs_others`: nodes were given back, taken, did not answer, or are down."""
@@ -263,7 +277,3 @@ class SlurmInstances:
     def remove(self) -> None:
         """Removes temporary files on this node; the agents have removed those of their nodes."""
         remove_scratch(self._plan.run_id)
-
-
-def _last(lines: tuple[str, ...]) -> str:
-    return lines[-1] if lines else "it said nothing"

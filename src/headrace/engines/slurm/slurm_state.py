@@ -30,6 +30,14 @@ _LAUNCH_FAILED = (0, 53)  # exit code and signal of a batch script whose output 
 WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
+# What Slurm documents as a limit or a rule that the job itself breaks. Limits of all jobs of a user or an account end
+# with other jobs, and PartitionNodeLimit may mean that nodes are down.
+_NEVER = frozenset(
+    {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"}
+    | {"PartitionConfig", "PartitionTimeLimit", "QOSNotAllowed"}
+)
+_NODE_LIMIT = "PartitionNodeLimit"
+_LIMIT_OF_A_JOB = re.compile("(?:Assoc|QOS)Max[A-Za-z]*PerJob[A-Za-z]*|QOSMin[A-Za-z]*")
 ENDED = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
@@ -153,6 +161,16 @@ def why_waiting(job_id: int, queue: Iterable[Component]) -> str:
     """Returns why a job waits, in Slurm's words, e.g. ``Priority`` or ``Resources``; empty without a reason."""
     reasons = [each.reason for each in queue if each.job_id == job_id and each.state in WAITING]
     return ", ".join(dict.fromkeys(filter(None, reasons)))
+
+
+def starts_never(job_id: int, queue: Iterable[Component]) -> str:
+    """Returns a sentence when Slurm will not start a job unless it is changed; empty when waiting may help."""
+    codes = {each.reason for each in queue if each.job_id == job_id and each.state in WAITING}
+    if any(code in _NEVER or _LIMIT_OF_A_JOB.fullmatch(code) for code in codes):
+        return "Slurm will not start this job as it is: stop it, and change what it asks for"
+    if _NODE_LIMIT in codes:
+        return "Slurm will not start this job as it is, unless it only waits for nodes that are down"
+    return ""
 
 
 def parse_jobs(text: str) -> tuple[EndedComponent, ...]:

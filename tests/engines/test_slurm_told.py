@@ -1,0 +1,117 @@
+"""What a user is told when Slurm refuses, does not answer or starts no agent. Slurm's programs are scripts."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+import test_slurm_asking
+from test_slurm_asking import Stage
+
+from headrace.engines.slurm import slurm_commands, slurm_complaints, slurm_engine
+from headrace.engines.slurm.slurm_commands import SlurmUnreachable
+from headrace.engines.slurm.slurm_complaints import why_no_agents
+from headrace.engines.slurm.slurm_instances import SlurmInstances
+from headrace.errors import EngineRefused
+from headrace.runs import CauseKind, Status
+from headrace.runs.events import SecondaryStatus
+
+stage, instances = test_slurm_asking.stage, test_slurm_asking.instances
+
+
+def test_the_examples_in_the_docstrings_are_true() -> None:
+    result = doctest.testmod(slurm_complaints)
+    assert (result.attempted, result.failed) == (2, 0)
+
+
+def test_a_job_that_sbatch_refuses_is_told_in_plain_words_with_where_to_change_it(stage: Stage) -> None:
+    said = "sbatch: error: invalid partition specified: gpus\nsbatch: error: Batch job submission failed: Invalid name"
+    (stage.folder / "sbatch.fails").write_text(said)
+    with pytest.raises(EngineRefused) as caught:
+        slurm_commands.submit(stage.folder / "job.sbatch")
+    assert caught.value.message == "sbatch refused the job: invalid partition specified: gpus: Invalid name"
+    assert "sinfo" in caught.value.hint
+
+
+NO_ANSWER = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+NO_CONF = (
+    "squeue: error: fetch_config: DNS SRV lookup failed\nsqueue: fatal: Could not establish a configuration source"
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "message", "hint"),
+    [
+        (NO_ANSWER, "Slurm does not answer: Unable to contact slurm controller (connect failure)", "not stopped"),
+        (NO_CONF, "this machine is not configured for Slurm (no slurm.conf, SLURM_CONF is not set)", "login node"),
+    ],
+)
+def test_who_stops_a_run_while_slurm_does_not_answer_is_told_so_and_the_logs_are_shown(
+    stage: Stage, printed: str, message: str, hint: str
+) -> None:
+    stage.ticket()
+    (stage.folder / "squeue.fails").write_text(printed)
+    (stage.run.paths.engine / "srun.log").write_text("srun: error: x\n")
+    with pytest.raises(SlurmUnreachable) as caught:
+        slurm_engine.stop(stage.run)
+    assert caught.value.message == message
+    assert hint in caught.value.hint
+    shown = slurm_engine.logs(stage.run)
+    assert [document.name for document in shown] == ["engine/srun.log", "scontrol-show-job.txt"]
+    assert message in shown[-1].text
+    (stage.folder / "sbatch.fails").write_text(printed)
+    with pytest.raises(SlurmUnreachable, match=r"does not answer|not configured"):
+        slurm_commands.submit(stage.folder / "job.sbatch")
+
+
+EXECVE = "slurmstepd-data1: error: execve(): apptainer: No such file or directory\n"
+EXITED = "srun: error: data1: task 0: Exited with exit code 2\n"
+
+
+def test_why_no_agent_started_is_what_slurm_says_of_this_attempt(stage: Stage, instances: SlurmInstances) -> None:
+    engine = stage.run.paths.engine
+    (engine / "srun.log").write_text(EXITED)
+    earlier = EXECVE.replace("apptainer", "earlier")
+    (engine / "agent-data1.log").write_text(earlier + EXECVE)
+    instances._printed_before = {"agent-data1.log": len(earlier)}
+    status, cause = instances.verdict()
+    assert (status, cause.kind if cause else None) == (Status.FAILED, CauseKind.INSTANCE_NOT_STARTED)
+    assert str(cause).endswith("): data1: execve(): apptainer: No such file or directory")
+    assert cause is not None
+    assert cause.last_lines == (EXECVE.strip(), EXITED.strip())
+
+
+def test_of_what_srun_prints_the_line_that_helps_is_quoted() -> None:
+    wrong_option = ["srun: unrecognized option '--container-image=x'", 'Try "srun --help" for more information']
+    assert why_no_agents({}, wrong_option) == "unrecognized option '--container-image=x'"
+    assert why_no_agents({}, ['srun: error: "zz" is not a valid node count']) == '"zz" is not a valid node count'
+    node = {"data1": ["FATAL: could not open image"]}
+    assert why_no_agents(node, [EXITED.strip()]) == "data1: FATAL: could not open image"
+    ended = [
+        "No module named headrace",
+        "slurmstepd-d1: error: *** STEP 4.0 ON d1 CANCELLED AT 2026-11-22T18:09:19 ***",
+    ]
+    assert why_no_agents({"d1": ended[:1]}, ["srun: got SIGCONT"]) == "d1: No module named headrace"
+    assert why_no_agents({"d1": ended}, ["srun: error: Node failure on d1"]) == "Node failure on d1"
+    assert why_no_agents({}, []) == "it said nothing"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("PartitionConfig", "as it is: stop it, and change what it asks for"),
+        ("QOSMaxWallDurationPerJobLimit", "as it is: stop it, and change what it asks for"),
+        ("PartitionNodeLimit", "as it is, unless it only waits for nodes that are down"),
+        ("QOSMaxJobsPerUserLimit", ""),
+        ("Resources", ""),
+    ],
+)
+def test_a_job_that_waiting_does_not_help_says_so_while_it_waits(stage: Stage, reason: str, told: str) -> None:
+    stage.ticket()
+    stage.queue("PENDING")
+    queue = stage.folder / "queue"
+    queue.write_text(queue.read_text().replace("|None|", f"|{reason}|"))
+    slurm_engine.refresh(stage.run)
+    last = stage.run.state().transitions[-1]
+    words = f". Slurm will not start this job {told}" if told else ""
+    assert (last.status, last.message) == (SecondaryStatus.PENDING, f"Slurm job 7 waits: {reason}{words}")
