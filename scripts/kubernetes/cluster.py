@@ -69,6 +69,11 @@ def _path() -> str:
     return f"{kept() / 'bin'}:{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
+def _plain_environment() -> dict[str, str]:
+    """Variables for what outlives its caller: nothing of the caller's, such as its folder for temporary files."""
+    return {"PATH": _path(), "HOME": "/root", "LANG": "C.UTF-8"}
+
+
 def _wait(what: str, done: Callable[[], bool], seconds: float) -> None:
     latest = time.monotonic() + seconds
     while not done():
@@ -110,7 +115,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PATH": _path()},
+                env=_plain_environment(),
                 start_new_session=True,
             )
         (self.folder / "run" / "cluster").write_text(str(started.pid))
@@ -183,7 +188,7 @@ class Cluster:
         return ["nsenter", *spaces, "--target", self._first()]
 
     def _do(self, *command: str) -> None:
-        subprocess.run([*self._among("--all"), *command], check=True, env={**os.environ, "PATH": _path()})
+        subprocess.run([*self._among("--all"), *command], check=True, env=_plain_environment())
 
     def cut(self, node: int) -> None:
         """Takes a node's cable out: nobody is told."""

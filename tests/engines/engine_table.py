@@ -235,7 +235,9 @@ FAULTS = [
         replace(LOST, host="algo-1"),
         ends={
             # the batch script was on that node: only Slurm knows, after its SlurmdTimeout (here 10 s)
-            "slurm": replace(LOST, host="algo-1", within=60)
+            "slurm": replace(LOST, host="algo-1", within=60),
+            # only Kubernetes knows: when its patience with a node is over (here 20 + 20 s), and its pod's grace
+            "kubernetes": replace(LOST, host="algo-1", within=180),
         },
     ),
     FaultRow(
@@ -280,6 +282,7 @@ FAULTS = [
         WAITING,
         after(2, lambda play: play.platform.take_back(play.run)),
         replace(FAILED, kind=CauseKind.ENGINE_FAILED, infrastructure=True, within=30),
+        ends={"kubernetes": replace(LOST, within=30)},  # pod by pod: the first that is told names its host
         said={"saving": 2},
     ),
 ]

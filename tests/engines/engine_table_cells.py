@@ -9,10 +9,13 @@ A cell is (row, engine). Every cell is in one of these, and may be in several:
     DEFECTS     it does not hold yet, and why
 
 In the long run (`make soak`) the table plays every cell that is not absent. A new engine needs its platform in
-PLATFORMS and, for each cell that it does not have, a line in ABSENT.
+PLATFORMS and, for each cell that it does not have, a line in ABSENT. The columns of ON_CLUSTER need a cluster that no
+test run has at hand: `make kubernetes` plays them, and what was seen is kept in KEPT.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from engine_table import FAULTS, JOBS
 from engine_table_local import LocalMachine
@@ -23,6 +26,9 @@ Cell = tuple[str, str]
 
 PLATFORMS: dict[str, Opened] = {"local": LocalMachine(), "slurm": SlurmNodes()}
 ENGINES = tuple(PLATFORMS)
+ON_CLUSTER = ("kubernetes",)
+KEPT = Path(__file__).parents[2] / "bench" / "results" / "kubernetes-table-20261122.json"
+COLUMNS = (*ENGINES, *ON_CLUSTER)
 ROWS = tuple(row.name for row in (*JOBS, *FAULTS))
 
 _FAULT = "engines/test_local_fault_table.py::test_the_row_holds[{}]"

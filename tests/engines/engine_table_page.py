@@ -1,19 +1,22 @@
-"""Writes the table of engines into docs/engines.md, between its marks.
+"""Writes the table of engines into docs/engines.md, and what was seen on a real cluster into docs/kubernetes.md.
 
 PYTHONPATH=tests:tests/proof:tests/engines python tests/engines/engine_table_page.py
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from engine_table import FAULTS, JOBS, End, FaultRow, JobRow
-from engine_table_cells import ABSENT, DEFECTS, ENGINES, PROVED, QUICK
+from engine_table_cells import ABSENT, COLUMNS, DEFECTS, KEPT, ON_CLUSTER, PROVED, QUICK
 
 from test_promises import is_in_the_normal_run
 
-PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, CLUSTER_PAGE = DOCS / "engines.md", DOCS / "kubernetes.md"
 BEGIN, END = "<!-- made by tests/engines/engine_table_page.py -->", "<!-- made so far -->"
 
 
@@ -22,7 +25,9 @@ def how_often(row: str, engine: str) -> str:
     cell = (row, engine)
     if cell in ABSENT:
         return f"none: {ABSENT[cell]}"
-    if cell in QUICK or any(is_in_the_normal_run(test) for test in PROVED.get(cell, ())):
+    if engine in ON_CLUSTER:
+        often = f"`make {engine}`"
+    elif cell in QUICK or any(is_in_the_normal_run(test) for test in PROVED.get(cell, ())):
         often = "every run"
     else:
         often = "long run"
@@ -45,11 +50,11 @@ def table() -> str:
 
 def _table(kind: str, what: str, rows: list[str], said: Callable[[str], str], more: Callable[[str, str], str]) -> str:
     lines = [
-        f"| {kind} | {what} | {' | '.join(f'`{engine}`' for engine in ENGINES)} |",
-        "|---" * (2 + len(ENGINES)) + "|",
+        f"| {kind} | {what} | {' | '.join(f'`{engine}`' for engine in COLUMNS)} |",
+        "|---" * (2 + len(COLUMNS)) + "|",
     ]
     for row in rows:
-        cells = [how_often(row, engine) + more(row, engine) for engine in ENGINES]
+        cells = [how_often(row, engine) + more(row, engine) for engine in COLUMNS]
         lines.append(f"| {row} | {said(row)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -77,13 +82,43 @@ def _otherwise(name: str, engine: str) -> str:
     return "" if end is None else f"; {end_in_words(end)}"
 
 
-def written(page: str) -> str:
-    """Returns a page with the tables as they are now."""
+def seen() -> str:
+    """Returns the kept play of the table on a real cluster."""
+    kept = json.loads(KEPT.read_bytes())
+    about = f"Kubernetes {kept['kubernetes']}, {kept['nodes']} nodes; {kept['machine']}; {kept['date']}"
+    lines = [f"| {about} | the run | exit code | seconds |", "|---|---|---|---|"]
+    for row in kept["rows"]:
+        lines.append(f"| {row['row']} | {_seen_end(row)} | {row.get('exit_code', '')} | {_seen_seconds(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _seen_end(row: dict[str, Any]) -> str:
+    if "status" not in row:
+        return "not played"
+    parts = [row["status"]]
+    if row["degraded"]:
+        parts.append("degraded")
+    if row["cause"]:
+        parts.append(f"`{row['cause']}`: {row['text']}")
+    if row.get("same_losses"):
+        parts.append("the losses of the local run, bit by bit")
+    return ", ".join(parts) + ("" if row["holds"] else "; **does not hold**")
+
+
+def _seen_seconds(row: dict[str, Any]) -> str:
+    return f"{row.get('seconds_from_fault', row.get('seconds', '')):}"
+
+
+def written(page: str, made: str) -> str:
+    """Returns a page with what is made for it as it is now."""
     before, _, rest = page.partition(f"{BEGIN}\n")
     _, mark, after = rest.partition(END)
-    assert mark, f"{PAGE.name} has no {BEGIN} and {END}"
-    return f"{before}{BEGIN}\n\n{table()}\n{mark}{after}"
+    assert mark, f"the page has no {BEGIN} and {END}"
+    return f"{before}{BEGIN}\n\n{made}\n{mark}{after}"
 
+
+PAGES = {PAGE: table, CLUSTER_PAGE: seen}
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    for path, made in PAGES.items():
+        path.write_text(written(path.read_text(), made()))

@@ -25,10 +25,12 @@ class Platform(Protocol):
     Attributes:
         engine: name of the engine.
         folder: a folder of this machine, which those who submit see under the same path.
+        gone: seconds after the end of a run, for the last process of a node, and for the scheduler to take note.
     """
 
     engine: str
     folder: Path
+    gone: float
 
     def fitted(self, job: Fields, python: str) -> Fields:
         """Returns a job file with what this platform needs besides: options of the engine, data in its place.
@@ -106,6 +108,8 @@ class RunsInFolder:
     Args:
         home: HEADRACE_HOME of those who submit.
     """
+
+    gone = 15.0
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -15,7 +15,6 @@ from headrace.runs import Run
 from patience import allowed
 
 PATIENCE = 90.0  # for a job to start: nodes are asked for, agents come together
-GONE = 15.0  # for the last process of a node, and for the scheduler to take note
 
 
 class Play:
@@ -127,7 +126,7 @@ class Play:
         """Looks at the nodes, the scheduler and the cluster."""
         began = time.monotonic()
         while left := self.platform.left(self.run):
-            assert time.monotonic() - began < allowed(GONE), "left behind:\n  " + "\n  ".join(left)
+            assert time.monotonic() - began < allowed(self.platform.gone), "left behind:\n  " + "\n  ".join(left)
             time.sleep(0.1)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,15 @@ from typing import Any
 import psutil
 from cluster import Cluster as Nodes
 from engine_table_platform import Fields, Platform, RunsInFolder, pid_of_agent, pid_of_program
+from stage import until
 from team import FOLDER, NAMESPACE, USER_CONF, kubectl, listed
 
 from headrace.engines.asking import AskEngine
+from headrace.engines.kubernetes.lightkube_cluster import disconnect
 from headrace.runs import Run, RunPaths
 from patience import allowed
 
 ENGINE = "kubernetes"
-ROOT = Path(__file__).parents[2]
 NODES = (1, 2, 3, 4)
 RUN, HOST = "headrace/run", "headrace/host"
 OBJECTS = "pods,jobs,services,secrets,configmaps"
@@ -37,6 +38,34 @@ KUBEPODS = Path("/sys/fs/cgroup/memory")
 ROOM = 100 << 20  # bytes that a host may take besides what it has
 # What programs of Debian need of the node: MPI its settings, and commands that are links to /etc/alternatives.
 OF_NODE = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/openmpi")
+URGENT = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 1000,
+}
+
+
+def urgent_pod(node: str) -> Fields:
+    """A pod of a higher priority that wants a node for itself, without those of runs."""
+    runs = {"labelSelector": {"matchExpressions": [{"key": RUN, "operator": "Exists"}]}}
+    alone = [{**runs, "topologyKey": "kubernetes.io/hostname"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"urgent-{node}", "labels": {"urgent": node}},
+        "spec": {
+            "priorityClassName": "urgent",
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": alone}},
+            "containers": [{"name": "work", "image": "docker.io/local/pause:1", "imagePullPolicy": "Never"}],
+        },
+    }
+
+
+def _is_leaving(pod: str) -> bool:
+    told = kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.deletionTimestamp}", "--ignore-not-found", check=False)
+    return bool(told) or not kubectl("get", "pod", pod, "-o", "name", "--ignore-not-found")
 
 
 class KubernetesPlatform(RunsInFolder):
@@ -47,6 +76,7 @@ class KubernetesPlatform(RunsInFolder):
     """
 
     engine = ENGINE
+    gone = 60.0
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "home")
@@ -65,13 +95,14 @@ class KubernetesPlatform(RunsInFolder):
                 groups[group["name"]] = {"node_selector": {"group": "data"}}
             elif len(job["instance_groups"]) > 1 and group["count"] == 1:
                 groups[group["name"]] = {"node_selector": {"group": "dnn"}}
-        return {**job, "engines": {ENGINE: {**self._options(python), "groups": groups}}}
+        data = [Path(channel["s3_data"]) for channel in job.get("inputs", {}).values()]
+        return {**job, "engines": {ENGINE: {**self._options(python, data), "groups": groups}}}
 
-    def _options(self, python: str) -> Fields:
+    def _options(self, python: str, data: Sequence[Path]) -> Fields:
         other = {"labelSelector": {"matchExpressions": [{"key": RUN, "operator": "Exists"}]}}
         alone = [{**other, "topologyKey": "kubernetes.io/hostname"}]
         folders = {Path(path) for path in OF_NODE if Path(path).exists()}
-        folders |= {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
+        folders |= {Path(sys.prefix), Path(sys.base_prefix), *data}
         if python:
             folders.add(Path(python).parents[1])
         top = [path for path in folders if not any(other in folders for other in path.parents)]
@@ -151,7 +182,8 @@ class KubernetesPlatform(RunsInFolder):
 
     def _process(self, run: Run, host: str, pid: int) -> int:
         """A process of a host, as this machine numbers it."""
-        mark = f"/pod{self._pod(run, host)['metadata']['uid']}/"
+        (container,) = self._pod(run, host)["status"]["containerStatuses"]
+        mark = f"/{container['containerID'].removeprefix('containerd://')}"
         for each in Path("/proc").iterdir():
             if each.name.isdigit() and mark in _read(each / "cgroup"):
                 numbers = next(
@@ -187,16 +219,17 @@ class KubernetesPlatform(RunsInFolder):
         (group / "memory.limit_in_bytes").write_text(str(used + ROOM))
 
     def take_back(self, run: Run) -> None:
-        for host in json.loads(run.paths.plan.read_bytes())["hosts"]:
-            name = self._pod(run, host["name"])["metadata"]["name"]
-            eviction = {
-                "apiVersion": "policy/v1beta1",
-                "kind": "Eviction",
-                "metadata": {"name": name, "namespace": NAMESPACE},
-            }
-            kubectl(
-                "create", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction", "-f", "-", given=eviction
-            )
+        """Has pods of a higher priority want the nodes for themselves: the scheduler preempts those of the run."""
+        kubectl("apply", "-f", "-", given=URGENT)
+        hosts = [host["name"] for host in json.loads(run.paths.plan.read_bytes())["hosts"]]
+        pods = [self._pod(run, host) for host in hosts]
+        for pod in pods:
+            kubectl("create", "-f", "-", given=urgent_pod(pod["spec"]["nodeName"]))
+        names = [pod["metadata"]["name"] for pod in pods]
+        try:
+            until(lambda: all(_is_leaving(name) for name in names), 60, "the pods are preempted")
+        finally:
+            kubectl("delete", "pods", "-l", "urgent", "--wait=false")
 
     def left(self, run: Run) -> list[str]:
         found = [f"on this machine: {line}" for line in _processes_of(run.id)]
@@ -214,19 +247,12 @@ class KubernetesPlatform(RunsInFolder):
         found = [str(path) for path in KUBEPODS.glob(f"headrace-kubernetes-*/node{node}/**/pod*")]
         pods = FOLDER / f"node{node}" / "kubelet" / "pods"
         found += [str(path) for path in pods.glob("*")]
-        words = self._nodes.words_on(node, "sh", "-c", "cat /proc/mounts; ps -e -o args=")
+        words = self._nodes.words_on(node, "sh", "-c", "cat /proc/mounts; ps -e -o comm=")
         told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-        own = ("kubelet", "containerd ", "sh -c ", "ps -e", "cat ", "bash ", "sleep ")
-        for line in told:
-            if (
-                f"{pods}/" in line
-                or "/containerd-shim" in line.split(" ")[0]
-                or (" " in line and "python" in line.split(" ")[0] and not line.startswith(own))
-            ):
-                found.append(line)
-        return found
+        return found + [line for line in told if f"{pods}/" in line or line.startswith("containerd-shim")]
 
     def mend(self) -> None:
+        disconnect()
         for node in self._cut:
             self._nodes.heal(node)
         for node in self._dead:
@@ -237,6 +263,7 @@ class KubernetesPlatform(RunsInFolder):
         self._cut.clear()
         self._dead.clear()
         kubectl("delete", "configmaps", "-l", RUN, "--wait=false")
+        kubectl("delete", "pods", "-l", "urgent", "--wait=false")
         began = time.monotonic()
         while left := self._not_mended():
             assert time.monotonic() - began < allowed(120), f"not mended: {left}"
