@@ -96,6 +96,7 @@ class Cluster:
             raise ClusterError(f"{self.folder} is not empty")
         for name in ("run", "log"):
             (self.folder / name).mkdir(parents=True)
+        (self.folder / "run" / "kept").write_text(str(kept()))
         (self.folder / "cgroup").write_text(f"/headrace-kubernetes-{os.getpid()}")
         tie = ["setpriv", "--pdeathsig", "KILL"] if tied else []
         apart = [
@@ -205,7 +206,8 @@ class Cluster:
 
     def revive(self, node: int) -> None:
         """Starts a node again that was killed; its disk is as it was."""
-        self._do(str(HERE / "plug"), str(self.folder), str(kept()), str(node))
+        kept_there = (self.folder / "run" / "kept").read_text()  # another checkout may have started it
+        self._do(str(HERE / "plug"), str(self.folder), kept_there, str(node))
 
     def down(self) -> None:
         """Ends all processes, and removes the cgroups and the folder."""

@@ -73,6 +73,9 @@ class KubernetesPlatform(RunsInFolder):
 
     Args:
         folder: of those who submit.
+
+    Attributes:
+        keys: Secrets of the namespace whose keys are variables of the programs.
     """
 
     engine = ENGINE
@@ -83,9 +86,9 @@ class KubernetesPlatform(RunsInFolder):
         self.folder = folder
         self._nodes = Nodes(FOLDER)
         self._ask = AskEngine(told=lambda _: None)
+        self.keys: list[str] = []
         self._dead: set[int] = set()
         self._cut: set[int] = set()
-        self._environment = {**os.environ, "HEADRACE_HOME": str(self.home), "KUBECONFIG": USER_CONF}
         os.environ["KUBECONFIG"] = USER_CONF  # for `run`, which asks from this process
 
     def fitted(self, job: Fields, python: str = "") -> Fields:
@@ -115,6 +118,7 @@ class KubernetesPlatform(RunsInFolder):
             "size_of_instance": False,
             "stop_grace": 3,
             "linger": 120,
+            "environment_secrets": self.keys,
             "pod": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": alone}}},
             "volumes": {
                 "-".join(path.parts[1:]).strip(".").replace(".", "").replace("_", "-").lower()[:50]: {
@@ -126,10 +130,13 @@ class KubernetesPlatform(RunsInFolder):
             },
         }
 
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "HEADRACE_HOME": str(self.home), "KUBECONFIG": USER_CONF}
+
     def headrace(self, *words: str, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "headrace.cli", *words],
-            env=self._environment,
+            env=self._environment(),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -141,7 +148,7 @@ class KubernetesPlatform(RunsInFolder):
     def begin(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "headrace.cli", *words],
-            env=self._environment,
+            env=self._environment(),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
