@@ -141,8 +141,9 @@ def test_a_channel_that_is_nowhere_is_refused_with_what_pods_see_and_by_engines_
     job = load_job(file)
     assert engines.plan(job, "kubernetes").plan
     for other in ("local", "slurm"):
-        with pytest.raises(JobInvalid, match="/no-such-volume/digits does not exist"):
+        with pytest.raises(JobInvalid, match="/no-such-volume/digits does not exist") as caught:
             engines.plan(job, other)
+        assert "use --engine kubernetes" in caught.value.problems[0].hint
 
 
 def test_a_folder_for_checkpoints_is_below_opt_ml() -> None:

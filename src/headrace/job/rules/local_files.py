@@ -13,6 +13,7 @@ from pathlib import Path as FilePath
 
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path
+from headrace.job.rules.kubernetes_rules import is_in_volume
 from headrace.job.rules.raw_access import as_names, mapping
 
 _MISSED = re.compile(r"\bModuleNotFoundError: No module named '(\w+)")  # as Python's tracebacks end
@@ -20,6 +21,7 @@ _ON_PODS = (
     "pods do not see the folders of this machine: for the kubernetes engine give an s3:// URI, "
     "or a path below the mount_path of one of engines.kubernetes.volumes"
 )
+_ON_VOLUME = "only pods have it, by a volume of the job: use --engine kubernetes, or name a folder of this machine"
 PREPARE = "prepare.py"
 """A script of this name beside data that are missing is taken for the one that makes them: the hint names it."""
 
@@ -37,7 +39,7 @@ def missing(
     """
     yield from _code(data, base, broken, images)
     inputs = data.get("inputs")
-    pods = bool(mapping(data, "engines", "kubernetes"))
+    pods = mapping(data, "engines", "kubernetes")
     for name, channel in inputs.items() if isinstance(inputs, Mapping) else ():
         key = next((key for key in ("s3_data", "path") if isinstance(channel, Mapping) and channel.get(key)), None)
         path = ("inputs", name) if key is None else ("inputs", name, key)
@@ -46,7 +48,8 @@ def missing(
             manifest = isinstance(channel, Mapping) and channel.get("s3_data_type", "S3Prefix") != "S3Prefix"
             there = base / path_types.local_form(text)
             for finding in _is("file" if manifest else "folder", path, text, there):
-                yield finding if finding.hint or not pods else replace(finding, hint=_ON_PODS)
+                hint = _ON_VOLUME if is_in_volume(pods, text) else _ON_PODS
+                yield finding if finding.hint or not pods else replace(finding, hint=hint)
 
 
 def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path], images: bool) -> Iterator[Finding]:
