@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import doctest
+import signal
 
 import pytest
 import test_slurm_asking
 from test_slurm_asking import Stage
 
 from headrace.engines.slurm import slurm_commands, slurm_complaints, slurm_engine
+from headrace.engines.slurm.lead import LeadSignals
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import why_no_agents
 from headrace.engines.slurm.slurm_instances import SlurmInstances
@@ -115,3 +117,15 @@ def test_a_job_that_waiting_does_not_help_says_so_while_it_waits(stage: Stage, r
     last = stage.run.state().transitions[-1]
     words = f". Slurm will not start this job {told}" if told else ""
     assert (last.status, last.message) == (SecondaryStatus.PENDING, f"Slurm job 7 waits: {reason}{words}")
+
+
+def test_slurm_is_asked_once_more_at_the_end_when_no_component_had_ended_before(
+    stage: Stage, instances: SlurmInstances
+) -> None:
+    stage.shown("COMPLETING")
+    instances.stop(LeadSignals(stage.run.paths, 7, 120.0).orders[signal.SIGTERM](False))
+    stage.shown("CANCELLED")
+    first = (stage.folder / "shown").read_text()
+    (stage.folder / "shown").write_text(first + first.replace("JobId=7", "JobId=8 HetJobOffset=1"))
+    status, cause = instances.verdict()
+    assert (status, str(cause)) == (Status.FAILED, "Slurm job 7 was cancelled (scancel)")

@@ -174,12 +174,14 @@ class SlurmInstances:
     def _why_terminated(self, command: StopJob) -> Termination:
         try:
             shown = slurm_commands.show(self._job_id, ASK_SECONDS)
-            self._unanswered = None
         except SlurmUnreachable as error:
             _log.warning("Slurm does not say why it ends its job: %s", error)
-            shown, self._unanswered = (), command
+            shown = ()
         said = said_by_slurm((self._paths.engine / JOB_LOG).read_text(errors="replace"))
-        return why_terminated(self._job_id, shown, restarts(os.environ), said)
+        kept = [each for each in shown if each.offset not in self._given_back]
+        found = why_terminated(self._job_id, kept, restarts(os.environ), said)
+        self._unanswered = None if found.known else command
+        return found
 
     def ended(self, pid: int, status: int) -> Cause | None:
         """Takes the wait status of a child. When all sruns have ended, the attempt has."""

@@ -113,10 +113,12 @@ class Termination:
     Attributes:
         cause: why.
         may_return: Slurm has queued the job again, or may be asked to.
+        known: Slurm says why; else it may say so later, when a component has ended.
     """
 
     cause: Cause
     may_return: bool
+    known: bool = True
 
 
 def parse_queue(text: str) -> tuple[Component, ...]:
@@ -275,7 +277,8 @@ def why_terminated(job_id: int, ended: Sequence[EndedComponent], restarts: int =
         restarts: how often the job had been queued again when its lead began.
         said: see `said_by_slurm`.
     """
-    first = next((each for each in ended if each.state in ENDED), None)
+    over = [each for each in ended if each.state in ENDED]
+    first = next((each for each in over if each.state != "CANCELLED"), over[0] if over else None)
     # While its processes end, a job is COMPLETING in every format, whatever it was ended by.
     if any(each.timed_out or each.state in ("TIMEOUT", "DEADLINE") for each in ended):
         return Termination(Cause(CauseKind.MAX_RUN, f"Slurm job {job_id} reached its time limit"), False)
@@ -284,7 +287,8 @@ def why_terminated(job_id: int, ended: Sequence[EndedComponent], restarts: int =
     if any(each.preempted for each in ended):
         return Termination(Cause(CauseKind.PREEMPTED, f"Slurm job {job_id} was preempted", infrastructure=True), True)
     how = "was ended by Slurm: cancelled (scancel) or preempted, or a node failed" if first is None else _how(first)
-    return Termination(Cause(CauseKind.ENGINE_FAILED, f"Slurm job {job_id} {how}", infrastructure=True), False)
+    cause = Cause(CauseKind.ENGINE_FAILED, f"Slurm job {job_id} {how}", infrastructure=True)
+    return Termination(cause, False, known=first is not None)
 
 
 def _how(component: EndedComponent) -> str:
