@@ -148,7 +148,12 @@ def one_operation(both: Both, chance: random.Random) -> None:
                 asked["MaxKeys"] = 100  # the oracle counts keys and prefixes apart
             both.same(f"list {bucket} {asked}", lambda c: c.list_objects(Bucket=bucket, **asked) | {"Prefix": ""})
         case "buckets":
-            both.same("buckets", lambda c: c.list_buckets())
+
+            def ours_alone(client: Any) -> Any:  # other tests have buckets in the oracle
+                found = client.list_buckets()
+                return found | {"Buckets": [each for each in found["Buckets"] if each["Name"] in BUCKETS]}
+
+            both.same("buckets", ours_alone)
         case "make":
             both.same(f"make {bucket}", lambda c: c.create_bucket(Bucket=bucket))
             both.same(f"where {bucket}", lambda c: c.get_bucket_location(Bucket=bucket))

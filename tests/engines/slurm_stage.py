@@ -126,7 +126,7 @@ class Submitted:
     def started(self) -> None:
         until(lambda: any(isinstance(event, JobStarted) for event in self.run.events()), 60, f"{self.id} starts")
 
-    def said(self, words: str, seconds: float = 60) -> None:
+    def said(self, words: str, seconds: float = 150) -> None:
         until(lambda: words in text(self) or self.run.finished, seconds, f"{self.id} says {words}")
         assert words in text(self), f"{self.run.cause}: {self._logs()}"
 

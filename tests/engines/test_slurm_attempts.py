@@ -100,7 +100,7 @@ def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_
     assert lives.run.degraded
     assert text(lives).count("step") == 100
     dies.headrace("wait", check=False)
-    assert dies.ended(1) is Status.FAILED
+    assert dies.ended() is Status.FAILED
     cause = dies.run.cause
     assert cause is not None
     assert (cause.kind, cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
@@ -138,7 +138,7 @@ def test_the_stored_record_of_a_run_that_is_queued_again_says_so_and_goes_on(
     run.said("marked")
     urgent = ["sbatch", "--parsable", "-p", "urgent", "--exclusive", "-N5", "--wrap", "sleep 600"]
     job_id = cluster.on(HEAD, *urgent, "--output=/dev/null").stdout.strip()
-    until(run.restarts, 30, "the run waits for another attempt")
+    until(run.restarts, 120, "the run waits for another attempt")
     run.is_in("PENDING")
     waiting, _ = stored(run, bucket)
     assert waiting.state().secondary_status is SecondaryStatus.PENDING
@@ -172,7 +172,7 @@ def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_r
     assert cause is not None
     assert (cause.kind, cause.infrastructure) == (CauseKind.PREEMPTED, True)
     for run in (first, second):
-        until(run.restarts, 30, "the run waits for another attempt")
+        until(run.restarts, 120, "the run waits for another attempt")
     listed = json.loads(headrace(cluster, "ps", "--output", "json"))
     waiting = {line["run_id"] for line in listed if line["secondary_status"] == "Pending"}
     assert waiting == {first.id, second.id}

@@ -120,13 +120,14 @@ def test_the_digits_are_learnt_with_the_same_losses_as_on_one_machine(
     assert executors == {"data_group": 2, "dnn_group": 1}, "the CPUs of their nodes, without those of the ranks"
 
 
-@pytest.mark.skipif(not SOAK, reason="the table of engines plays torchrun on Slurm; plain jobs are those of one group")
-@pytest.mark.torch
-def test_torchrun_trains_on_the_nodes_of_one_group_as_a_plain_job(cluster: SlurmCluster, digits: Path) -> None:
-    run = example(cluster, "torchrun/torchrun.yaml", "hyperparameters.epochs=1", f"distribution.{RANKS}=1")
-    run.completed()
-    assert "hetjob" not in (run.run.paths.engine / "job.sbatch").read_text()
-    run.is_in("COMPLETED")
+if SOAK:  # the table of engines plays torchrun on Slurm; plain jobs are those of one group
+
+    @pytest.mark.torch
+    def test_torchrun_trains_on_the_nodes_of_one_group_as_a_plain_job(cluster: SlurmCluster, digits: Path) -> None:
+        run = example(cluster, "torchrun/torchrun.yaml", "hyperparameters.epochs=1", f"distribution.{RANKS}=1")
+        run.completed()
+        assert "hetjob" not in (run.run.paths.engine / "job.sbatch").read_text()
+        run.is_in("COMPLETED")
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed: no mpirun")
