@@ -76,7 +76,7 @@ def test_a_run_goes_on_while_slurms_controller_is_dead_and_status_says_that_it_d
     words = ["env", "HEADRACE_LOG=warning", "python", "-m", "headrace.cli.main", "status", run.id]
     told = cluster.on(HEAD, *words, check=False)
     assert time.monotonic() - before < 60
-    assert "squeue" in told.stderr, told
+    assert "Slurm does not answer" in told.stderr, told
     assert "InProgress" in told.stdout, told
     assert headrace(cluster, "logs", run.id).count("running") == 2
     cluster.on(HEAD, "slurmctld")
