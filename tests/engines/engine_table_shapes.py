@@ -112,24 +112,27 @@ ELASTIC = script(
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
+    def train():  # its model, which holds the group's communicators, is gone before the group is
+        rank, world = dist.get_rank(), dist.get_world_size()
+        torch.manual_seed(5)
+        model = DistributedDataParallel(torch.nn.Linear(16, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        rows, losses = torch.randn(20, 8, 16), []
+        print("world of", world, flush=True)
+        for batch in rows:
+            mine = batch[rank::world]
+            loss = ((model(mine) - mine.sum(1, keepdim=True)) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        if rank == 0:
+            with open(os.path.join(os.environ["SM_OUTPUT_DATA_DIR"], "result.json"), "w") as file:
+                json.dump({"losses": losses, "world": world}, file)
+        dist.barrier()
+
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(5)
-    model = DistributedDataParallel(torch.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    rows, losses = torch.randn(20, 8, 16), []
-    print("world of", world, flush=True)
-    for batch in rows:
-        mine = batch[rank::world]
-        loss = ((model(mine) - mine.sum(1, keepdim=True)) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item().hex())
-    if rank == 0:
-        with open(os.path.join(os.environ["SM_OUTPUT_DATA_DIR"], "result.json"), "w") as file:
-            json.dump({"losses": losses, "world": world}, file)
-    dist.barrier()
+    train()
     dist.destroy_process_group()
     """,
     fields={

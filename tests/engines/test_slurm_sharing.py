@@ -68,18 +68,22 @@ def test_two_runs_share_a_node_where_it_is_wished(cluster: SlurmCluster) -> None
 def test_a_run_goes_on_while_slurms_controller_is_dead_and_status_says_that_it_does_not_answer(
     cluster: SlurmCluster,
 ) -> None:
-    end = cluster.folder / "orphaned.end"
+    end, saved = cluster.folder / "orphaned.end", cluster.folder / "state" / "job_state"
     run = start(cluster, "orphaned", UNTIL, environment={"END": str(end)})
     run.said("running")
+    begun = time.time()
+    until(lambda: saved.stat().st_mtime > begun, 60, "Slurm keeps what it knows of the job")
     cluster.on(HEAD, "pkill", "-KILL", "slurmctld")
-    before = time.monotonic()
-    words = ["env", "HEADRACE_LOG=warning", "python", "-m", "headrace.cli.main", "status", run.id]
-    told = cluster.on(HEAD, *words, check=False)
-    assert time.monotonic() - before < 60
-    assert "Slurm does not answer" in told.stderr, told
-    assert "InProgress" in told.stdout, told
-    assert headrace(cluster, "logs", run.id).count("running") == 2
-    cluster.on(HEAD, "slurmctld")
+    try:
+        before = time.monotonic()
+        words = ["env", "HEADRACE_LOG=warning", "python", "-m", "headrace.cli.main", "status", run.id]
+        told = cluster.on(HEAD, *words, check=False)
+        assert time.monotonic() - before < 60
+        assert "Slurm does not answer" in told.stderr, told
+        assert "InProgress" in told.stdout, told
+        assert headrace(cluster, "logs", run.id).count("running") == 2
+    finally:
+        cluster.on(HEAD, "slurmctld")
     end.touch()
     run.completed()
     run.is_in("COMPLETED", "COMPLETED")
