@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.engines.local.isolation import syscalls
+from headrace.hosting.isolation import syscalls
 from notes import note
 
 AFTER_MULTIPROCESSING = -200  # its own folder goes at -100

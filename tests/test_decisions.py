@@ -80,7 +80,7 @@ FORMATS = {
     "processes/": "/proc and cgroup files",
     "hosting/inputs/requirements.py": "pip's requirements files",
     "hosting/inputs/virtual_environments.py": "pip's output, of which the errors are shown",
-    "engines/local/isolation/": "/proc and resolv.conf",
+    "hosting/isolation/": "/proc and resolv.conf",
     "engines/local/limits/": "/proc, cgroup files, nvidia-smi",
     "engines/slurm/slurm_commands.py": "what scontrol prints",
     "engines/slurm/slurm_complaints.py": "what Slurm prints when something is wrong, of which a part is shown",

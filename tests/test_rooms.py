@@ -85,7 +85,7 @@ ORDER: dict[str, list[str]] = {
         "coordinator",
         "host_agent",
     ],
-    "hosting": ["inputs", "helpers", "machines", "supervision"],
+    "hosting": ["inputs", "helpers", "machines", "supervision", "isolation"],
     "engines": ["planning", "local", "slurm", "kubernetes"],
     "insight": [
         "figures",
@@ -240,7 +240,7 @@ def test_what_training_processes_import_loads_no_grpc_and_no_torch(room: str) ->
 
 @pytest.mark.parametrize("program", ["probe", "enter_namespaces", "network"])
 def test_the_programs_that_make_namespaces_need_no_library(program: str) -> None:
-    command = [sys.executable, "-S", "-c", f"import headrace.engines.local.isolation.{program}"]
+    command = [sys.executable, "-S", "-c", f"import headrace.hosting.isolation.{program}"]
     environment = {"PYTHONPATH": str(PACKAGE.parent)}
     subprocess.run(command, check=True, env=environment, timeout=60)
 

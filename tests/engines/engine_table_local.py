@@ -17,8 +17,8 @@ from engine_table_platform import Fields, Platform, RunsInFolder, pid_of_agent, 
 from run_places import pid_here
 
 from headrace.engines.local.isolation.cut_links import cut
-from headrace.engines.local.isolation.probing import examine
 from headrace.engines.local.limits.cgroups import MEMORY
+from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run
 from observer import Observer, control_groups
 from patience import allowed

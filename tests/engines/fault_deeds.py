@@ -136,7 +136,7 @@ def pasta(play: Play) -> int:
 
 def network(play: Play) -> int:
     """The keeper of the job's network."""
-    return play.found("headrace.engines.local.isolation.network ")
+    return play.found("headrace.hosting.isolation.network ")
 
 
 def executor(play: Play) -> int:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import apart
-from headrace.engines.local.isolation import network_layout, uplink
+from headrace.hosting.isolation import network_layout, uplink
 from headrace.processes.process_table import scan
 from patience import allowed
 

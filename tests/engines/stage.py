@@ -15,7 +15,7 @@ from effort import SOAK
 from run_places import pid_here
 
 from headrace import engines
-from headrace.engines.local.isolation.probing import examine
+from headrace.hosting.isolation.probing import examine
 from headrace.instance.launch_plan import read_plan
 from headrace.job import Job
 from headrace.runs import Status

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.engines.local.isolation import uplink
-from headrace.engines.local.isolation.probing import Findings
 from headrace.engines.local.limits.cgroups import CPU, MEMORY, Place, Places
 from headrace.engines.local.local_capabilities import of_isolation, of_limits
+from headrace.hosting.isolation import uplink
+from headrace.hosting.isolation.probing import Findings
 
 WHOLE = Findings(namespace="", outward="", connected=True, user_namespace=True)
 

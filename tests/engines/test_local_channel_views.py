@@ -16,7 +16,7 @@ import pytest
 from stage import assert_failed, groups, kill, said, text, until
 
 from headrace.engines.local import isolation_plan
-from headrace.engines.local.isolation.probing import examine
+from headrace.hosting.isolation.probing import examine
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.channels import isolated_links
 from headrace.processes.process_table import scan
@@ -190,14 +190,14 @@ def test_the_machine_is_asked_where_the_runs_lie(tmp_path) -> None:
     """Most containers have an overlay for root directory, which cannot hold what is written to another one."""
     script = f"""
 import os, pathlib
-from headrace.engines.local.isolation import channel_views, filesystem, syscalls
+from headrace.hosting.isolation import channel_views, filesystem, syscalls
 base = pathlib.Path({str(tmp_path)!r})
 for name in ("below", "runs"):
     (base / name).mkdir()
 syscalls.unshare(syscalls.CLONE_NEWNS)
 filesystem.keep_mounts_inside()
 channel_views.overlay([str(base / "below")], base / "runs", base / "own", user_namespace=False)
-from headrace.engines.local.isolation.probing import examine
+from headrace.hosting.isolation.probing import examine
 print(examine().namespace, examine().overlay)
 """
     env = {**os.environ, "HEADRACE_HOME": str(tmp_path / "runs")}

@@ -18,9 +18,9 @@ from run_places import flag
 from stage import agent_pid, assert_failed, groups, kill, said, text, until
 
 from headrace.engines.local.isolation.cut_links import cut, heal
-from headrace.engines.local.isolation.network_layout import MACHINE_NAME
-from headrace.engines.local.isolation.probing import examine
 from headrace.errors import UsageError
+from headrace.hosting.isolation.network_layout import MACHINE_NAME
+from headrace.hosting.isolation.probing import examine
 from headrace.processes.process_table import descendants
 from headrace.runs import Run, RunPaths, Status, read_header
 from headrace.runs.events import StatusChanged
@@ -334,7 +334,7 @@ def test_what_the_job_names_below_tmp_is_shown_in_its_private_tmp(stage, monkeyp
 AS_STRANGER = """
 import os, sys, subprocess
 from pathlib import Path
-from headrace.engines.local.isolation import filesystem, syscalls
+from headrace.hosting.isolation import filesystem, syscalls
 home, package, *argv = sys.argv[1:]
 # Python may lie where only root can go; a private view of the machine opens the way, and /dev/net/tun.
 syscalls.unshare(syscalls.CLONE_NEWNS)

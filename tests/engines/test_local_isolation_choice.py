@@ -12,9 +12,11 @@ from stage import groups, text
 
 from headrace import engines
 from headrace.cli.views import isolation_table
-from headrace.engines.local.isolation import network_layout, probing, uplink
+from headrace.engines.local.isolation.choice import choose
 from headrace.engines.local.isolation.clashes import clashes
-from headrace.engines.local.isolation.network_layout import (
+from headrace.errors import EngineRefused
+from headrace.hosting.isolation import network_layout, probing, uplink
+from headrace.hosting.isolation.network_layout import (
     Instance,
     choose_network,
     hosts_text,
@@ -22,8 +24,7 @@ from headrace.engines.local.isolation.network_layout import (
     shared_hosts_text,
     shown_below_tmp,
 )
-from headrace.engines.local.isolation.probing import Findings, choose
-from headrace.errors import EngineRefused
+from headrace.hosting.isolation.probing import Findings
 from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
 from headrace.runs import Status, runs_dir
 
@@ -83,7 +84,7 @@ def test_the_machine_is_asked_and_its_answer_names_the_limit():
     """In a user namespace that may not make another, somebody without capabilities."""
     script = f"""
 import ctypes, os
-from headrace.engines.local.isolation import probing, syscalls
+from headrace.hosting.isolation import probing, syscalls
 syscalls.become_root()
 open("/proc/sys/user/max_user_namespaces", "w").write("0")
 assert ctypes.CDLL(None).prctl(47, 4, 0, 0, 0) == 0
@@ -94,7 +95,7 @@ import ctypes
 class Header(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 assert ctypes.CDLL(None).capset(ctypes.byref(Header(0x20080522, 0)), (ctypes.c_uint32 * 6)()) == 0
-from headrace.engines.local.isolation import probing
+from headrace.hosting.isolation import probing
 print(probing.examine().shared_network)
 '''])
 """
@@ -108,10 +109,10 @@ print(probing.examine().shared_network)
 def test_the_next_attempt_of_a_host_gets_a_cable_while_that_of_the_last_is_still_there():
     script = """
 import os, socket
-from headrace.engines.local.isolation import syscalls
-from headrace.engines.local.isolation.enter_namespaces import lay_cable
-from headrace.engines.local.isolation.network_layout import Instance, Layout
-from headrace.engines.local.isolation.netlink import Netlink
+from headrace.hosting.isolation import syscalls
+from headrace.hosting.isolation.enter_namespaces import lay_cable
+from headrace.hosting.isolation.network_layout import Instance, Layout
+from headrace.hosting.isolation.netlink import Netlink
 syscalls.become_root()
 syscalls.unshare(syscalls.CLONE_NEWNET)
 with Netlink() as net:
@@ -137,10 +138,10 @@ def test_a_host_reaches_one_that_comes_a_moment_later_as_soon_as_it_is_there():
     """Linux drops what a new link sends before it is up, and asks for the address of an absent host once a second."""
     script = """
 import os, socket, time
-from headrace.engines.local.isolation import syscalls
-from headrace.engines.local.isolation.enter_namespaces import lay_cable
-from headrace.engines.local.isolation.network_layout import Instance, Layout
-from headrace.engines.local.isolation.netlink import Netlink
+from headrace.hosting.isolation import syscalls
+from headrace.hosting.isolation.enter_namespaces import lay_cable
+from headrace.hosting.isolation.network_layout import Instance, Layout
+from headrace.hosting.isolation.netlink import Netlink
 syscalls.become_root()
 syscalls.unshare(syscalls.CLONE_NEWNET)
 with Netlink() as net:

@@ -13,8 +13,8 @@ from wheels import wheel
 
 from headrace import engines
 from headrace.engines.local.engine import plan
-from headrace.engines.local.isolation.probing import examine
 from headrace.errors import EngineRefused
+from headrace.hosting.isolation.probing import examine
 from headrace.runs import Status
 from headrace.runs.events import CheckpointsRestored, RequirementsInstalled
 from objectstore import ObjectStore

@@ -12,8 +12,8 @@ import pytest
 from stage import Stage, text
 
 from headrace import insight
-from headrace.engines.local.isolation.probing import examine
 from headrace.engines.local.limits.cgroups import MEMORY, find_places
+from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run, Status, Stream
 from headrace.runs.describe import describe
 from nvml import build_nvml, write_smi

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.isolation.probing import examine
+from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run, RunPaths, Status
 
 ROOT = Path(__file__).parent.parent.parent

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from effort import SOAK
 
-from headrace.engines.local.isolation.probing import examine
 from headrace.estimator import InstanceGroup, PyTorch, TensorFlow, TrainingInput
+from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run, Status
 
 CODE = Path(__file__).parent / "unchanged"

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from headrace import engines
-from headrace.engines.local.isolation.probing import examine
+from headrace.hosting.isolation.probing import examine
 from headrace.job import load_job
 from headrace.runs import Status
 from headrace.runs.events import HostStarted, ProgramExited

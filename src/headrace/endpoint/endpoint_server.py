@@ -39,7 +39,7 @@ from headrace.endpoint.training_jobs.job_runs import JobRuns
 from headrace.endpoint.training_jobs.job_store import JobStore, StoreInUse, lock_store
 from headrace.endpoint.training_jobs.throttle import Throttle, check_rates, read_rates
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
-from headrace.engines.local.isolation.network_layout import MACHINE_NAME
+from headrace.engines.local.isolation.choice import MACHINE_NAME
 from headrace.errors import UsageError
 from headrace.job.find_engine import find_engine
 from headrace.runs import runs_dir

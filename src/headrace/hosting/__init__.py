@@ -3,6 +3,7 @@
     inputs          what programs find when they start: code, requirements, the stage area of channels, certificates
     helpers         programs beside the agents: install, stage, serve channels, restore, sync, collect
     supervision     the supervisor: prepares, runs and finishes hosts; the keeper; what is left and removed
+    isolation       namespaces that make a host a machine of its own
 
 A machine plays one host of a job, or some, or all of them: `supervision.instances` is what an engine brings. This room
 knows no engine and loads no library of the submitting side; what a `Job` says is worked out before, in

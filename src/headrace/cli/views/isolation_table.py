@@ -39,11 +39,11 @@ class MachineReport(msgspec.Struct, frozen=True):
 
 def report(path: str, overrides: tuple[str, ...]) -> MachineReport:
     """Looks at this machine, and at a job file when there is one. Raises what `load_job` and `choose` raise."""
+    from headrace.engines.local.isolation.choice import choose, found_here
     from headrace.engines.local.isolation.clashes import clashes
-    from headrace.engines.local.isolation.probing import choose, examine
     from headrace.job import load_job
 
-    found = examine()
+    found = found_here()
     root, read_only = not found.user_namespace, found.overlay
     if not path:
         return MachineReport(choose("auto"), root, read_only)

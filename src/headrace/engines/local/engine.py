@@ -12,8 +12,7 @@ from headrace.engines.handle import Handle
 from headrace.engines.local import local_capabilities
 from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.local.checks import check_tensorflow
-from headrace.engines.local.isolation.network_layout import INTERFACE
-from headrace.engines.local.isolation.probing import choose, network_here
+from headrace.engines.local.isolation.choice import choose
 from headrace.engines.local.isolation_plan import arrange
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
@@ -26,6 +25,8 @@ from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, ch
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
 from headrace.engines.planning.prepare_run import prepare
 from headrace.hosting.inputs.host_certificates import check_certificates
+from headrace.hosting.isolation.network_layout import INTERFACE
+from headrace.hosting.isolation.probing import network_here
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.hosting.supervision.start import start_supervisor
 from headrace.hosting.supervision.start_detached import start_keeper

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.isolation import network_layout, syscalls
-from headrace.engines.local.isolation.network_layout import View
-from headrace.engines.local.isolation.probing import examine
 from headrace.engines.planning.plan_channels import stage_order
 from headrace.hosting.inputs.channel_area import LINKS, VIEWS, channel_area
+from headrace.hosting.isolation import network_layout, syscalls
+from headrace.hosting.isolation.network_layout import View
+from headrace.hosting.isolation.probing import examine
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.channels import download, isolated_links
 from headrace.instance.channels.stage_orders import FAST_FILE, ChannelOrder
@@ -106,7 +106,7 @@ def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:
     yield str(paths.root)
     yield from (str(channel.local_path(job.base_path)) for group in plan.groups
                 for channel in job.channels_of(group.name).values())  # fmt: skip
-    yield from (sys.prefix, sys.base_prefix, sys.executable, plan.python, str(Path(network_layout.__file__).parents[4]))
+    yield from (sys.prefix, sys.base_prefix, sys.executable, plan.python, str(Path(network_layout.__file__).parents[3]))
     yield from (entry for entry in sys.path if entry)
     ours = [value for name, value in os.environ.items() if name not in TEMPORARY]
     values = [*ours, *job.environment.values(), *map(str, job.hyperparameters.values())]

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 
 from headrace.engines.capability import Capability
-from headrace.engines.local.isolation import uplink
-from headrace.engines.local.isolation.probing import Findings, examine
 from headrace.engines.local.limits.cgroups import CPU, MEMORY, Places, find_places
+from headrace.hosting.isolation import uplink
+from headrace.hosting.isolation.probing import Findings, examine
 from headrace.instance.channels import mounts
 from headrace.instance.machine import installed_gpus, tool_output
 

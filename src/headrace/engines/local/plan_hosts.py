@@ -6,10 +6,10 @@ import shlex
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
-from headrace.engines.local.isolation.network_layout import address_of
 from headrace.engines.local.limits.assign import HostLimits, Machine, assign_limits
 from headrace.engines.planning.run_folders import in_run
 from headrace.errors import JobInvalid
+from headrace.hosting.isolation.network_layout import address_of
 from headrace.instance.isolation_level import Isolation
 from headrace.instance.launch_plan import (
     Budget,

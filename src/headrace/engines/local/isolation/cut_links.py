@@ -13,10 +13,10 @@ import socket
 import subprocess
 import sys
 
-from headrace.engines.local.isolation import syscalls
-from headrace.engines.local.isolation.netlink import Netlink
-from headrace.engines.local.isolation.network_layout import FILE, LINKS, Layout
 from headrace.errors import UsageError
+from headrace.hosting.isolation import syscalls
+from headrace.hosting.isolation.netlink import Netlink
+from headrace.hosting.isolation.network_layout import FILE, LINKS, Layout
 from headrace.runs import RunPaths
 
 PROGRAM = "headrace.engines.local.isolation.cut_links"

@@ -15,27 +15,19 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
 
-from headrace.engines.local.isolation.network_layout import FILE, HOSTS_SECONDS, LINKS, Layout
 from headrace.engines.local.isolation.uplink_watch import WayOut
 from headrace.errors import HeadraceError
-from headrace.exit_status import exit_text, split_status
-from headrace.hosting.supervision.agent_starter import AgentStarter, Start, Started
-from headrace.instance.lifeline import SCRATCH
-from headrace.processes.child_report import ChildReport, read_report
+from headrace.hosting.isolation.namespace_starter import NamespaceStarter
+from headrace.hosting.isolation.network_layout import FILE, LINKS, Layout
+from headrace.hosting.supervision.agent_starter import AgentStarter
 from headrace.processes.spawn import spawn
 from headrace.runs import RunPaths
 
-ENTER = "headrace.engines.local.isolation.enter_namespaces"
-NETWORK = "headrace.engines.local.isolation.network"
+NETWORK = "headrace.hosting.isolation.network"
 NETWORK_SECONDS = 30.0
-END_SECONDS = 1.0  # between the last message of a process and its end
 LOG = "network.log"
 
 
@@ -63,51 +55,11 @@ class Starter(AgentStarter):
         """Ends what belongs to the starter."""
 
 
-class NamespaceStarter(Starter):
-    """Starts agents in namespaces, on the machine's network.
-
-    Args:
-        paths: the run.
-        layout: its isolation.
-    """
-
-    def __init__(self, paths: RunPaths, layout: Layout) -> None:
-        self._layout = layout
-        self._file = paths.engine / FILE
-        self._net = self._user = self._bridge = -1
-        self._writing: dict[str, int] = {}  # ends of the reports, until their writers have been started
-
-    def prepare(self, host: str, argv: Sequence[str]) -> Start:
-        """See `AgentStarter.prepare`."""
-        reading, writing = os.pipe()
-        self._writing[host] = writing
-        user = self._user if self._layout.user_namespace else -1
-        numbers = [str(number) for number in (writing, self._net, user, self._bridge)]
-        words = (sys.executable, "-S", "-m", ENTER, str(self._file), host, *numbers, "--", *argv)
-        passed = tuple(number for number in (writing, self._net, user) if number >= 0)
-        return Start(host, words, {SCRATCH: "/tmp"}, passed, reading)
-
-    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
-        """See `AgentStarter.agent`."""
-        os.close(self._writing.pop(start.host))
-        deadline = time.monotonic() + HOSTS_SECONDS
-        try:
-            report = read_report(_read(start.report, deadline)) or ChildReport()
-        finally:
-            os.close(start.report)
-        if not report.ready:
-            silent = f"its first process did not report within {HOSTS_SECONDS:g} s"
-            if time.monotonic() < deadline:
-                silent = f"its first process {_how_it_ended(process)}"
-            why = report.error or silent
-            process.kill()
-            process.wait()
-            raise HeadraceError(f"{start.host} could not be isolated: {why}", hint="see engines.local.isolation")
-        process.wait(HOSTS_SECONDS)
-        return Started(report.pid)
+class SharedNetworkStarter(NamespaceStarter, Starter):
+    """Starts agents in namespaces, on the machine's network."""
 
 
-class NetworkStarter(NamespaceStarter):
+class NetworkStarter(NamespaceStarter, Starter):
     """Starts agents in namespaces, on a network of the job's own.
 
     Args:
@@ -119,7 +71,7 @@ class NetworkStarter(NamespaceStarter):
     """
 
     def __init__(self, paths: RunPaths, layout: Layout) -> None:
-        super().__init__(paths, layout)
+        super().__init__(paths.engine / FILE, layout)
         self._caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._keeper = -1
         try:
@@ -178,28 +130,6 @@ class NetworkStarter(NamespaceStarter):
         self._net = self._user = -1
 
 
-def _read(descriptor: int, deadline: float) -> str:
-    """Returns all that comes through a pipe, as far as it comes in time."""
-    told = b""
-    while (left := deadline - time.monotonic()) > 0:
-        if select.select([descriptor], [], [], left)[0]:
-            data = os.read(descriptor, 4096)
-            if not data:
-                break
-            told += data
-    return told.decode(errors="replace")
-
-
-def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
-    """Returns how a process ended that has closed its report, in words."""
-    try:
-        code = process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        return "ended"
-    how = exit_text(*split_status(code))
-    return f"was {how}" if code < 0 else how
-
-
 def open_starter(paths: RunPaths) -> Starter:
     """Returns what starts the agents of a run, as the run says.
 
@@ -211,4 +141,4 @@ def open_starter(paths: RunPaths) -> Starter:
     if not path.exists():
         return Starter()
     layout = Layout.read(path)
-    return NetworkStarter(paths, layout) if layout.own_network else NamespaceStarter(paths, layout)
+    return NetworkStarter(paths, layout) if layout.own_network else SharedNetworkStarter(path, layout)

@@ -10,8 +10,8 @@ import json
 import signal
 import socket
 
-from headrace.engines.local.isolation.network_layout import CLOSED
 from headrace.exit_status import exit_text
+from headrace.hosting.isolation.network_layout import CLOSED
 from headrace.processes.process_table import Process, descendants, describe_exit, look, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 

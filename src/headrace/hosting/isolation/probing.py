@@ -1,4 +1,4 @@
-"""Which isolation this machine allows, by trying it; and which one a job gets."""
+"""Which isolation this machine allows, by trying it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.local.isolation import filesystem, network_layout, syscalls, uplink
-from headrace.errors import EngineRefused
-from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
+from headrace.hosting.isolation import filesystem, network_layout, syscalls, uplink
 from headrace.runs import runs_dir
 
 OVERLAY = "overlay: "  # what the probe says before why there can be none
-PROBE = "headrace.engines.local.isolation.probe"
+PROBE = "headrace.hosting.isolation.probe"
 SECONDS = 60.0
-SAYS_SO = "engines.local.isolation says so"
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -59,49 +56,6 @@ def examine() -> Findings:
         reason = _reason(user_namespace)
         namespace, shared_network = (f"{words} ({reason})" for words in (namespace, shared_network))
     return Findings(namespace, outward, connected, user_namespace, overlay, shared_network)
-
-
-def choose(wanted: str, *, bandwidth: bool = False) -> Isolation:
-    """Returns the isolation that a job gets.
-
-    Args:
-        wanted: ``auto``, or a level.
-        bandwidth: whether it limits the bandwidth of hosts.
-
-    Raises:
-        EngineRefused: it wants what only namespaces give, and they do not work here.
-    """
-    chosen = _choose(wanted)
-    if bandwidth and chosen.level != NAMESPACE:
-        raise EngineRefused(
-            f"engines.local.network: bandwidth holds with isolation by namespaces only: {chosen.why}",
-            hint="leave out engines.local.network, or see `headrace doctor`",
-        )
-    return chosen
-
-
-def _choose(wanted: str) -> Isolation:
-    if wanted == NO_ISOLATION:
-        return Isolation(NO_ISOLATION, SAYS_SO)
-    found = examine()
-    why_not = {NAMESPACE: found.namespace, SHARED_NETWORK: found.shared_network}.get(wanted, "")
-    if why_not:
-        raise EngineRefused(
-            f"isolation by namespaces does not work here: {why_not}",
-            hint="set engines.local.isolation to none or auto; `headrace doctor` says what that means",
-        )
-    if wanted == NAMESPACE:
-        return Isolation(NAMESPACE, SAYS_SO, not found.outward, found.outward)
-    if wanted == SHARED_NETWORK:
-        return Isolation(SHARED_NETWORK, SAYS_SO)
-    if found.shared_network:
-        return Isolation(NO_ISOLATION, f"namespaces do not work here: {found.shared_network}")
-    if found.namespace:
-        return Isolation(SHARED_NETWORK, f"hosts cannot have a network of their own here: {found.namespace}")
-    if found.outward and found.connected:
-        why = f"in a network of their own, hosts would not reach other machines: {found.outward}"
-        return Isolation(SHARED_NETWORK, why)
-    return Isolation(NAMESPACE, "namespaces work here", not found.outward, found.outward)
 
 
 def network_here() -> str:
@@ -143,7 +97,7 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
             instances=(network_layout.Instance("algo-1", network_layout.address_of(prefix, 1), str(folder / "tree")),),
             own_network=own_network,
         ).write(folder / network_layout.FILE)
-        package = str(Path(__file__).resolve().parents[4])
+        package = str(Path(__file__).resolve().parents[3])
         try:
             done = subprocess.run(
                 [sys.executable, "-S", "-m", PROBE, str(folder), overlay],

@@ -19,9 +19,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from headrace.engines.local.isolation import channel_views
-from headrace.engines.local.isolation.network_layout import HOSTS, RESOLVER, Layout
-from headrace.engines.local.isolation.syscalls import (
+from headrace.hosting.isolation import channel_views
+from headrace.hosting.isolation.network_layout import HOSTS, RESOLVER, Layout
+from headrace.hosting.isolation.syscalls import (
     MS_MOVE,
     MS_NODEV,
     MS_NOEXEC,

@@ -19,8 +19,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headrace.engines.local.isolation.network_layout import View
-from headrace.engines.local.isolation.syscalls import (
+from headrace.hosting.isolation.network_layout import View
+from headrace.hosting.isolation.syscalls import (
     MS_BIND,
     MS_NOATIME,
     MS_NODEV,

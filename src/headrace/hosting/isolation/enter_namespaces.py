@@ -21,9 +21,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.engines.local.isolation import filesystem, syscalls
-from headrace.engines.local.isolation.netlink import Netlink
-from headrace.engines.local.isolation.network_layout import BITS, INTERFACE, Layout
+from headrace.hosting.isolation import filesystem, syscalls
+from headrace.hosting.isolation.netlink import Netlink
+from headrace.hosting.isolation.network_layout import BITS, INTERFACE, Layout
 from headrace.processes.child_report import ChildReport
 
 LINK_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""Tries isolation with one small instance: `python -S -m headrace.engines.local.isolation.probe FOLDER OVERLAY`.
+"""Tries isolation with one small instance: `python -S -m headrace.hosting.isolation.probe FOLDER OVERLAY`.
 
 FOLDER holds a `Layout` with one instance. The job's network is made with its way out, if the layout has one, and one
 instance, by the code that a run uses. Exit code 0 if that works; else the last line of standard output says why not.
@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.engines.local.isolation import channel_views, enter_namespaces, filesystem, network, syscalls
-from headrace.engines.local.isolation.network_layout import FILE, Layout
+from headrace.hosting.isolation import channel_views, enter_namespaces, filesystem, network, syscalls
+from headrace.hosting.isolation.network_layout import FILE, Layout
 
 SECONDS = 20.0
 

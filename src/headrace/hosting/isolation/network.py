@@ -1,4 +1,4 @@
-"""Makes the job's network and stays with it: `python -S -m headrace.engines.local.isolation.network LAYOUT`.
+"""Makes the job's network and stays with it: `python -S -m headrace.hosting.isolation.network LAYOUT`.
 
 Its standard input is a Unix socket. Through it the caller gets ``{"keeper": pid}``, then ``{"bridge": index}`` with
 descriptors of the network namespace and the user namespace; or, instead of either, ``{"error": "..."}``. The network
@@ -21,9 +21,9 @@ import socket
 import sys
 from pathlib import Path
 
-from headrace.engines.local.isolation import filesystem, syscalls, uplink
-from headrace.engines.local.isolation.netlink import Netlink
-from headrace.engines.local.isolation.network_layout import BITS, BRIDGE, CLOSED, Layout
+from headrace.hosting.isolation import filesystem, syscalls, uplink
+from headrace.hosting.isolation.netlink import Netlink
+from headrace.hosting.isolation.network_layout import BITS, BRIDGE, CLOSED, Layout
 
 PLACE = Path("/tmp/net")  # file of the network namespace, in the keeper's own mount namespace
 

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from headrace.engines.local.isolation.network_layout import DNS_ADDRESS, MACHINE_ADDRESS
+from headrace.hosting.isolation.network_layout import DNS_ADDRESS, MACHINE_ADDRESS
 
 INTERFACE = "out0"
 ADDRESS = "169.254.77.2"
