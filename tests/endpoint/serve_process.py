@@ -54,6 +54,7 @@ class ServeProcess:
         """Starts it, on a free port by default."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         environ |= {"HEADRACE_HOME": str(self.home), "AWS_ACCESS_KEY_ID": "the-users-own", "AWS_SECRET_ACCESS_KEY": "x"}
+        environ["AWS_SESSION_TOKEN"] = "the-users-own"
         command = [sys.executable, "-m", "headrace", "serve", "--port", str(port), *self._arguments]
         self._errors = (self.home / "serve.err").open("ab")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, env=environ, text=True)

@@ -32,6 +32,7 @@ from headrace.endpoint.s3.s3_face import S3Face
 from headrace.endpoint.services.cloudwatch_logs import logs
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.endpoint.services.identities import ACCOUNT, iam, sts
+from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.endpoint.training_jobs.images import read_rules
 from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
@@ -70,6 +71,7 @@ class ServeOptions:
         store: its folder.
         buckets: folder of the buckets of its S3.
         engine: that runs jobs.
+        settings: its options, ``engines.ENGINE.OPTION=VALUE``.
         most_running: jobs that run at once.
         images: rules ``NAME=PYTHON``.
         rates: rules ``OPERATION=CALLS_A_SECOND``.
@@ -83,6 +85,7 @@ class ServeOptions:
     store: Path = field(default_factory=default_store)
     buckets: Path = field(default_factory=buckets_dir)
     engine: str = "local"
+    settings: Sequence[str] = ()
     most_running: int = 4
     images: Sequence[str] = ()
     rates: Sequence[str] = ()
@@ -93,11 +96,22 @@ class ServeOptions:
 
 def setup_of(options: ServeOptions, keys: AccessKeys, port: int) -> ClientSetup:
     """Returns how clients of this machine reach an endpoint."""
-    host = "127.0.0.1" if options.host in ("0.0.0.0", "127.0.0.1") else options.host
-    shown = f"[{host}]" if ":" in host else host
-    scheme = "https" if options.certificate else "http"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
     bundle = options.certificate.absolute() if options.certificate else None
-    return ClientSetup(options.store, f"{scheme}://{shown}:{port}", options.region, keys.user, bundle)
+    return ClientSetup(options.store, _url(options, host, port), options.region, keys.user, bundle)
+
+
+def address_for_programs(options: ServeOptions, port: int) -> str:
+    """Returns where the programs of jobs reach an endpoint, from hosts of its engine without a network of their own."""
+    everywhere = options.host in ("0.0.0.0", "::")
+    if options.engine == "local" or not everywhere:
+        return setup_of(options, keys_of(options.store), port).url
+    return _url(options, socket.gethostname().lower(), port)
+
+
+def _url(options: ServeOptions, host: str, port: int) -> str:
+    scheme = "https" if options.certificate else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def written_setup(options: ServeOptions) -> ClientSetup:
@@ -136,6 +150,8 @@ class Endpoint:
 
     def __init__(self, options: ServeOptions, keys: AccessKeys, proxy: Proxy | None = None) -> None:
         find_engine(options.engine, "start")
+        settings = EngineSettings(options.engine, tuple(options.settings))
+        settings.check()
         self._options = options
         listener = listen(options.host, options.port)
         port = int(listener.getsockname()[1])
@@ -143,10 +159,8 @@ class Endpoint:
         try:
             self._store = JobStore(options.store)
             self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
-            maker = JobMaker(options.engine, self._local_path, read_rules(options.images), STOP_GRACE)
-            scheme = "https" if options.certificate else "http"
-            programs = f"{scheme}://{MACHINE_NAME}:{port}"
-            runs = JobRuns(options.store, self._store, maker, options.region, programs)
+            maker = JobMaker(settings, self._local_path, read_rules(options.images), STOP_GRACE)
+            runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port))
             self._queue = JobQueue(self._store, runs, options.most_running)
             rates = read_rates(options.rates)
             jobs = TrainingJobs(self._store, runs, self._queue, maker, Throttle(rates), options.region, MOST_QUEUED)
@@ -229,7 +243,7 @@ def _own_variables(options: ServeOptions, keys: AccessKeys, endpoint: Endpoint) 
     os.environ |= {
         "AWS_ACCESS_KEY_ID": keys.program.key_id,
         "AWS_SECRET_ACCESS_KEY": keys.program.secret,
-        "AWS_ENDPOINT_URL": endpoint.setup.url,
+        "AWS_ENDPOINT_URL": address_for_programs(options, endpoint.port),
         "AWS_DEFAULT_REGION": options.region,
         "AWS_REGION": options.region,
     }

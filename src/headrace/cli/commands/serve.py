@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 )
 @engine_option
 @click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Option of the engine, e.g. --set engines.slurm.partition=gpu. May be repeated.",
+)
+@click.option(
     "--max-running", type=click.IntRange(1), default=4, show_default=True, help="Jobs that run at once; others wait."
 )
 @click.option(
@@ -62,6 +69,7 @@ def command(
     store: Path | None,
     buckets: Path | None,
     engine: str,
+    settings: tuple[str, ...],
     max_running: int,
     image_map: tuple[str, ...],
     rate: tuple[str, ...],
@@ -102,6 +110,7 @@ def command(
         store=(store or default_store()).absolute(),
         buckets=(buckets or (store / "buckets" if store else buckets_dir())).absolute(),
         engine=engine,
+        settings=settings,
         most_running=max_running,
         images=image_map,
         rates=rate,
@@ -123,6 +132,12 @@ def command(
             click.echo(
                 f"warning: {host} can be reached from other machines, and without --tls-cert what clients send and "
                 "get can be read on the way",
+                err=True,
+            )
+        if engine != "local" and _is_loopback(host):
+            click.echo(
+                f"warning: hosts of the engine {engine} cannot reach {setup.url}, so programs there cannot use S3; "
+                "name an address of this machine with --host",
                 err=True,
             )
         if not program:

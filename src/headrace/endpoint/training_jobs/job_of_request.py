@@ -9,6 +9,7 @@ from typing import cast
 
 from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.service_models import refusal
+from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.endpoint.training_jobs.images import ImageRule, python_for
 from headrace.endpoint.training_jobs.local_uris import FindPath, with_local_paths
 from headrace.errors import EngineRefused, JobInvalid
@@ -25,16 +26,21 @@ class JobMaker:
     """Makes jobs of requests.
 
     Args:
-        engine: that runs them.
+        settings: the engine that runs them, with its options.
         find: the endpoint's buckets.
         images: which Python stands for which image.
         stop_grace: seconds between SIGTERM and SIGKILL.
     """
 
-    engine: str
+    settings: EngineSettings
     find: FindPath
     images: tuple[ImageRule, ...] = ()
     stop_grace: float = field(default=STOP_GRACE)
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine."""
+        return self.settings.engine
 
     def check(self, request: Mapping[str, object]) -> None:
         """Checks a request against its shape, the rules of jobs and those of the engine.
@@ -51,25 +57,37 @@ class JobMaker:
             raise ServiceError("ValidationException", str(error)) from error
 
     def note(self, request: Mapping[str, object]) -> str:
-        """Returns the sentence that says which Python runs the programs."""
+        """Returns the sentence that says what runs the programs: which Python, or the image itself."""
+        if not self.settings.shares_files:
+            return f"image {_image(request) or 'none'}: programs run where the engine {self.engine} starts them"
         return python_for(_image(request), self.images)[1]
 
-    def make(self, request: Mapping[str, object], base_path: Path, variables: Mapping[str, str]) -> Job:
+    def make(
+        self,
+        request: Mapping[str, object],
+        base_path: Path,
+        variables: Mapping[str, str],
+        local: Mapping[str, object] | None = None,
+    ) -> Job:
         """Returns the job of a request that was checked.
 
         Args:
             request: its members.
             base_path: what tells the run of this job from others.
             variables: of its programs, unless the request has others of these names.
+            local: further options of the local engine, unless its options say otherwise.
 
         Raises:
             JobInvalid: it breaks a rule all the same.
         """
         read = read_request(request)
-        data = with_local_paths(read.data, self.find)
-        python = python_for(_image(request), self.images)[0]
-        options = {"stop_grace": self.stop_grace} | ({"python": python} if python else {})
-        data["engines"] = {self.engine: options}
+        shares = self.settings.shares_files
+        data = with_local_paths(read.data, self.find) if shares else dict(read.data)
+        python = python_for(_image(request), self.images)[0] if shares else ""
+        data = self.settings.put_into(data, self.stop_grace, python)
+        engines = cast("dict[str, dict[str, object]]", data.get("engines", {}))
+        if local and self.engine == "local":
+            data["engines"] = {"local": {**local, **engines["local"]}}
         given = cast("Mapping[str, str]", data.get("environment", {}))
         data["environment"] = {**variables, **given}
         return Job.from_source(data, JobSource(names=read.names), base_path, look=False)

@@ -24,11 +24,14 @@ from headrace.endpoint.training_jobs.job_store import JobStore, Phase, StoredJob
 from headrace.engines.asking import AskEngine
 from headrace.engines.handle import Handle
 from headrace.errors import HeadraceError
+from headrace.instance.isolation_level import SHARED_NETWORK
 from headrace.runs import EndOfRun, Run, RunPaths, runs_dir
 from headrace.runs.run_listing import planned_groups
 from headrace.runs.store import list_paths, read_header
 
 LOGS = "logs"
+OWN_PORTS = {"control": 27071, "feed": 27070, "tf_data": 27072, "master": 27777}
+"""Of the run of a job that starts what it likes, on hosts that have all ports for themselves."""
 _UIDS = "jobs"
 _ADOPT_SECONDS = 10.0
 _REAP_SECONDS = 60.0
@@ -85,9 +88,14 @@ class JobRuns:
         tags = [{"Key": key, "Value": value} for key, value in job.tags.items()]
         request = {**job.request, "TrainingJobName": job.name, **({"Tags": tags} if tags else {})}
         made = self._maker.make(request, base_path, {})
-        if engines.plan(made, self._maker.engine).plan.isolation.own_network:
+        isolation = engines.plan(made, self._maker.engine).plan.isolation
+        if isolation.own_network and not isolation.outward:  # no program would reach this endpoint
+            made = self._maker.make(request, base_path, {}, {"isolation": SHARED_NETWORK})
+        elif isolation.own_network:
             # The helpers of a run have this process's variables; in a network of their own, programs need another name.
-            made = self._maker.make(request, base_path, {"AWS_ENDPOINT_URL": self._address})
+            # A job with an entrypoint of its own may bring agents of its own, whose ports are free on the service.
+            ports = {"ports": OWN_PORTS} if made.command else None
+            made = self._maker.make(request, base_path, {"AWS_ENDPOINT_URL": self._address}, ports)
         return engines.start(made, self._maker.engine, detach=True)
 
     def resume(self, job: StoredJob) -> None:
