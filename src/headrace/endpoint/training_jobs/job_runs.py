@@ -24,7 +24,6 @@ from headrace.endpoint.training_jobs.job_store import JobStore, Phase, StoredJob
 from headrace.engines.asking import AskEngine
 from headrace.engines.handle import Handle
 from headrace.errors import HeadraceError
-from headrace.instance.isolation_level import SHARED_NETWORK
 from headrace.runs import EndOfRun, Run, RunPaths, runs_dir
 from headrace.runs.run_listing import planned_groups
 from headrace.runs.store import list_paths, read_header
@@ -90,7 +89,7 @@ class JobRuns:
         made = self._maker.make(request, base_path, {})
         isolation = engines.plan(made, self._maker.engine).plan.isolation
         if isolation.own_network and not isolation.outward:  # no program would reach this endpoint
-            made = self._maker.make(request, base_path, {}, {"isolation": SHARED_NETWORK})
+            made = self._maker.make(request, base_path, {}, {"isolation": "shared_network"})
         elif isolation.own_network:
             # The helpers of a run have this process's variables; in a network of their own, programs need another name.
             # A job with an entrypoint of its own may bring agents of its own, whose ports are free on the service.
