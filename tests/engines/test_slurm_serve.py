@@ -25,7 +25,7 @@ s3.put_object(Bucket="headrace-local", Key=f"told/{group}", Body=host.encode())
 print("loss=0.5;", os.listdir(os.environ["SM_CHANNEL_TRAIN"]), flush=True)
 open(os.path.join(os.environ["SM_MODEL_DIR"], group), "w").write(host)
 """
-# Runs on the login node, with the profile that the endpoint wrote. Arguments: folder with request.json.
+# Runs on the login node, with the profile that the endpoint wrote. Argument: file of the request.
 CLIENT = """
 import boto3, json, sys, time
 request = json.load(open(sys.argv[1]))
@@ -92,12 +92,12 @@ def test_a_job_that_boto3_creates_runs_on_the_nodes_of_the_partitions_and_reache
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": 600},
     }
-    (cluster.folder / "request.json").write_text(json.dumps(request))
-    (cluster.folder / "client.py").write_text(CLIENT)
+    request_file, pid_file = cluster.folder / "request.json", cluster.folder / "serve.pid"
+    request_file.write_text(json.dumps(request))
     options = ("groups.data.partition=data", "groups.dnn.partition=dnn", "groups.absent.partition=none")
     settings = [word for option in options for word in ("--set", f"engines.slurm.{option}")]
     serve = [sys.executable, "-m", "headrace", "serve", "--host", "0.0.0.0", "--engine", "slurm", *settings]
-    server = cluster.start(HEAD, "sh", "-c", 'echo $$ > serve.pid; exec "$@"', "sh", *serve)
+    server = cluster.start(HEAD, "sh", "-c", 'echo $$ > "$0"; exec "$@"', str(pid_file), *serve)
     try:
         assert server.stdout is not None
         exported = {}
@@ -109,7 +109,7 @@ def test_a_job_that_boto3_creates_runs_on_the_nodes_of_the_partitions_and_reache
                 break
         variables = [f"{name}={value}" for name, value in exported.items()]
         done = cluster.on(
-            HEAD, "env", *variables, sys.executable, "client.py", "request.json", timeout=allowed(120), check=False
+            HEAD, "env", *variables, sys.executable, "-c", CLIENT, str(request_file), timeout=allowed(120), check=False
         )
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
@@ -119,5 +119,5 @@ def test_a_job_that_boto3_creates_runs_on_the_nodes_of_the_partitions_and_reache
         with tarfile.open(bucket / "out/on-slurm/output/model.tar.gz") as archive:
             assert {each.name for each in archive if each.isfile()} == {"data", "dnn"}
     finally:
-        cluster.on(HEAD, "sh", "-c", "kill $(cat serve.pid)")
+        cluster.on(HEAD, "kill", pid_file.read_text().strip())
         server.communicate(timeout=allowed(30))
