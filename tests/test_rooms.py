@@ -86,7 +86,7 @@ ORDER: dict[str, list[str]] = {
         "host_agent",
     ],
     "hosting": ["inputs", "helpers", "machines", "supervision", "isolation"],
-    "engines": ["planning", "local", "slurm", "kubernetes"],
+    "engines": ["planning", "local", "slurm", "kubernetes", "sagemaker"],
     "insight": [
         "figures",
         "performance_model",

@@ -202,8 +202,8 @@ def test_options_of_an_installed_engine_of_somebody_else_are_kept_as_they_are(mo
     assert (again == one, again.local.stop_grace) == (True, 1)
     assert again != job(engines={"mine": {"queue": "short"}})
     with pytest.raises(JobInvalid) as caught:
-        job(engines={"local": {"stop_grace": -1}, "mine": 3, "mime": {}, "sagemaker": {}})
+        job(engines={"local": {"stop_grace": -1}, "mine": 3, "mime": {}, "batch": {}})
     told = {problem.field: problem.message for problem in caught.value.problems}
     assert told["engines.mine"] == "must be a mapping"
     assert "unknown key" in told["engines.mime"]
-    assert {"engines.local.stop_grace", "engines.sagemaker"} <= told.keys()
+    assert {"engines.local.stop_grace", "engines.batch"} <= told.keys()

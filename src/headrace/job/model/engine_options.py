@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.job.model.frozen_model import Part
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.local_options import LocalOptions
+from headrace.job.model.sagemaker_options import SageMakerOptions
 from headrace.job.model.slurm_options import SlurmOptions
 
 
@@ -15,8 +16,10 @@ class Engines(Part):
         local: one machine plays all hosts.
         slurm: a node of a Slurm cluster is a host.
         kubernetes: a pod of a Kubernetes cluster is a host.
+        sagemaker: an instance of Amazon SageMaker is a host.
     """
 
     local: LocalOptions = LocalOptions()
     slurm: SlurmOptions | None = None
     kubernetes: KubernetesOptions | None = None
+    sagemaker: SageMakerOptions | None = None

@@ -17,6 +17,7 @@ from headrace.job.model.fields import Distribution, InstanceGroup, JobFields, Lo
 from headrace.job.model.hyperparameters import KNOWN, encoded, is_reserved
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.path_types import is_file
+from headrace.job.model.sagemaker_options import SageMakerOptions
 from headrace.job.model.slurm_options import SlurmOptions
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
@@ -203,6 +204,11 @@ class Structure(JobFields):
     def kubernetes(self) -> KubernetesOptions:
         """Options of the Kubernetes engine."""
         return self.engines.kubernetes or KubernetesOptions()
+
+    @property
+    def sagemaker(self) -> SageMakerOptions:
+        """Options of the SageMaker engine."""
+        return self.engines.sagemaker or SageMakerOptions()
 
     def hyperparameter_texts_of(self, group_name: str) -> dict[str, str]:
         """Returns a group's hyperparameters as SageMaker writes them to a file: JSON, or as the request had them."""

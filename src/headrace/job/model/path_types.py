@@ -35,6 +35,13 @@ def is_remote(text: str) -> bool:
     return text.startswith(("s3://", "https://"))
 
 
+def names_bucket(text: str) -> bool:
+    """Tells whether a place is in a bucket of an object store: ``s3://`` and a name that a bucket can have."""
+    scheme, _, rest = text.partition("://")
+    bucket = rest.partition("/")[0]
+    return scheme == "s3" and bucket != LOCAL_BUCKET and _BUCKET.fullmatch(bucket) is not None
+
+
 def is_archive(text: str) -> bool:
     """Tells whether a place is an archive of code: its name ends in ``.tar.gz`` or ``.tgz``."""
     return text.endswith(_ARCHIVES)

@@ -37,6 +37,8 @@ _INSTEAD = {
     "pytorchddp": "use torch_distributed: {enabled: true}; the script stays the same",
     "pytorchxla": "use torch_distributed: {enabled: true}; there are no Trainium or TPU devices here",
 }
+TOOLKIT_ONLY = frozenset(_INSTEAD)
+"""Ways of starting ranks that only SageMaker's own toolkit knows."""
 
 
 def rules_of_engine(engine: str, data: Data) -> list[Finding]:

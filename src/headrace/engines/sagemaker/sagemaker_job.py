@@ -1,0 +1,260 @@
+"""What `plan` and `check` of the SageMaker engine return: a job, its launch plan, and what is asked of the service.
+
+The launch plan is what the hosts start from, and not what they run by: the service gives the groups their hosts, so
+each host works out its place from its own resourceconfig.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.catalog import instance_types
+from headrace.engines.planning.engine_job import EngineJob
+from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
+from headrace.engines.planning.plan_channels import orders_of
+from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
+from headrace.engines.sagemaker.framework_images import SOURCE, VERSIONS, find_image, is_neuron, known_regions
+from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
+from headrace.errors import EngineRefused, JobInvalid
+from headrace.hosting.inputs.host_facts import with_data_workers
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.job import Job
+from headrace.job.model.fields import Record
+from headrace.job.model.sagemaker_options import SageMakerOptions
+from headrace.job.rules.engine_rules import TOOLKIT_ONLY
+from headrace.job.rules.sagemaker_rules import OPTIONS, sagemaker_rules
+from headrace.runs import RunPaths
+
+LONGEST_NAME = 63
+_OTHER = re.compile(r"[^a-zA-Z0-9]+")
+_DIGEST = 8
+START = f"{CHANNEL_FOLDER}/headrace.zip"
+"""What the containers start; see `container_start`."""
+TOOLKIT = ("train",)
+"""What starts a program with SageMaker's own toolkit, in the image."""
+
+
+@dataclass(frozen=True)
+class SageMakerJob(EngineJob):
+    """A job for Amazon SageMaker.
+
+    Attributes:
+        region: where it runs.
+        image: URI of the container image.
+        attempt: how often it has been submitted, this time included.
+    """
+
+    ENGINE = "sagemaker"
+
+    region: str
+    image: str
+    attempt: int = 1
+
+    @property
+    def options(self) -> SageMakerOptions:
+        """What the job says of the service."""
+        return self.job.sagemaker
+
+    @property
+    def name(self) -> str:
+        """TrainingJobName of this attempt."""
+        return training_job_name(self.plan.run_id, self.attempt)
+
+    @property
+    def root(self) -> str:
+        """The run's directory on this machine, whose path hosts have too."""
+        return self.plan.hosts[0].record_dir
+
+    @property
+    def base(self) -> str:
+        """``s3://`` URI below which everything of the engine's own lies."""
+        return f"{(self.job.code_location or self.job.output_path or '').rstrip('/')}/headrace"
+
+    @property
+    def channel_uri(self) -> str:
+        """Where this run's channel is staged: a prefix that ends in ``/``; one place for all attempts in a region."""
+        return f"{self.base}/channels/{training_job_name(self.plan.run_id)}/"
+
+    @property
+    def shared_uri(self) -> str:
+        """Where what many runs have in common is staged, by the digest of its content."""
+        return f"{self.base}/shared"
+
+    @property
+    def model_uri(self) -> str:
+        """Where the service stores the model of this attempt."""
+        return f"{(self.job.output_path or '').rstrip('/')}/{self.name}/output/model.tar.gz"
+
+    @property
+    def carrier(self) -> Carrier:
+        """What brings headrace into the containers."""
+        return Carrier(self.channel_uri, (self.options.python, START, self.plan.run_id))
+
+    def request(self, carrier: Carrier | None = None) -> Request:
+        """Returns the CreateTrainingJob request of this attempt.
+
+        Args:
+            carrier: what brings headrace into the containers; by default `carrier`.
+
+        Raises:
+            JobInvalid: SageMaker would refuse it.
+        """
+        return training_request(self.job, self.name, self.image, carrier or self.carrier)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Where the instances are, and what they are, in sentences."""
+        at = self.options.endpoint_of("sagemaker")
+        found = [f"region: {self.region}{f', asked at {at}' if at else ''}; image: {self.image}"]
+        for group in self.plan.groups:
+            count = len(group.hosts)
+            shape = instance_types.shape(group.instance_type)
+            size = "" if shape is None else f" ({shape.vcpus} vCPU, {shape.memory_gib:g} GiB"
+            if shape is not None:
+                size += f", {shape.gpus} GPU{'' if shape.gpus == 1 else 's'})" if shape.gpus else ")"
+            found.append(f"{group.name}: {count} instance{'' if count == 1 else 's'} of {group.instance_type}{size}")
+        return (*found, *self._waiting())
+
+    def _waiting(self) -> Iterator[str]:
+        if self.job.use_spot_instances:
+            kept = "checkpoints are kept" if self.job.checkpoint_s3_uri else "no checkpoints are kept: it begins anew"
+            yield f"spare capacity, which may be taken back; {kept}"
+        if self.job.keep_alive_period_in_seconds:
+            yield f"the instances stay, and cost, {self.job.keep_alive_period_in_seconds} s for a next job"
+
+
+def training_job_name(run_id: str, attempt: int = 1) -> str:
+    """Returns TrainingJobName of a run: for no other run, and for each attempt another one.
+
+    Args:
+        run_id: the run's id.
+        attempt: which attempt, from 1.
+
+    >>> training_job_name("digits-20261122-130000-00ff")
+    'digits-20261122-130000-00ff'
+    >>> training_job_name("digits-20261122-130000-00ff", 3)
+    'digits-20261122-130000-00ff-try3'
+    """
+    ending = f"-try{attempt}" if attempt > 1 else ""
+    text = _OTHER.sub("-", run_id).strip("-")
+    if text != run_id or len(text) > LONGEST_NAME - len("-try100"):
+        digest = hashlib.sha256(run_id.encode()).hexdigest()[:_DIGEST]
+        text = f"{text[: LONGEST_NAME - len('-try100') - _DIGEST - 1].strip('-') or 'r'}-{digest}"
+    return text + ending
+
+
+def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> SageMakerJob:
+    """Returns the job with its launch plan and what is asked of the service. Sends nothing.
+
+    Args:
+        job: the job.
+        paths: the run's directory; it need not exist.
+        environment: variables in which a region may be named.
+
+    Raises:
+        JobInvalid: what this engine or the service does not take.
+        EngineRefused: a folder for checkpoints that hosts cannot have; no region.
+    """
+    job.check_engine("sagemaker")
+    wrong = list(sagemaker_rules(job.to_data()))
+    if wrong:
+        raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
+    check_checkpoint_folder(job, True)
+    region = region_of(job, environment)
+    planned = SageMakerJob(_with_record(job), _launch_plan(job, paths), orders_of(job), region, image_of(job, region))
+    planned.request()
+    return planned
+
+
+def check_sagemaker_job(planned: SageMakerJob) -> None:
+    """Checks what can be known before the job is submitted: its files, and, where they can be reached, its buckets.
+
+    Raises:
+        JobInvalid, EngineRefused: it could not run.
+    """
+    check_remote_job(planned, storage=planned.options.check_storage, programs=False)
+
+
+def region_of(job: Job, environment: Mapping[str, str]) -> str:
+    """Returns the region of a job: its own, that of the environment, that of its profile.
+
+    Raises:
+        EngineRefused: none is named.
+    """
+    named = job.sagemaker.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    found = named or _region_of_profile(job.sagemaker.profile)
+    if not found:
+        hint = "write engines: {sagemaker: {region: eu-west-1}}, or --region, or set AWS_REGION"
+        raise EngineRefused("no region is named", hint)
+    return found
+
+
+def image_of(job: Job, region: str) -> str:
+    """Returns the URI of the job's image in a region.
+
+    Raises:
+        JobInvalid: AWS's image is not known.
+    """
+    framework = job.sagemaker.framework
+    if job.image_uri or framework is None:
+        return job.image_uri or ""
+    types = [group.instance_type for group in job.groups]
+    image = find_image(framework, job.framework_version or "")
+    if image is None:
+        known = ", ".join(VERSIONS[framework])
+        hint = f"known are {known} ({SOURCE}); another image is named by image_uri"
+        message = f"no image of {framework} is known for this version"
+        raise JobInvalid((job.problem(("framework_version",), message, seen=repr(job.framework_version), hint=hint),))
+    if job.py_version not in (None, image.python):
+        message = f"the image of {framework} {image.version} has {image.python}"
+        hint = "leave py_version out, or name another image by image_uri"
+        raise JobInvalid((job.problem(("py_version",), message, seen=repr(job.py_version), hint=hint),))
+    neuron = next((name for name in types if is_neuron(name)), "")
+    if neuron or region not in known_regions():
+        where = f"for {neuron}" if neuron else f"in {region}"
+        hint = "name the image by image_uri"
+        message = f"no image of {framework} is known {where}"
+        raise JobInvalid((job.problem((*OPTIONS, "framework"), message, seen=repr(framework), hint=hint),))
+    return image.uri(region, types)
+
+
+def _region_of_profile(profile: str | None) -> str | None:
+    """Returns the region of a profile in AWS's own configuration; None where there is none, or nothing to read it."""
+    try:
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+    except ImportError:
+        return None
+    try:
+        found = Session(profile=profile).get_config_variable("region")
+    except BotoCoreError as error:
+        raise EngineRefused(str(error), "name the region: engines.sagemaker.region") from error
+    return str(found) if found else None
+
+
+def _with_record(job: Job) -> Job:
+    """Returns the job with a place for the record of its run: the hosts reach no other."""
+    if job.record is not None:
+        return job
+    place = f"{(job.code_location or job.output_path or '').rstrip('/')}/headrace/runs"
+    return job.model_copy(update={"record": Record(uri=place)}) if place.startswith("s3://") else job
+
+
+def _launch_plan(job: Job, paths: RunPaths) -> LaunchPlan:
+    if any(world.kind in TOOLKIT_ONLY for world in job.distributions):
+        job = job.model_copy(update={"distribution": (), "command": TOOLKIT, "entry_point": ""})
+    options = job.sagemaker
+    plan = remote_plan(job, paths, "", own_trees=True)
+    plan = msgspec.structs.replace(
+        plan, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
+    )
+    shapes = {group.name: instance_types.shape(group.instance_type) for group in plan.groups}
+    cpus = {name: shape.vcpus for name, shape in shapes.items() if shape is not None}
+    ranks = {name: each for name, each in ranks_beside_workers(job).items() if name in cpus}
+    return with_data_workers(plan, cpus, ranks)

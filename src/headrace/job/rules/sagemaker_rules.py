@@ -1,0 +1,114 @@
+"""What the SageMaker engine refuses of a job beyond what the service's own request does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.job.model import path_types
+from headrace.job.problems.finding import Finding, show
+from headrace.job.rules.raw_access import Data, as_list, entry_points, group_names, mapping, quoted
+
+MOST_CHANNELS = 20
+OPTIONS = ("engines", "sagemaker")
+
+
+def sagemaker_rules(data: Data) -> Iterator[Finding]:
+    """Yields what the engine refuses of a job that is given as plain data."""
+    yield from _program(data)
+    yield from _channels(data)
+    yield from _capacity(data)
+    yield from _image(data)
+    yield from _retry(data)
+
+
+def _program(data: Data) -> Iterator[Finding]:
+    """headrace's agent starts the programs, so it must know them."""
+    if mapping(data, "request_extras", "AlgorithmSpecification").get("AlgorithmName"):
+        path = ("request_extras", "AlgorithmSpecification", "AlgorithmName")
+        message = "names an algorithm of AWS, whose container cannot start headrace"
+        yield Finding(path, message, hint="give image_uri, and what it runs: source_dir and entry_point, or a command")
+    elif not data.get("command") and not any(entry_points(data)):
+        hint = "name it: source_dir and entry_point, or `command: [train]` for what the image itself starts"
+        yield Finding(("entry_point",), "is required: headrace starts the program in the container", hint=hint)
+    for _, text in entry_points(data):
+        if not data.get("source_dir") and not path_types.is_file(text):
+            message = f"is required: {text!r} is a module or a package in it"
+            yield Finding(("source_dir",), message, hint="name the folder that holds the code")
+            return
+
+
+def _channels(data: Data) -> Iterator[Finding]:
+    """One channel carries headrace, and the record needs a place."""
+    extras = mapping(data, "request_extras").get("InputDataConfig")
+    others = [each for each in as_list(extras) if isinstance(each, dict) and each.get("DataSource")]
+    names = {*mapping(data, "inputs"), *(each.get("ChannelName") for each in others)}
+    if len(names) >= MOST_CHANNELS:
+        message = (
+            f"must have at most {MOST_CHANNELS - 1} channels: SageMaker takes {MOST_CHANNELS}, one carries headrace"
+        )
+        yield Finding(("inputs",), message, f"{len(names)}")
+    for key in ("output_path", "checkpoint_s3_uri", "code_location"):
+        place = data.get(key)
+        if isinstance(place, str) and not path_types.names_bucket(place):
+            hint = (
+                "write s3://bucket/prefix" if path_types.is_remote(place) else "the hosts cannot write to this machine"
+            )
+            yield Finding((key,), "must be an s3:// URI with the name of a bucket", show(place), hint)
+
+
+def _capacity(data: Data) -> Iterator[Finding]:
+    """Spare capacity, warm pools and reserved capacity exclude each other."""
+    spot, warm = data.get("use_spot_instances") is True, data.get("keep_alive_period_in_seconds")
+    if spot and mapping(data, "stopping_condition").get("max_wait") is None:
+        hint = "write stopping_condition: {max_wait: seconds}: waiting and running together"
+        yield Finding(("stopping_condition", "max_wait"), "is required with use_spot_instances", hint=hint)
+    if not spot and mapping(data, "stopping_condition").get("max_wait") is not None:
+        message = "is possible with use_spot_instances only"
+        hint = "max_pending_time limits how long a job waits for instances"
+        yield Finding(("stopping_condition", "max_wait"), message, hint=hint)
+    if warm and spot:
+        yield Finding(
+            ("keep_alive_period_in_seconds",), "warm pools cannot be used with use_spot_instances", show(warm)
+        )
+    if warm and data.get("instance_groups"):
+        message = "warm pools cannot be used with instance groups"
+        hint = "AWS says so: leave it out, or give instance_type and instance_count"
+        yield Finding(("keep_alive_period_in_seconds",), message, show(warm), hint)
+    if data.get("training_plan") and spot:
+        yield Finding(("training_plan",), "reserved capacity cannot be used with use_spot_instances")
+
+
+def _image(data: Data) -> Iterator[Finding]:
+    """There is an image, or a framework and its version."""
+    framework = mapping(data, *OPTIONS).get("framework")
+    if data.get("image_uri"):
+        return
+    if framework is None:
+        hint = "give image_uri; or engines.sagemaker.framework (pytorch, tensorflow) with framework_version"
+        yield Finding(("image_uri",), "is required: SageMaker runs containers", hint=hint)
+    elif data.get("framework_version") is None:
+        hint = "e.g. framework_version: '2.6'; or give image_uri"
+        yield Finding(("framework_version",), f"is required to find the image of {framework}", hint=hint)
+
+
+def _retry(data: Data) -> Iterator[Finding]:
+    """Other types are for groups of the job, and differ; other regions name channels of the job."""
+    retry = mapping(data, *OPTIONS, "retry")
+    known = group_names(data)
+    for name, types in mapping(retry, "instance_types").items():
+        path = (*OPTIONS, "retry", "instance_types", name)
+        if name not in known:
+            message = f"must be the name of an instance group: {quoted(known)}"
+            hint = "" if data.get("instance_groups") else "write a list: instance_types: [ml.g5.xlarge]"
+            yield Finding(path, message, show(name), hint)
+        elif not as_list(types):
+            yield Finding(path, "must name at least one instance type", "[]")
+    own = mapping(data, *OPTIONS).get("region")
+    for region, other in mapping(retry, "regions").items():
+        path = (*OPTIONS, "retry", "regions", region)
+        if region == own:
+            yield Finding(path, "must be another region than engines.sagemaker.region", show(region))
+        for name in mapping(other, "inputs") if isinstance(other, dict) else ():
+            if name not in mapping(data, "inputs"):
+                message = "must be the name of a channel of the job"
+                yield Finding((*path, "inputs", name), message, show(name))
