@@ -1,5 +1,8 @@
 """The first of several failures is named."""
 
+import pytest
+
+from headrace.agent.coordinator.error_line import CHARACTERS, error_line
 from headrace.agent.coordinator.first_cause import Suspect, SuspectKind, exit_suspect, first_of, lost_peer
 from headrace.runs import Cause, CauseKind
 
@@ -45,3 +48,48 @@ def test_ordinary_last_words_are_no_complaint_about_a_peer():
 def test_the_cause_names_place_and_code():
     assert str(died("3", 1.0, 3).cause) == "dnn/algo-1[3]: exited with code 3"
     assert str(died("3", 1.0, None, 9).cause) == "dnn/algo-1[3]: killed by SIGKILL"
+
+
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 2, in <module>',
+    "    raise ValueError('bad label')",
+    "ValueError: bad label",
+)
+IGNORED = ("Exception ignored in: <function f at 0x7f>", *TRACEBACK[:-1], "OSError: closed")
+
+
+@pytest.mark.parametrize(
+    ("lines", "exit_code", "number", "error"),
+    [
+        (TRACEBACK, 1, None, "ValueError: bad label"),
+        (TRACEBACK[1:], 1, None, "ValueError: bad label"),  # a long traceback: its first line is no longer kept
+        ([f"[rank3]: {line}" for line in TRACEBACK], 1, None, "ValueError: bad label"),
+        ((*TRACEBACK, "", *TRACEBACK[:-1], "KeyError: 'x'"), 1, None, "KeyError: 'x'"),  # while the first was handled
+        ((*TRACEBACK, "epoch 1 done", *IGNORED), 1, None, "ValueError: bad label"),
+        ((*TRACEBACK, "tried again, and that worked"), 3, None, ""),  # no exception gives exit code 3
+        ((*TRACEBACK[:-1], "RuntimeError: Error(s) in loading:", "\tMissing key: w"), 1, None,
+         "RuntimeError: Error(s) in loading: Missing key: w"),
+        (('  File "train.py", line 1', "    def f(", "         ^", "SyntaxError: '(' was never closed"), 1, None,
+         "SyntaxError: '(' was never closed"),
+        (("loading", "train.sh: line 3: nvcc: command not found"), 127, None,
+         "train.sh: line 3: nvcc: command not found"),
+        (("trainer: error: no such file", "usage: trainer"), 2, None, "trainer: error: no such file"),
+        (("terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"), None, 6,
+         "std::bad_alloc"),
+        (TRACEBACK, None, 9, ""),  # who sends SIGKILL has not read it
+        (("error: no data", "error: 0.25"), 3, None, "error: no data"),  # the last one is a figure
+        (("epoch 3: validation error: 0.1",), 3, None, ""),
+        ((), 1, None, ""),
+    ],
+)  # fmt: skip
+def test_what_a_program_itself_said_its_error_was(lines, exit_code, number, error):
+    assert error_line(lines, exit_code, number) == error
+
+
+def test_the_error_is_part_of_the_cause_and_leaves_room_for_place_and_code_in_the_services_limit():
+    long = died("0", 1.0, 1, None, *TRACEBACK[:-1], "ValueError: " + 2000 * "x").cause
+    assert str(died("0", 1.0, 1, None, *TRACEBACK).cause) == "dnn/algo-1[0]: exited with code 1: ValueError: bad label"
+    assert len(long.detail) == CHARACTERS
+    assert long.detail.endswith("x...")
+    assert len(str(long)) < 1024

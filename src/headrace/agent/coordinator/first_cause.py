@@ -26,6 +26,7 @@ from enum import IntEnum
 import msgspec
 
 from headrace.agent.control.control_messages import Exited
+from headrace.agent.coordinator.error_line import error_line
 from headrace.agent.program_specs import is_launcher
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.run_paths import AGENT
@@ -91,10 +92,13 @@ def exit_suspect(
         cause: how it ended, when more is known than code and signal.
     """
     cause = cause or Cause(CauseKind.PROGRAM_EXITED)
-    error = launcher_error(last_lines) if launcher else ""
+    if launcher:
+        said = launcher_error(last_lines)
+    else:
+        said = error_line(last_lines, exit_code, number) if cause.kind is CauseKind.PROGRAM_EXITED else ""
     cause = msgspec.structs.replace(
         cause,
-        detail=": ".join(filter(None, (cause.detail, error))),
+        detail=": ".join(filter(None, (cause.detail, said))),
         group=group,
         host=host,
         stream=stream,

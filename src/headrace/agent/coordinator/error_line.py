@@ -1,0 +1,78 @@
+"""The error that a program named before it ended, found in its last lines: a pure function.
+
+It is for people, who read it as part of the cause. Nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+
+CHARACTERS = 500
+"""An error is cut there, so that it, the place and the exit code fit into SageMaker's FailureReason (1024)."""
+
+_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before each line of a rank's traceback
+_FRAME = re.compile(r'^ +File ".*", line \d+')
+_EXCEPTION = re.compile(r"^[^\W\d][\w.<>]*(: |$|:$)")
+_HEADING = "Traceback (most recent call last):"
+_IGNORED = "Exception ignored "
+_WORDS = re.compile(
+    r"^(\S+: )*((fatal )?error|fatal|fatal python error): (?![-+\d.e%]+$)\S|^\S+: line \d+: ", re.IGNORECASE
+)
+_WHAT = re.compile(r"^\s*what\(\): +(?=\S)")
+
+
+def error_line(last_lines: Sequence[str], exit_code: int | None, number: int | None) -> str:
+    r"""Returns what a program itself said its error was; empty when it did not say.
+
+    >>> error_line(['  File "train.py", line 2, in <module>', "KeyError: 'label'"], 1, None)
+    "KeyError: 'label'"
+    >>> error_line(["train.sh: line 3: nvcc: command not found"], 127, None)
+    'train.sh: line 3: nvcc: command not found'
+
+    It is the exception of the last traceback of Python, if an exception can have ended the program: it exited with 1,
+    or it printed nothing after it. Else it is the last line that begins as errors of compiled programs and shells do
+    (``error: ...``, ``prog: fatal: ...``, ``a.sh: line 3: ...``). Of a program that aborted it is what C++ says of the
+    exception that nobody caught. Other signals come from outside: what was printed before says nothing about them.
+
+    Args:
+        last_lines: its last output.
+        exit_code, number: one is set: its exit code, or the signal that ended it.
+    """
+    if number is not None and number != signal.SIGABRT:
+        return ""
+    lines = [_RANK.sub("", line).rstrip() for line in last_lines]
+    lines = [line for line in lines if line]
+    found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines)
+    return found if len(found) <= CHARACTERS else found[: CHARACTERS - 3] + "..."
+
+
+def _raised(lines: Sequence[str], anywhere: bool) -> str:
+    """Returns the text of the last exception whose traceback was printed."""
+    found, at, inside, ignored = "", -1, False, False
+    for index, line in enumerate(lines):
+        if line == _HEADING:
+            inside, ignored = True, index > 0 and lines[index - 1].startswith(_IGNORED)
+        elif _FRAME.match(line):
+            inside = True
+        elif inside and not line.startswith((" ", "\t")):
+            inside = False
+            if not ignored and _EXCEPTION.match(line):
+                found, at = line, index
+            ignored = False
+    if not found:
+        return ""
+    if found.endswith(":") and at + 1 < len(lines):  # the message begins in the next line
+        at += 1
+        found = f"{found} {lines[at].strip()}"
+    return found if anywhere or at == len(lines) - 1 else ""
+
+
+def _in_words(lines: Sequence[str]) -> str:
+    for line in reversed(lines):
+        if _WHAT.match(line):
+            return _WHAT.sub("", line)
+        if _WORDS.match(line):
+            return line
+    return ""
