@@ -29,6 +29,7 @@ from stage import text, until
 
 from headrace.runs import CauseKind, Run, RunPaths, Status
 from headrace.runs.events import AttemptStarted, SecondaryStatus
+from held_install import hold_install
 
 pytestmark = [pytest.mark.timeout(600), needs_slurm]
 LONG = """
@@ -159,6 +160,11 @@ def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_r
 ) -> None:
     cancelled = {"slurm": {"stop_grace": 5, "partition": "cancelled"}}  # Slurm does not queue its jobs again
     retry = {"attempts": 1}
+    file = job_file(cluster, "again-3", "import held", instance_groups=[DNN], retry=retry)
+    held = cluster.folder / "again-3"
+    hold_install(held, held)
+    prepares = submit(cluster, file)  # requirements are being installed when its node is taken
+    until((held / "begun").exists, 60, "pip")
     first = start(cluster, "again-1", MARKED, instance_groups=[DATA, DNN], retry=retry)
     first.said("marked")
     second = start(cluster, "again-2", MARKED, instance_groups=[DATA], retry=retry, engines=cancelled)
@@ -171,14 +177,17 @@ def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_r
     cause = fails.run.cause
     assert cause is not None
     assert (cause.kind, cause.infrastructure) == (CauseKind.PREEMPTED, True)
-    for run in (first, second):
+    for run in (first, second, prepares):
         until(run.restarts, 120, "the run waits for another attempt")
     listed = json.loads(headrace(cluster, "ps", "--output", "json"))
     waiting = {line["run_id"] for line in listed if line["secondary_status"] == "Pending"}
-    assert waiting == {first.id, second.id}
+    assert waiting == {first.id, second.id, prepares.id}
+    (held / "hold").unlink()
     cluster.on(HEAD, "scancel", job_id)
     for run in (first, second):
         run.completed()
         assert "saving" in text(run)
     assert first.restarts() == ["Attempt 2 of 2, after: Slurm job {} was ended and queued again (preemption)"]
+    prepares.completed()
+    assert prepares.restarts() == first.restarts()
     assert second.restarts() == ["Attempt 2 of 2, after: Slurm job {} was preempted"]

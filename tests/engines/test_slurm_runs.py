@@ -18,6 +18,7 @@ from slurm_stage import (
     DATA,
     DNN,
     EXAMPLES,
+    PARTITIONS,
     WAIT,
     Submitted,
     end_jobs,
@@ -150,6 +151,23 @@ def test_a_failed_program_is_the_cause_and_slurms_job_has_failed_too(cluster: Sl
     run.is_in("FAILED", "FAILED")
     waited = cluster.on(HEAD, sys.executable, "-m", "headrace.cli.main", "wait", run.id, check=False)
     assert waited.returncode == 1
+
+
+def test_an_option_that_srun_does_not_know_is_told_at_once_whatever_group_it_is_of(cluster: SlurmCluster) -> None:
+    def wrong(name: str, group: str) -> Submitted:
+        nodes = {**PARTITIONS, group: {**PARTITIONS[group], "step_options": ["--no-such-option"]}}
+        return start(cluster, name, WAIT, engines={"slurm": {"stop_grace": 5, "groups": nodes}})
+
+    for run, which in ((wrong("wrong-1", "data_group"), ""), (wrong("wrong-2", "dnn_group"), "of dnn_group ")):
+        assert run.ended(60) is Status.FAILED  # the start timeout is 600 s
+        cause = run.run.cause
+        assert cause is not None
+        assert cause.kind is CauseKind.INSTANCE_NOT_STARTED
+        assert re.fullmatch(
+            rf"Slurm did not start the agents {which}on the nodes \(\d+ s; srun exited with code 1\): "
+            "unrecognized option '--no-such-option'",
+            cause.reason,
+        ), cause.reason
 
 
 def test_the_time_limit_stops_the_run_in_order_before_slurm_does(limited: Submitted) -> None:

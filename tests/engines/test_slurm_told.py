@@ -129,3 +129,14 @@ def test_slurm_is_asked_once_more_at_the_end_when_no_component_had_ended_before(
     (stage.folder / "shown").write_text(first + first.replace("JobId=7", "JobId=8 HetJobOffset=1"))
     status, cause = instances.verdict()
     assert (status, str(cause)) == (Status.FAILED, "Slurm job 7 was cancelled (scancel)")
+
+
+@pytest.mark.parametrize(("state", "restarts", "returns"), [("CANCELLED", 0, False), ("PENDING", 1, True)])
+def test_a_run_that_slurm_ends_while_it_is_prepared_returns_only_if_slurm_has_queued_its_job_again(
+    stage: Stage, instances: SlurmInstances, state: str, restarts: int, returns: bool
+) -> None:
+    stage.shown(state, restarts=restarts)
+    order = instances.explained(LeadSignals(stage.run.paths, 7, 120.0).orders[signal.SIGTERM](False))
+    words = "was ended and queued again" if returns else "was cancelled (scancel)"
+    assert (order.reason, order.failed, order.infrastructure) == (f"Slurm job 7 {words}", True, True)
+    assert instances.needs_others() is returns

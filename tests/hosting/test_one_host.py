@@ -28,6 +28,7 @@ from headrace.runs.events import (
     RunFinished,
     SecondaryStatus,
 )
+from held_install import hold_install
 from objectstore import ObjectStore
 
 _numbers = itertools.count(1)
@@ -259,7 +260,7 @@ def test_a_stop_by_a_person_works_in_every_part_of_the_run(
         fields: dict[str, object] = {"instance_groups": groups(dnn=2)}
         script = WAIT
         if part == "install":
-            hanging_requirements(tmp_path)
+            hold_install(tmp_path / "code", tmp_path)
         elif part == "download":
             fields["inputs"] = {"training": s3.uri("data")}
         elif part == "upload":
@@ -283,20 +284,6 @@ def has_begun(made: Machines, part: str, folder: Path, bucket: FlakyS3) -> bool:
     if part == "training":
         return len({line.stream.host for line in made.run.logs() if line.text == "running"}) == 2
     return made.run.state().secondary_status is PARTS[part] and bucket.requests.total() > (part == "download")
-
-
-def hanging_requirements(folder: Path) -> None:
-    """Makes requirements whose build hangs, in a FIFO that nobody writes to."""
-    package = folder / "code" / "slow"
-    package.mkdir(parents=True)
-    os.mkfifo(folder / "gate")
-    (folder / "code" / "requirements.txt").write_text("./slow\n")
-    (package / "setup.py").write_text(
-        f"open({str(folder / 'begun')!r}, 'w').close()\nopen({str(folder / 'gate')!r}).read()\n"
-        "from setuptools import setup\nsetup(name='slow', version='1', py_modules=[])\n"
-    )
-    backend = "[build-system]\nrequires = []\nbuild-backend = 'setuptools.build_meta:__legacy__'\n"
-    (package / "pyproject.toml").write_text(backend)
 
 
 COUNT = """
@@ -387,6 +374,26 @@ def test_a_leader_that_takes_the_place_of_a_lost_one_brings_the_record_back_and_
     assert made.leader.wait() == 0, "of a run that has ended it only reports the end"
     assert sum(isinstance(event, RunFinished) for event in made.run.events()) == 1
     assert s3.listed() == before
+
+
+def test_a_leader_that_is_taken_away_while_it_prepares_is_replaced_in_the_next_attempt(
+    machines, s3: ObjectStore, tmp_path: Path
+) -> None:
+    hold_install(tmp_path / "code", tmp_path)
+    record = {"uri": s3.uri("runs"), "interval": 1}
+    made = machines("import held; print('done')", instance_groups=groups(dnn=1), retry=RETRY, record=record).start()
+    until((tmp_path / "begun").exists, 30, "pip")
+    made.leader.signal()
+    assert made.leader.wait() == 1
+    assert not made.run.finished, "the next leader has the last word"
+    (tmp_path / "hold").unlink()
+    made.leader.set_up()
+    made.leader.start()
+    assert made.leader.wait() == 0, made.explain()
+    state = made.run.state()
+    assert (state.status, state.attempt) == (Status.COMPLETED, 2)
+    reason = next(part.message for part in state.transitions if part.status is SecondaryStatus.RESTARTING)
+    assert reason.startswith("Attempt 2 of 2, after: ")
 
 
 def stored(s3: ObjectStore, text: bytes) -> int:

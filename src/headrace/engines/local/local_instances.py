@@ -88,6 +88,10 @@ class LocalInstances:
         if self._agents is not None:
             self._agents.stop(command)
 
+    def explained(self, command: StopJob) -> StopJob:
+        """See `Instances.explained`: this machine ends nothing by itself."""
+        return command
+
     def ended(self, pid: int, status: int) -> Cause | None:
         """See `Instances.ended`."""
         if self._agents is not None and pid in self._agents.pids:

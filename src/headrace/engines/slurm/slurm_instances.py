@@ -165,11 +165,16 @@ class SlurmInstances:
         if first and command.infrastructure:
             self._find_termination(command)
 
-    def _find_termination(self, command: StopJob) -> None:
+    def explained(self, command: StopJob) -> StopJob:
+        """See `Instances.explained`: what Slurm says of its job. Whether the job may return is known then, too."""
+        return self._find_termination(command)
+
+    def _find_termination(self, command: StopJob) -> StopJob:
         self._termination = self._why_terminated(command)
         cause = self._termination.cause
         failed = cause.kind is not CauseKind.MAX_RUN
         self._end.asked = StopJob(cause.kind.value, cause.reason, failed, command.grace, cause.infrastructure)
+        return self._end.asked
 
     def _why_terminated(self, command: StopJob) -> Termination:
         try:
@@ -191,8 +196,18 @@ class SlurmInstances:
             if number == 0:
                 self._how = how
             _log.info("component %d: srun %s", number, how)
+            if status != 0 and self._came_not(number):
+                if 0 in self._steps.values():
+                    return self._no_agents(how, f"of {self._components[number].name} ")
+                self._end.end_within(0)  # there is no coordinator that the others could find
             self._give_back(number)
         return None
+
+    def _came_not(self, number: int) -> bool:
+        """Tells whether the coordinator has heard from no host of a component whose step has ended."""
+        verdict = self._end.look()
+        stopped = verdict is not None or self._end.asked is not None
+        return not stopped and self._end.registered.isdisjoint(self._components[number].hosts)
 
     def _give_back(self, number: int) -> None:
         """Gives the nodes of a component back whose hosts have all been released."""
@@ -241,17 +256,25 @@ class SlurmInstances:
         return self._end.outcome(self._without_verdict())
 
     def _without_verdict(self) -> Cause:
+        if not self._end.registered:
+            return self._no_agents(self._how)
+        why, last = self._complaints()
+        words = f"the coordinator ended without a verdict; srun {self._how}: {why}"
+        return Cause(CauseKind.COORDINATOR_LOST, words, last_lines=last, infrastructure=True)
+
+    def _no_agents(self, how: str, which: str = "") -> Cause:
+        why, last = self._complaints()
+        seconds = f"{time.monotonic() - self._begun:.0f} s"
+        words = f"Slurm did not start the agents {which}on the nodes ({seconds}; srun {how}): {why}"
+        return Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=last, infrastructure=True)
+
+    def _complaints(self) -> tuple[str, tuple[str, ...]]:
+        """Returns the line that tells best why the steps ended, and the last lines of all."""
         srun = self._printed(SRUN_LOG)
         logs = sorted(self._paths.engine.glob(NODE_LOG.format("*")))
         by_node = {log.stem.removeprefix("agent-"): self._printed(log.name) for log in logs}
-        why, of_nodes = why_no_agents(by_node, srun), [line for lines in by_node.values() for line in lines]
-        last = (*of_nodes, *srun)[-LAST_LINES:]
-        if not self._end.registered:
-            seconds = f"{time.monotonic() - self._begun:.0f} s"
-            words = f"Slurm did not start the agents on the nodes ({seconds}; srun {self._how}): {why}"
-            return Cause(CauseKind.INSTANCE_NOT_STARTED, words, last_lines=last, infrastructure=True)
-        words = f"the coordinator ended without a verdict; srun {self._how}: {why}"
-        return Cause(CauseKind.COORDINATOR_LOST, words, last_lines=last, infrastructure=True)
+        of_nodes = [line for lines in by_node.values() for line in lines]
+        return why_no_agents(by_node, srun), (*of_nodes, *srun)[-LAST_LINES:]
 
     def _printed(self, name: str) -> list[str]:
         """Returns what a log has of this attempt."""

@@ -17,17 +17,19 @@ from headrace.runs.record_pieces import PieceMissing, take_piece
 from headrace.runs.segment_reader import read_segments
 from headrace.runs.segments import Piece, decode, joined, writers_place
 
+_OF_ATTEMPTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.RESTARTING})
+
 
 @dataclass(frozen=True)
 class Earlier:
     """What happened before this process.
 
     Attributes:
-        trained: an attempt has begun.
+        begun: an attempt has begun, or was given up while its hosts were prepared: the next one has another number.
         end: how the run ended; None when it did not.
     """
 
-    trained: bool = False
+    begun: bool = False
     end: RunFinished | None = None
 
 
@@ -62,5 +64,5 @@ def _take(paths: RunPaths, folder: str, piece: Piece, content: memoryview) -> No
 def what_happened(paths: RunPaths) -> Earlier:
     """Returns what the record says of the time before this process."""
     events: list[Event] = Run(paths).events()
-    trained = any(isinstance(each, StatusChanged) and each.status is SecondaryStatus.TRAINING for each in events)
-    return Earlier(trained, next((each for each in events if isinstance(each, RunFinished)), None))
+    begun = any(isinstance(each, StatusChanged) and each.status in _OF_ATTEMPTS for each in events)
+    return Earlier(begun, next((each for each in events if isinstance(each, RunFinished)), None))

@@ -28,6 +28,7 @@ class AttemptEnd:
 
     Attributes:
         asked: the first request to stop that the coordinator got in this attempt.
+        registered: hosts from which the coordinator has heard in this attempt, at the last look.
         released: hosts that were released in this attempt, at the last look.
         kill_at: when what is left of the attempt is killed, on time.monotonic.
     """
@@ -41,7 +42,7 @@ class AttemptEnd:
         """An attempt begins: verdicts of earlier ones do not count."""
         self._follower.poll()
         self._verdict: JobFinished | None = None
-        self._registered = False
+        self.registered: set[str] = set()
         self.asked: StopJob | None = None
         self.released: set[str] = set()
         self.kill_at = NEVER
@@ -51,7 +52,8 @@ class AttemptEnd:
         for event in self._follower.poll():
             if isinstance(event, JobFinished) and self._verdict is None:
                 self._verdict = event
-            self._registered = self._registered or isinstance(event, HostRegistered)
+            if isinstance(event, HostRegistered):
+                self.registered.add(event.host)
             if isinstance(event, HostReleased):
                 self.released.add(event.host)
         return self._verdict
@@ -60,11 +62,6 @@ class AttemptEnd:
     def verdict(self) -> JobFinished | None:
         """The verdict at the last look."""
         return self._verdict
-
-    @property
-    def registered(self) -> bool:
-        """Whether the coordinator has heard from a host, at the last look."""
-        return self._registered
 
     def end_within(self, seconds: float) -> None:
         """Sets when the attempt must have ended at last; an earlier moment stays."""

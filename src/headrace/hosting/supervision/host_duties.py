@@ -224,6 +224,8 @@ class HostDuties:
 
     def _wished(self) -> Outcome:
         first = self._wishes[0]
+        if first.infrastructure:
+            first = self._instances.explained(first)
         return (Status.FAILED if first.failed else Status.STOPPED), cause_of(first)
 
     def _at_once(self) -> bool:

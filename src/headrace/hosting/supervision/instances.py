@@ -63,6 +63,9 @@ class Instances(Protocol):
     def stop(self, command: StopJob) -> None:
         """Has the attempt stopped, or stopped faster."""
 
+    def explained(self, command: StopJob) -> StopJob:
+        """Returns a stop by the platform, while no attempt runs, with the reason that the platform gives by now."""
+
     def ended(self, pid: int, status: int) -> Cause | None:
         """Takes the wait status of a child of the supervisor, which may be none of `pids` and `others`.
 

@@ -90,7 +90,7 @@ class LeadingHost(Supervisor):
 
     def _job(self) -> Outcome:
         self._server.start()
-        if not self._earlier.trained:
+        if not self._earlier.begun:
             self._order(Phase.PREPARE)
         elif self._number > self._plan.retry.attempts:
             return self._after((Status.FAILED, self._leader_was_lost()))

@@ -79,6 +79,10 @@ class PlainHosts:
         if self._agents is not None:
             self._agents.stop(command)
 
+    def explained(self, command: StopJob) -> StopJob:
+        """See `Instances.explained`: a signal is all that the machine's platform says."""
+        return command
+
     def agent_gone(self, gone: AgentGone) -> None:
         """See `MachineInstances.agent_gone`."""
         if self._agents is not None:

@@ -124,9 +124,10 @@ class Supervisor(HostDuties):
         for name, status, message in BEFORE:
             outcome = self._before(name, status, message)
             if outcome is not None:
-                return self._after(outcome)
-        self._instances.prepare()
-        outcome = self._attempts()
+                break
+        else:
+            self._instances.prepare()
+            outcome = self._attempts()
         return outcome if outcome[0] is Status.IN_PROGRESS else self._after(outcome)
 
     def _part(self, status: SecondaryStatus, message: str) -> None:
@@ -141,7 +142,8 @@ class Supervisor(HostDuties):
         self._part(SecondaryStatus.STOPPING, "Stopping the training job")
 
     def _before(self, name: str, status: SecondaryStatus, message: str) -> Outcome | None:
-        """Does some work before the programs start. Returns how the job ends if they must not start."""
+        """Does some work before the programs start. Returns how the job ends if they must not start, or that it goes
+        on with other instances."""
         if not is_wanted(self._paths, name):
             return None
         self._part(status, message)
@@ -149,7 +151,7 @@ class Supervisor(HostDuties):
         helper = self._start_helper(name)
         self._until_ended(helper, limit, lambda: bool(self._wishes))
         if self._wishes:
-            return self._wished()
+            return self._elsewhere(self._wished())
         if helper.exit_code == 0:
             return None
         if helper.told:
@@ -159,19 +161,28 @@ class Supervisor(HostDuties):
     def _attempts(self) -> Outcome:
         """Runs the programs, and again after a failure as often as the job's `retry` says."""
         while True:
-            status, cause = self._one_attempt()
-            again = is_tried_again(self._plan.retry, self._number, status, cause)
-            again = again and self._spent.cause("the job") is None
-            if again and self._needs_others():  # also when it was the platform that wished the end
-                await_instances(self._events, self._plan.retry, self._number + 1, cause, time.time())
-                return Status.IN_PROGRESS, cause
-            if self._wishes or not again:
+            status, cause = self._elsewhere(self._one_attempt())
+            if self._wishes or not self._again(status, cause):
                 return status, cause
             self._instances.prepare()
             self._next_attempt(f"{cause}")
             outcome = self._before(*RESTORE)
             if outcome is not None:
                 return outcome
+
+    def _again(self, status: Status, cause: Cause | None) -> bool:
+        """Tells whether another attempt follows one that ended so."""
+        again = is_tried_again(self._plan.retry, self._number, status, cause)
+        return again and self._spent.cause("the job") is None
+
+    def _elsewhere(self, outcome: Outcome) -> Outcome:
+        """Writes that another attempt follows on other instances, if it does: also when the platform wished the end.
+        Returns how the attempt ended, InProgress if the run goes on there."""
+        status, cause = outcome
+        if not (self._again(status, cause) and self._needs_others()):
+            return outcome
+        await_instances(self._events, self._plan.retry, self._number + 1, cause, time.time())
+        return Status.IN_PROGRESS, cause
 
     def _needs_others(self) -> bool:
         """Whether another attempt is led by another process; see `Instances.needs_others`."""
