@@ -76,6 +76,7 @@ FORMATS = {
     "instance/machine.py": "nvidia-smi",
     "instance/program_arguments.py": "NUL bytes, which no argument may hold",
     "agent/launchers/": "Open MPI's options and version",
+    "agent/coordinator/error_line.py": "tracebacks of Python, errors of shells: a line is shown",
     "agent/metrics/": "/proc, cgroup files; the regular expressions of a job's metric definitions",
     "processes/": "/proc and cgroup files",
     "hosting/inputs/requirements.py": "pip's requirements files",

@@ -164,7 +164,7 @@ def test_an_option_that_srun_does_not_know_is_told_at_once_whatever_group_it_is_
         assert cause is not None
         assert cause.kind is CauseKind.INSTANCE_NOT_STARTED
         assert re.fullmatch(
-            rf"Slurm did not start the agents {which}on the nodes \(\d+ s; srun exited with code 1\): "
+            rf"Slurm did not start the agents {which}on the nodes \(\d+ s; srun exited with code \d+\): "
             "unrecognized option '--no-such-option'",
             cause.reason,
         ), cause.reason
