@@ -15,7 +15,16 @@ import msgspec
 import pytest
 from made_runs import DATA, DNN, START, make_run, plan
 from page_server import CHROMIUM, COMMAND, Ui
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    APIResponse,
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 import leaks
 from headrace.cli.main import invoke
@@ -539,6 +548,54 @@ def test_a_run_that_goes_on_is_followed_live(tab: Tab, home: Path) -> None:
         expect(page.locator(".badge").first).to_have_text("Completed")
         expect(page.locator("#live")).to_have_text("ended")
         expect(page.locator(".figure", has_text="Steps")).to_contain_text("80")
+
+
+@pytest.fixture
+def writing(home: Path) -> Iterator[tuple[RunPaths, EventWriter, LogWriter]]:
+    """A run that goes on, with one line in its log."""
+    paths = create_run("writing", runs=home / "runs")
+    adopt(paths)
+    plan(paths, {DNN: ("ml.g5.xlarge", ["algo-1"])})
+    with EventWriter(paths.events("engine")) as events, LogWriter(paths.log(Stream(DNN, "algo-1", "0"))) as log:
+        events.write(HostStarted(t=time.time(), pid=1, group=DNN, host="algo-1"))
+        log.write_line("o", b"first words")
+        yield paths, events, log
+        events.write(RunFinished(t=time.time(), status=Status.STOPPED))
+
+
+def test_a_line_that_comes_after_the_log_was_read_and_before_the_first_news_is_shown(
+    tab: Tab, writing: tuple[RunPaths, EventWriter, LogWriter]
+) -> None:
+    paths, _, log = writing
+    held: list[Route] = []
+    tab.page.route("**/live", lambda route: held.append(route), times=1)
+    page = tab.open(f"/runs/{paths.id}")
+    expect(page.locator(".log-line", has_text="first words")).to_be_visible()
+    while not held:  # the test's own timeout bounds it
+        page.wait_for_timeout(20)
+    log.write_line("o", b"words in between")
+    held.pop().continue_()
+    expect(page.locator(".log-line", has_text="words in between")).to_be_visible()
+
+
+def test_a_line_that_comes_while_a_page_of_the_log_is_on_its_way_is_shown(
+    tab: Tab, writing: tuple[RunPaths, EventWriter, LogWriter]
+) -> None:
+    paths, events, log = writing
+    page = tab.open(f"/runs/{paths.id}")
+    expect(page.locator(".log-line", has_text="first words")).to_be_visible()
+    expect(page.locator("#live")).to_have_text("live")
+    held: list[tuple[Route, APIResponse]] = []
+    page.route("**/logs?*", lambda route: held.append((route, route.fetch())), times=1)
+    page.get_by_role("button", name="End", exact=True).click()
+    while not held:  # the test's own timeout bounds it
+        page.wait_for_timeout(20)
+    log.write_line("o", b"words meanwhile")
+    events.write(HostRegistered(t=time.time(), group=DNN, host="algo-1"))  # its news say that of the line, too
+    expect(page.locator(".track .segment[data-state=ready]")).to_have_count(1)
+    route, answer = held.pop()
+    route.fulfill(response=answer)
+    expect(page.locator(".log-line", has_text="words meanwhile")).to_be_visible()
 
 
 JOB = """\

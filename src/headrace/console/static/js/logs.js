@@ -17,6 +17,7 @@ export class Logs {
     this.groups = [];
     this.before = this.after = null;
     this.busy = false;
+    this.stale = false; // the logs have grown since a page was asked for that has not come yet
     this.top = 0;
     const select = (name, words) => el("select", { name, "aria-label": words, onchange: () => this.restart() }, el("option", { value: "" }, words));
     this.selects = { group: select("group", "All groups"), host: select("host", "All hosts"), stream: select("stream", "All programs") };
@@ -56,7 +57,7 @@ export class Logs {
   /** Shows the last lines, or those from a moment on. */
   async restart(t = null, back = 0, hit = null) {
     this.t = t;
-    this.busy = false;
+    this.busy = this.stale = false;
     this.serial = (this.serial ?? 0) + 1;
     this.before = this.after = null;
     this.hit = hit;
@@ -114,7 +115,10 @@ export class Logs {
     } catch (error) {
       if (serial === this.serial) this.note.textContent = `${error.message}. ${error.hint ?? ""}`;
     } finally {
-      if (serial === this.serial) this.busy = false;
+      if (serial === this.serial) {
+        this.busy = false;
+        if (this.stale) this.grown();
+      }
     }
   }
 
@@ -167,9 +171,10 @@ export class Logs {
     }, "after");
   }
 
-  /** The logs have grown. */
+  /** The logs have grown. A page on its way may have been read before that: what is new is asked for after it. */
   grown() {
-    if (this.after === null) return;
+    this.stale = this.busy;
+    if (this.busy || this.after === null) return;
     this.last = false;
     if (this.follows.checked) this.newer();
     else this.edges();

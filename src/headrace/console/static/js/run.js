@@ -79,13 +79,15 @@ async function figures() {
 }
 
 async function start() {
+  let finished;
   try {
-    logs.follows.checked = !(await life()).finished;
+    ({ finished } = await life());
   } catch (error) {
     fill(by("head"), el("h1", {}, id));
     trouble(null, [], error);
     return;
   }
+  logs.follows.checked = !finished;
   await Promise.all([charts.load(), logs.restart()]); // at once, however long the run
   parts.waiting();
   figures(); // they take seconds for a run of a million steps
@@ -95,7 +97,8 @@ async function start() {
     if (last || now.events !== known.events || now.finished !== known.finished) renewLife();
     if (last || now.metrics !== known.metrics) renewCharts();
     if (last || now.metrics !== known.metrics || now.events !== known.events) renewFigures();
-    if (now.logs !== known.logs && known.logs !== undefined) logs.grown();
+    // The first news, too: a run that goes on may have written lines since its log was read.
+    if (now.logs !== known.logs && !finished) logs.grown();
     known = now;
   });
 }
