@@ -17,6 +17,7 @@ from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file,
 from headrace.agent.metrics.gpus import Gpus
 from headrace.agent.metrics.usage import UsageSampler
 from headrace.instance.isolation_level import NAMESPACE, Isolation
+from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import Process, descendants, look
 from headrace.processes.process_tree import ProcessTree
@@ -271,10 +272,11 @@ class Kept(MetricWriter):
 
 
 def test_a_sample_has_every_figure_and_costs_far_less_than_half_a_percent_of_a_core(
-    tree, tmp_path: Path, logged
+    tree, tmp_path: Path, logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(4):
         tree(children=4, threads=20)
+    monkeypatch.setenv(BASE_VARIABLE, str(tmp_path))
     writer = Kept()
     plan = make_plan(scripts("g", "algo-1"), base=tmp_path, prefix="10.1.1")
     sampler = UsageSampler(writer, plan, "algo-1", Gpus(()))
@@ -291,5 +293,7 @@ def test_a_sample_has_every_figure_and_costs_far_less_than_half_a_percent_of_a_c
     assert last.written is not None
     assert last.gpus == ()
     assert last.used is None
+    df = subprocess.run(["df", "--output=pcent", str(tmp_path)], capture_output=True, text=True, check=True)
+    assert last.disk == pytest.approx(float(df.stdout.split()[-1].rstrip("%")), abs=1.5), "df rounds up"
     assert logged() == []
     assert spent < 0.005, f"{1000 * spent:.1f} ms a second"  # half a percent of a core; 0.6 ms when this was written

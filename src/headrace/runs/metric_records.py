@@ -50,6 +50,7 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
             host has no network of its own.
         read, written: bytes that its processes moved from and to disks since its start.
         gpus: its GPUs.
+        disk: share of the file system of its /opt/ml that is in use, 0 to 100.
     """
 
     t: float
@@ -64,6 +65,7 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
     read: int | None = None
     written: int | None = None
     gpus: tuple[GpuUse, ...] = ()
+    disk: float | None = None
 
 
 class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="value"):

@@ -81,6 +81,17 @@ class DiskBytes:
             _log.warning("disk figures are without process %d and others of another user: /proc/PID/io is closed", pid)
 
 
+def disk_share(folder: Path) -> float | None:
+    """Returns how much of the file system of a folder is in use, 0 to 100, as `df` has it; None if nobody knows."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    used = found.f_blocks - found.f_bfree
+    whole = used + found.f_bavail
+    return round(100 * used / whole, 2) if whole else None
+
+
 def memory_file() -> Path | None:
     """Returns memory.stat of this host's own control group, None if it has none or /sys does not show it.
 

@@ -16,9 +16,10 @@ import logging
 import os
 import time
 
-from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
+from headrace.agent.metrics.counters import DiskBytes, disk_share, has_network, memory_file, network_bytes, used_memory
 from headrace.agent.metrics.gpus import Gpus
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.paths import base_directory
 from headrace.processes.process_table import PAGE, TICKS
 from headrace.processes.process_tree import ProcessTree
 from headrace.runs import MetricWriter
@@ -46,6 +47,7 @@ class UsageSampler:
         self._tree = ProcessTree(os.getpid())
         self._cpu = 0.0
         self._disk = DiskBytes()
+        self._base = base_directory()
         self._has_network = has_network(plan, host)
         self._memory = memory_file() if me.memory else None
 
@@ -69,6 +71,7 @@ class UsageSampler:
             read=disk and disk[0],
             written=disk and disk[1],
             gpus=self._gpus.latest(),
+            disk=disk_share(self._base),
         )
         self._writer.write(second)
         return second

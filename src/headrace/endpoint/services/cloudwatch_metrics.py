@@ -1,8 +1,8 @@
 """CloudWatch metrics of training jobs, out of the runs' own records: what the metric definitions found, and the hosts'.
 
 TrainingJobName=<job>   the metrics that the job defines
-Host=<job>/algo-N       CPUUtilization, MemoryUtilization, GPUUtilization, GPUMemoryUtilization: in percent; of CPUs
-                        and GPUs the sum of all of a host, as the service has it
+Host=<job>/algo-N       CPUUtilization, MemoryUtilization, GPUUtilization, GPUMemoryUtilization, DiskUtilization: in
+                        percent; of CPUs and GPUs the sum of all of a host, as the service has it
 """
 
 from __future__ import annotations
@@ -155,4 +155,5 @@ def _share(now: HostSecond, before: HostSecond | None) -> Mapping[str, float | N
         "MemoryUtilization": 100 * used / now.memory if now.memory else None,
         "GPUUtilization": float(sum(gpus)) if gpus else None,
         "GPUMemoryUtilization": sum(100 * gpu.memory / gpu.memory_total for gpu in now.gpus) if now.gpus else None,
+        "DiskUtilization": now.disk,
     }

@@ -31,6 +31,7 @@ class Service:
         namespace: of its XML answers; empty when it speaks JSON only.
         target: what stands before the operation in ``X-Amz-Target``; empty when it speaks Query only.
         wrong: its code for a value that is not allowed.
+        paths: method and path of the operations that are asked for by these, e.g. ``PUT /BatchPutMetrics``.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Service:
     namespace: str = ""
     target: str = ""
     wrong: str = "ValidationException"
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, request: HttpRequest, body: bytes, caller: Caller, protocol: Protocol) -> HttpReply:
         """Answers a request.
@@ -52,6 +54,10 @@ class Service:
         Raises:
             ServiceError: as the operation does.
         """
+        rest = self.paths.get(f"{request.method} {request.raw_path}") if protocol is Protocol.REST_JSON else None
+        if rest is not None:
+            result = self._call(rest, self.operations[rest], read_json(body), caller)
+            return HttpReply(200, tuple(json_head(protocol).items()), json_body(result))
         if request.method != "POST":
             raise ServiceError("MethodNotAllowed", f"{self.name} is asked with POST, not {request.method[:20]}", 405)
         if protocol.is_json and self.target:

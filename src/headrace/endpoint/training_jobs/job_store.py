@@ -13,11 +13,11 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from headrace.errors import UsageError
 
@@ -32,6 +32,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     stop_asked REAL, attempt TEXT NOT NULL, note TEXT NOT NULL DEFAULT '', final TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS by_time ON jobs (created, name);
 CREATE INDEX IF NOT EXISTS by_phase ON jobs (phase);
+CREATE TABLE IF NOT EXISTS metrics (uid TEXT NOT NULL, name TEXT NOT NULL, t REAL NOT NULL, step INTEGER, value REAL);
+CREATE INDEX IF NOT EXISTS by_metric ON metrics (uid, name, t);
 CREATE TABLE IF NOT EXISTS signatures (signature TEXT PRIMARY KEY, used REAL NOT NULL);
 """
 
@@ -75,6 +77,22 @@ class StoredJob:
     attempt: str = ""
     note: str = ""
     final: dict[str, object] | None = None
+
+
+class PutMetric(NamedTuple):
+    """A value that a program has put.
+
+    Attributes:
+        name: of the metric.
+        t: when, seconds since the epoch.
+        step: of the training; None if the program does not say.
+        value: of the metric.
+    """
+
+    name: str
+    t: float
+    step: int | None
+    value: float
 
 
 class StoreInUse(UsageError):
@@ -222,6 +240,24 @@ class JobStore:
         """Removes a job."""
         with self._lock:
             self._database.execute("DELETE FROM jobs WHERE uid = ?", (job.uid,))
+            self._database.execute("DELETE FROM metrics WHERE uid = ?", (job.uid,))
+
+    def add_metrics(self, job: StoredJob, values: Iterable[PutMetric]) -> None:
+        """Keeps values that programs have put."""
+        rows = [(job.uid, each.name, each.t, each.step, each.value) for each in values]
+        with self._lock, self._transaction() as database:
+            database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", rows)
+
+    def metrics(self, job: StoredJob, name: str) -> list[PutMetric]:
+        """Returns the values of a metric that programs have put, in the order of time."""
+        query = "SELECT name, t, step, value FROM metrics WHERE uid = ? AND name = ? ORDER BY t, rowid"
+        with self._lock:
+            return [PutMetric(*row) for row in self._database.execute(query, (job.uid, name))]
+
+    def metric_count(self, job: StoredJob) -> int:
+        """Returns how many values programs have put."""
+        with self._lock:
+            return int(self._database.execute("SELECT count(*) FROM metrics WHERE uid = ?", (job.uid,)).fetchone()[0])
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -22,11 +22,12 @@ from headrace.endpoint.training_jobs.job_of_request import JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
 from headrace.endpoint.training_jobs.job_store import JobStore, NameTaken, Phase, StoredJob
+from headrace.endpoint.training_jobs.put_metrics import PATHS, PutMetrics
 from headrace.endpoint.training_jobs.throttle import Throttle
 
 INVALID = "ValidationException"
 _NOT_FOUND = "Requested resource not found."
-_READING = frozenset({"DescribeTrainingJob", "ListTrainingJobs", "ListTags"})
+_OF_PROGRAMS = frozenset({"DescribeTrainingJob", "ListTrainingJobs", "ListTags", *PATHS.values()})
 _UPDATED = ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig")
 _MOST_TAGS = 50
 _PAGE = 10
@@ -81,14 +82,17 @@ class TrainingJobs:
         }
         shapes = request_shapes("sagemaker", operations)
         del shapes["CreateTrainingJob"]  # the job room has it, with the rules beyond it
+        put = PutMetrics(self._store).operations()
+        shapes |= request_shapes("sagemaker-metrics", put)
+        operations |= put
         allowed = {name: self._allowed(name, operation) for name, operation in operations.items()}
-        return Service("sagemaker", allowed, shapes, target="SageMaker")
+        return Service("sagemaker", allowed, shapes, target="SageMaker", paths=PATHS)
 
     def _allowed(self, name: str, operation: Operation) -> Operation:
         """An operation with what is looked at before it: how often it is called, and by whom."""
 
         def checked(members: Members, caller: Caller) -> Mapping[str, object]:
-            if caller.holder is not Holder.USER and name not in _READING:
+            if caller.holder is not Holder.USER and name not in _OF_PROGRAMS:
                 who = f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE_NAME}/{caller.holder.value}"
                 words = f"User: {who} is not authorized to perform: sagemaker:{name} (the key of a job's programs)"
                 raise ServiceError("AccessDeniedException", words)
