@@ -77,6 +77,8 @@ class Dispatcher:
 
 def _with_checked_body(request: HttpRequest, caller: Caller) -> HttpRequest:
     """Returns the request with a body that is compared with what was signed, while it is read."""
+    if caller.chunks is not None:
+        return dataclasses.replace(request, framing=caller.chunks)
     if caller.body_hash:
         return dataclasses.replace(request, body=HashedBody(request.body, caller.body_hash))
     return request

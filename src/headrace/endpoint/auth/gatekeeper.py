@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.endpoint.auth.access_keys import AccessKeys, Holder
+from headrace.endpoint.auth.chunk_signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
 from headrace.endpoint.auth.signatures import Malformed, Signed, matches, read_signature
 from headrace.endpoint.http.http_message import HttpRequest
 from headrace.endpoint.protocols import Protocol, ServiceError, protocol_of
@@ -23,7 +24,8 @@ PROGRAM_SERVICES = frozenset({"s3", "logs", "sts", "sagemaker", "monitoring"})
 """What the programs of a job may call; of sagemaker no more than reading, see `headrace.endpoint.training_jobs`."""
 HOSTS = frozenset({"localhost", "machine.headrace.internal"})
 _AMAZON = re.compile(r"[a-z0-9.-]+\.amazonaws\.com")
-_UNSIGNED_BODY = ("UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+_SIGNED_CHUNKS = (PAYLOAD, PAYLOAD_TRAILER)
+_BODY_WORDS = ("UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", *_SIGNED_CHUNKS)
 _ATTEMPT_LETTERS = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -40,6 +42,7 @@ class Caller:
         signature: which no other request has.
         body_hash: SHA-256 that the body must have, in hex; empty when the body is not signed.
         attempt: the id that the client gave the call; it is the same when the client sends it again.
+        chunks: the signatures that the chunks of the body must have; None when they are not signed.
     """
 
     holder: Holder
@@ -49,6 +52,7 @@ class Caller:
     signature: str
     body_hash: str
     attempt: str = ""
+    chunks: ChunkSignatures | None = None
 
 
 class Gatekeeper:
@@ -97,7 +101,8 @@ class Gatekeeper:
             raise refuse.denied(f"the key of a job's programs may not call {signed.service}")
         wanted = body_hash if _SHA256.fullmatch(body_hash) and not signed.in_query else ""
         attempt = request.headers.get("amz-sdk-invocation-id")[:_ATTEMPT_LETTERS]
-        return Caller(key.holder, key.key_id, signed.service, signed.region, signed.signature, wanted, attempt)
+        chunks = ChunkSignatures(signed, key.secret) if body_hash in _SIGNED_CHUNKS and not signed.in_query else None
+        return Caller(key.holder, key.key_id, signed.service, signed.region, signed.signature, wanted, attempt, chunks)
 
     def _check_origin(self, request: HttpRequest, refuse: _Refusals) -> None:
         named = request.headers.get_all("host")
@@ -133,9 +138,9 @@ class Gatekeeper:
                 return digest or "UNSIGNED-PAYLOAD"
             if not digest:
                 raise refuse.incomplete("Missing required header for this request: x-amz-content-sha256")
-            if digest.startswith("STREAMING-") and digest not in _UNSIGNED_BODY:
+            if digest.startswith("STREAMING-") and digest not in _BODY_WORDS:
                 raise ServiceError("NotImplemented", f"a body of the kind {digest} is not understood here", 501)
-            if digest not in _UNSIGNED_BODY and not _SHA256.fullmatch(digest):
+            if digest not in _BODY_WORDS and not _SHA256.fullmatch(digest):
                 raise ServiceError("InvalidArgument", "x-amz-content-sha256 is neither a hash nor a known word")
             return digest
         real = hashlib.sha256(read_body()).hexdigest()

@@ -149,7 +149,6 @@ def _version_4(signed: Signed, request: HttpRequest, secret: str, body_hash: str
     pairs = query_pairs(request.raw_query)
     if signed.in_query:
         pairs = [pair for pair in pairs if pair[0] != "X-Amz-Signature"]
-    stamp = datetime.fromtimestamp(signed.moment, timezone.utc).strftime(_STAMP)
     canonical = [
         request.method,
         path,
@@ -160,12 +159,26 @@ def _version_4(signed: Signed, request: HttpRequest, secret: str, body_hash: str
         body_hash,
     ]
     digest = hashlib.sha256("\n".join(canonical).encode(errors="surrogateescape")).hexdigest()
-    scope = f"{signed.date}/{signed.region}/{signed.service}/aws4_request"
+    text = f"{ALGORITHM}\n{stamp_of(signed)}\n{scope_of(signed)}\n{digest}"
+    return hmac.new(signing_key(signed, secret), text.encode(errors="surrogateescape"), "sha256").hexdigest()
+
+
+def stamp_of(signed: Signed) -> str:
+    """Returns when a request was signed, as it is part of what is signed."""
+    return datetime.fromtimestamp(signed.moment, timezone.utc).strftime(_STAMP)
+
+
+def scope_of(signed: Signed) -> str:
+    """Returns the credential scope of a signature of version 4."""
+    return f"{signed.date}/{signed.region}/{signed.service}/aws4_request"
+
+
+def signing_key(signed: Signed, secret: str) -> bytes:
+    """Returns the key that signs in the credential scope of a signature."""
     key = f"AWS4{secret}".encode()
-    for part in (signed.date, signed.region, signed.service, "aws4_request"):
+    for part in scope_of(signed).split("/"):
         key = hmac.digest(key, part.encode(errors="surrogateescape"), "sha256")
-    text = f"{ALGORITHM}\n{stamp}\n{scope}\n{digest}"
-    return hmac.new(key, text.encode(errors="surrogateescape"), "sha256").hexdigest()
+    return key
 
 
 def _version_2(request: HttpRequest, secret: str) -> str:

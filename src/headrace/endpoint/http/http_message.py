@@ -7,7 +7,7 @@ upload is never held in memory.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,6 +121,28 @@ class RequestBody(ABC):
         return b"".join(parts)
 
 
+class FramingCheck(ABC):
+    """Checks what stands in the framing of an upload beside its bytes, in order."""
+
+    @abstractmethod
+    def chunk(self, signature: str, digest: str) -> None:
+        """Checks a chunk that has been read; the last one is empty.
+
+        Args:
+            signature: that came with it; empty if none did.
+            digest: SHA-256 of its bytes, in hex.
+        """
+
+    @abstractmethod
+    def trailers(self, signature: str, trailers: Mapping[str, str]) -> None:
+        """Checks what comes after the last chunk.
+
+        Args:
+            signature: that came with it.
+            trailers: names, in small letters, and values.
+        """
+
+
 class BytesBody(RequestBody):
     """A body that is in memory."""
 
@@ -153,6 +175,7 @@ class HttpRequest:
         peer: address and port of the other end.
         secure: the request came through TLS.
         proxied_host: the name that the client asked the proxy to connect it with; empty without a proxy.
+        framing: checks the framing ``aws-chunked`` of the body; None when nothing of it is signed.
     """
 
     method: str
@@ -163,6 +186,7 @@ class HttpRequest:
     peer: tuple[str, int] = ("", 0)
     secure: bool = False
     proxied_host: str = ""
+    framing: FramingCheck | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from headrace.endpoint.http.http_message import (
     CHUNK_BYTES,
     BodyProblem,
     ClientGone,
+    FramingCheck,
     HttpRequest,
     RequestBody,
 )
@@ -19,6 +21,8 @@ from headrace.endpoint.s3.s3_errors import S3Error
 _LINE_BYTES = 1024
 _TRAILERS = 16
 _STREAMING = "STREAMING-"
+_CHUNK_SIGNATURE = "chunk-signature="
+_TRAILER_SIGNATURE = "x-amz-trailer-signature"
 PART_LIMIT = 5 << 30
 
 
@@ -74,7 +78,7 @@ def receive(request: HttpRequest, file: int, offset: int = 0, limit: int = PART_
     expected = expected_size(request)
     if expected is not None and expected > limit:
         raise S3Error("EntityTooLarge", ProposedSize=str(expected), MaxSizeAllowed=str(limit))
-    framed = AwsChunked(request.body) if is_framed(request) else None
+    framed = AwsChunked(request.body, request.framing) if is_framed(request) else None
     body: RequestBody = framed or request.body
     names = _announced(request)
     digests = {name: make_digest(name) for name in {"md5", *names}}
@@ -149,14 +153,16 @@ def _write(file: int, data: bytes, offset: int) -> None:
 class AwsChunked(RequestBody):
     """A body without the framing ``aws-chunked``: ``size[;chunk-signature=...]``, the bytes, ... ``0``, trailers.
 
-    Signatures of chunks are not looked at here.
-
     Args:
         body: with the framing.
+        check: looks at the signatures; None: there are none.
     """
 
-    def __init__(self, body: RequestBody) -> None:
+    def __init__(self, body: RequestBody, check: FramingCheck | None = None) -> None:
         self._body = body
+        self._check = check
+        self._signature = ""
+        self._hash = hashlib.sha256()
         self._buffer = bytearray()
         self._left = 0
         self._between = False
@@ -178,6 +184,21 @@ class AwsChunked(RequestBody):
             self._next_chunk()
         if self._done:
             return b""
+        data = self._piece(size)
+        self._left -= len(data)
+        self._between = not self._left
+        if self._check is not None:
+            self._hash.update(data)
+            if not self._left:
+                self._check_chunk()
+        return data
+
+    def _check_chunk(self) -> None:
+        if self._check is not None:
+            self._check.chunk(self._signature, self._hash.hexdigest())
+            self._hash = hashlib.sha256()
+
+    def _piece(self, size: int) -> bytes:
         if self._buffer:
             data = bytes(self._buffer[: min(size, self._left)])
             del self._buffer[: len(data)]
@@ -185,26 +206,29 @@ class AwsChunked(RequestBody):
             data = self._body.read(min(size, self._left))
             if not data:
                 raise BodyProblem(400, "the body ends in the middle of a chunk")
-        self._left -= len(data)
-        self._between = not self._left
         return data
 
     def _next_chunk(self) -> None:
         if self._between and self._line():
             raise BodyProblem(400, "a chunk of the body is longer than it says", closes=True)
         self._between = False
-        digits = self._line().partition(b";")[0]
+        digits, _, extension = self._line().partition(b";")
+        self._signature = extension.strip().decode("latin-1").removeprefix(_CHUNK_SIGNATURE)
         if not 0 < len(digits) <= 16 or digits.strip(b"0123456789abcdefABCDEF"):
             raise BodyProblem(400, "the length of a chunk is a hexadecimal number", closes=True)
         self._left = int(digits, 16)
         if self._left:
             return
         self._done = True
+        self._check_chunk()
         while line := self._line(last=True):
             name, _, value = line.decode("latin-1").partition(":")
             self.trailers[name.strip().lower()] = value.strip()
             if len(self.trailers) > _TRAILERS:
                 raise BodyProblem(400, f"a body may have {_TRAILERS} trailers", closes=True)
+        signature = self.trailers.pop(_TRAILER_SIGNATURE, "")
+        if self._check is not None and (self.trailers or signature):
+            self._check.trailers(signature, self.trailers)
         while self._body.read(_LINE_BYTES):
             pass
 
