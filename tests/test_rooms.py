@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "grid": {"job", "engines", "runs", "insight", "catalog"},
     "endpoint": {"job", "engines", "runs", "insight", "catalog"},
     "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console", "endpoint"},
 }

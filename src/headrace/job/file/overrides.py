@@ -51,6 +51,36 @@ def apply(data: Mapping[str, object], overrides: Iterable[str]) -> Overridden:
     return result
 
 
+def apply_values(data: Mapping[str, object], values: Mapping[Path, object], text: str) -> Overridden:
+    """Puts values at their places, in their order. `data` itself is not changed.
+
+    Args:
+        data: the job.
+        values: place and value. A group of `instance_groups` may be called by its name.
+        text: what `Overridden.texts` shall hold for each.
+    """
+    result = Overridden(copy.deepcopy(dict(data)))
+    for path, value in values.items():
+        try:
+            _set(result, _by_group_name(path, result.data), value, text)
+        except ValueError as error:
+            result.texts[path] = text
+            result.findings.append(Finding(path, str(error)))
+    return result
+
+
+def _by_group_name(path: Path, data: Mapping[str, object]) -> Path:
+    groups = data.get("instance_groups")
+    if len(path) < 2 or path[0] != "instance_groups" or not isinstance(groups, list):
+        return path
+    names = [group.get("name", group.get("instance_group_name")) for group in groups if isinstance(group, dict)]
+    if path[1] in names:
+        return (path[0], names.index(path[1]), *path[2:])
+    if isinstance(path[1], str) and not path[1].isdecimal():
+        raise ValueError(f"there is no group {path[1]!r}; there are {', '.join(map(str, names))}")
+    return path
+
+
 def parse_path(text: str) -> Path:
     """Reads the path of an override; a number in brackets is an index.
 
@@ -58,6 +88,14 @@ def parse_path(text: str) -> Path:
         ValueError: not of the form ``path=value``.
     """
     name, equals, _ = text.partition("=")
+    path = parse_place(name)
+    if not equals or not path:
+        raise ValueError("must be a path and a value, such as hyperparameters.epochs=3")
+    return path
+
+
+def parse_place(name: str) -> Path:
+    """Reads a path; empty when the text is none."""
     path: list[str | int] = []
     position = 0
     while position < len(name):
@@ -67,8 +105,6 @@ def parse_path(text: str) -> Path:
             break
         path.append(int(step[3]) if step[3] is not None else step[1] if step[1] is not None else step[2])
         position = step.end()
-    if not equals or not path:
-        raise ValueError("must be a path and a value, such as hyperparameters.epochs=3")
     return tuple(path)
 
 

@@ -1,0 +1,89 @@
+"""The file that a user writes for a grid: its shape. `load_grid` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
+
+from headrace.job.model.field_types import AsList, AsMapping, JobName, Seconds, one_line, whole
+from headrace.job.model.frozen_model import Part
+from headrace.job.problems.finding import broken
+
+Place = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 4096))]
+Text = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 100_000))]
+Query = Annotated[str, Field(min_length=1, max_length=100_000)]
+Names = Annotated[tuple[Text, ...], AsList]
+Values = Annotated[tuple[JsonValue, ...], AsList]
+QUERY_SECONDS = 60.0
+
+
+class Draw(Part):
+    """Combinations that are drawn from a matrix.
+
+    Attributes:
+        count: how many.
+        seed: the same seed draws the same.
+    """
+
+    count: Annotated[int, BeforeValidator(whole(1))]
+    seed: Annotated[int, BeforeValidator(whole(0))] = 0
+
+
+class LineSource(Part):
+    """Where the lines of a grid come from: a file or a query, and a matrix that multiplies them; or the matrix alone.
+
+    Attributes:
+        file: CSV (with a header, or ``region,s3`` lines without one) or JSON lines (``.jsonl``, ``.ndjson``).
+        columns: fields of a CSV file without a header, as a list; or field by the name of a column.
+        query: rows are lines, and columns fields; ``:name`` is a parameter.
+        database: URL of the query's database, as SQLAlchemy has it; ``${NAME}`` is a variable of the environment.
+        parameters: of the query.
+        timeout: seconds that the query may take.
+        product: field to values; every combination is a line.
+        zip: field to values; the first ones together, the second ones, and so on.
+        random: draws some of the combinations.
+    """
+
+    file: Place | None = None
+    columns: Names | Annotated[dict[str, Text], AsMapping] | None = None
+    query: Query | None = None
+    database: Text | None = None
+    parameters: Annotated[dict[str, JsonValue], AsMapping] = Field(default_factory=dict)
+    timeout: Seconds = QUERY_SECONDS
+    product: Annotated[dict[str, Values], AsMapping] = Field(default_factory=dict)
+    zip: Annotated[dict[str, Values], AsMapping] = Field(default_factory=dict)
+    random: Draw | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> LineSource:
+        if self.file and self.query:
+            raise broken("lines come from a file or from a query", seen="both", hint="keep one of the two")
+        if not (self.file or self.query or self.product or self.zip):
+            raise broken("must name a file, a query, product or zip", seen="", hint="file: array.txt")
+        if bool(self.query) != bool(self.database):
+            raise broken("a query needs a database, and a database a query", seen="")
+        if self.parameters and not self.query:
+            raise broken("parameters belong to a query", seen="")
+        if self.columns and not (self.file or self.query):
+            raise broken("columns belong to a file or a query", seen="")
+        if self.query and self.columns and not isinstance(self.columns, Mapping):
+            raise broken("columns of a query have names: map each to its field", seen="")
+        if self.random and not (self.product or self.zip):
+            raise broken("random draws from product and zip", seen="")
+        return self
+
+
+class GridFile(Part):
+    """A grid.
+
+    Attributes:
+        name: of the grid; names of its jobs begin with it.
+        job: the job file from which every line's job is made; relative to the grid's file.
+        lines: in what its jobs differ.
+    """
+
+    name: JobName
+    job: Place
+    lines: LineSource

@@ -1,0 +1,1 @@
+"""The lines of a grid: what differs from job to job."""

@@ -1,0 +1,65 @@
+"""One line of a grid: the fields in which its job differs from the grid's job. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+REGION, ENGINE, IMAGE = "region", "engine", "image"
+OF_LINES = (REGION, ENGINE, IMAGE)
+"""Fields that are no paths into the job: where the line runs, by which engine, and in which image."""
+
+Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+"""What JSON can hold."""
+
+_KEY_CHARACTERS = 12
+
+
+@dataclass(frozen=True)
+class Line:
+    """See the module.
+
+    Attributes:
+        index: position among the grid's lines, from 0.
+        place: where it was written, as messages say it: ``array.txt:3``, ``row 3 of the query``.
+        fields: path into the job (``hyperparameters.lr``), or one of `OF_LINES`, to value.
+        key: of this content, whatever stands before it or is put in between: 12 hexadecimal digits. Of lines with
+            equal fields every one has its own.
+    """
+
+    index: int
+    place: str
+    fields: Mapping[str, Plain]
+    key: str = ""
+
+
+def keyed(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Numbers the lines, and gives each its key."""
+    seen: Counter[str] = Counter()
+    result: list[Line] = []
+    for index, line in enumerate(lines):
+        content = _canonical(line.fields)
+        seen[content] += 1
+        digest = hashlib.sha256(f"{content}#{seen[content]}".encode()).hexdigest()
+        result.append(replace(line, index=index, key=digest[:_KEY_CHARACTERS]))
+    return tuple(result)
+
+
+def digest_of(lines: Iterable[Line]) -> str:
+    """Returns what tells two sets of lines apart; their order does not count, as that of a query's rows may not."""
+    return hashlib.sha256("\n".join(sorted(line.key for line in lines)).encode()).hexdigest()
+
+
+def equal_lines(lines: Iterable[Line]) -> tuple[tuple[Line, ...], ...]:
+    """Returns the lines that say the same as another one, those that do together, in their order."""
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(_canonical(line.fields), []).append(line)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def _canonical(fields: Mapping[str, Plain]) -> str:
+    return json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,144 @@
+"""Lines from a file: CSV with a header, CSV without one (``region,s3``), or JSON lines. Pure.
+
+A cell of CSV is read as a value of a job file is: ``3`` is a number, ``true`` is one of two, all else is text. An
+empty cell says nothing about its field.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from headrace.grid.lines.line import REGION
+from headrace.grid.lines.line_table import MAX_LINES, LineTable
+from headrace.job.file.yaml_document import read_value
+
+MAX_BYTES = 64 << 20
+"""A larger file is not read."""
+
+_HEADERLESS = re.compile(r"\s*[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}\s*,\s*s3://")
+
+
+def read_lines_of_file(
+    raw: bytes, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channel: str, is_json: bool
+) -> None:
+    """Reads the lines into the table.
+
+    Args:
+        raw: the file.
+        table: what takes lines and problems.
+        columns: fields of a file without a header, or fields by the names in its header; None: the header names
+            fields, and a file that begins with a region and an ``s3://`` place has none.
+        channel: the channel of a job that has one; empty for another job.
+        is_json: the file holds an object in every line.
+    """
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        table.refuse("file", "must be UTF-8 text", line=line)
+        return
+    if is_json:
+        _read_json(text, table, columns)
+    else:
+        _read_csv(text, table, columns, channel)
+    if not table.lines and not table.problems:
+        table.refuse("file", "has no lines")
+
+
+def _read_json(text: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None) -> None:
+    names = columns if isinstance(columns, Mapping) else {}
+    if columns is not None and not isinstance(columns, Mapping):
+        table.refuse("columns", "must map names to fields: every object in the file names its own")
+        return
+    known: dict[tuple[str, ...], tuple[str, ...] | None] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        if _too_many(table, number):
+            return
+        try:
+            found = json.loads(line, object_pairs_hook=_once)
+        except ValueError as error:
+            table.refuse("line", f"is no JSON: {error}", line=number)
+            continue
+        if not isinstance(found, dict):
+            table.refuse("line", "must be an object of fields and values", line=number)
+            continue
+        given = tuple(names.get(name, name) for name in found)
+        if given not in known:
+            known[given] = table.columns(given, number)
+        elif known[given] is None:
+            table.columns(given, number)
+        if known[given] is not None:
+            table.add(dict(zip(given, found.values(), strict=True)), f"{table.source}:{number}", number)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError("a name comes twice")
+    return result
+
+
+def _read_csv(text: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channel: str) -> None:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    fields: tuple[str, ...] | None = None
+    names = columns if isinstance(columns, Mapping) else {}
+    if columns is not None and not isinstance(columns, Mapping):
+        fields = table.columns(tuple(columns))
+    elif _HEADERLESS.match(text) and columns is None:
+        if not channel:
+            hint = "columns: [region, inputs.NAME.path]"
+            table.refuse("columns", "the file has no header, and the job not exactly one channel", hint=hint)
+            return
+        fields = (REGION, f"inputs.{channel}.path")
+    if table.problems:
+        return
+    values: dict[str, object] = {}
+    try:
+        for row in reader:
+            number = reader.line_num
+            cells = [cell.strip() for cell in row]
+            if not any(cells):
+                if row:
+                    table.refuse("line", "has empty cells only", line=number)
+                continue
+            if fields is None:
+                fields = table.columns([names.get(cell, cell) for cell in cells], number)
+                if fields is None:
+                    return
+                continue
+            if _too_many(table, number):
+                return
+            if len(cells) != len(fields):
+                message = f"must have {len(fields)} cells: {', '.join(fields)}"
+                table.refuse("line", message, line=number, seen=f"{len(cells)} cells")
+                continue
+            found = {field: _value(cell, values) for field, cell in zip(fields, cells, strict=True)}
+            table.add(found, f"{table.source}:{number}", number)
+    except csv.Error as error:
+        table.refuse("line", f"is no CSV: {error}", line=reader.line_num)
+
+
+def _value(cell: str, values: dict[str, object]) -> object:
+    """Returns the value of a cell; the same text is read once."""
+    if not cell or "/" in cell:  # a place, never a number
+        return cell or None
+    if cell not in values:
+        try:
+            value = read_value(cell)
+        except ValueError:
+            value = cell
+        values[cell] = cell if isinstance(value, (dict, list)) and cell[0] not in "[{" else value
+    return values[cell]
+
+
+def _too_many(table: LineTable, number: int) -> bool:
+    if len(table.lines) < MAX_LINES:
+        return False
+    table.refuse("file", f"must have at most {MAX_LINES} lines", line=number)
+    return True

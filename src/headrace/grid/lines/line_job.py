@@ -1,0 +1,77 @@
+"""From a line to its job: the grid's job with the line's fields in it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import JobInvalid, Problem
+from headrace.grid.lines.line import IMAGE, OF_LINES, Line
+from headrace.job.file.overrides import Overridden, apply_values, parse_place
+from headrace.job.job import Job, find_problems
+from headrace.job.problems.finding import Finding, JobSource
+from headrace.job.problems.finding import Path as FieldPath
+
+
+@dataclass(frozen=True)
+class Template:
+    """The job of which the lines' jobs are made.
+
+    Attributes:
+        data: keys of a job file and their values.
+        base: what its relative paths are relative to.
+    """
+
+    data: Mapping[str, object]
+    base: Path
+
+    def job_of(self, line: Line, name: str) -> Job:
+        """Returns the job of a line; files are not looked for.
+
+        Args:
+            line: one of the grid's.
+            name: of the job.
+
+        Raises:
+            JobInvalid: with all that is wrong, at the place of the line.
+        """
+        made = self._with(line)
+        wrong = made.findings
+        source = JobSource(overrides=dict.fromkeys(made.texts, line.place))
+        return Job.from_source({**_given(made), "job_name": name}, source, self.base, wrong, look=False)
+
+    def check(self, lines: Sequence[Line]) -> None:
+        """Checks the job of every line.
+
+        Raises:
+            JobInvalid: with the problems of all lines, each at its line's place.
+        """
+        problems = tuple(problem for line in lines for problem in self._problems(line))
+        if problems:
+            raise JobInvalid(problems)
+
+    def _problems(self, line: Line) -> Iterator[Problem]:
+        made = self._with(line)
+        source = JobSource()
+        found: list[Finding] = made.findings or find_problems(_given(made))
+        for finding in found:
+            problem = source.problem(finding)
+            yield Problem(problem.field, problem.message, problem.value, line.place, 0, problem.hint, problem.code)
+
+    def _with(self, line: Line) -> Overridden:
+        values = {place_of(name): value for name, value in line.fields.items() if name not in OF_LINES}
+        if IMAGE in line.fields:
+            values[("image_uri",)] = line.fields[IMAGE]
+        return apply_values(self.data, values, line.place)
+
+
+@functools.lru_cache(maxsize=1024)
+def place_of(name: str) -> FieldPath:
+    """Returns the place in a job that a field names; one that cannot be read is a key of its own, which no job has."""
+    return parse_place(name) or (name,)
+
+
+def _given(made: Overridden) -> dict[str, object]:
+    return {key: value for key, value in made.data.items() if value is not None}

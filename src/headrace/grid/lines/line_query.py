@@ -1,0 +1,156 @@
+"""Lines from a database: the rows of one query, in one transaction that can write nothing, through SQLAlchemy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import StorageError, UsageError
+from headrace.grid.lines.line_table import MAX_LINES, LineTable
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL, Connection, Engine
+
+GRACE_SECONDS = 10
+"""How much longer than a query may take the database is waited for."""
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_DRIVERS = {"postgresql": "postgresql+pg8000"}
+"""Drivers that the extra has, for databases that are named without one."""
+
+
+def read_rows(
+    url: str,
+    query: str,
+    parameters: Mapping[str, object],
+    table: LineTable,
+    *,
+    columns: Mapping[str, str],
+    base: Path,
+    variables: Mapping[str, str],
+    timeout: float,
+) -> None:
+    """Reads the rows of a query into the table.
+
+    Args:
+        url: of the database, as SQLAlchemy has it; ``${NAME}`` stands for a variable of the environment.
+        query: with ``:name`` for a parameter.
+        parameters: bound by the database, never put into the text.
+        table: what takes lines and problems.
+        columns: field of a column that has another name.
+        base: what the path of an SQLite file is relative to.
+        variables: of the environment.
+        timeout: seconds that the query may take.
+
+    Raises:
+        UsageError: no such database, driver or parameter, or a query that the database refuses.
+        StorageError: the database does not answer, or went away.
+    """
+    try:
+        import sqlalchemy
+    except ImportError:
+        raise UsageError("lines of a query need SQLAlchemy", hint="pip install 'headrace[grid]'") from None
+    found = _url(url, base, variables)
+    shown = found.render_as_string(hide_password=True)
+    engine = _engine(found, timeout)
+    statement = sqlalchemy.text(query)
+    wanted = set(statement.compile().params)
+    if wanted != set(parameters):
+        lacking, more = sorted(wanted - set(parameters)), sorted(set(parameters) - wanted)
+        said = [f"lacks {', '.join(lacking)}"] if lacking else []
+        said += [f"has no :{', :'.join(more)}"] if more else []
+        table.refuse("parameters", f"the query {' and '.join(said)}", hint="each :name of the query needs a value")
+        return
+    try:
+        with engine.connect() as connection, _read_only(connection, timeout):
+            rows = connection.execute(statement, dict(parameters))
+            names = tuple(columns.get(name, name) for name in rows.keys())  # noqa: SIM118  # no mapping
+            if table.columns(names) is None:
+                return
+            for number, row in enumerate(rows, start=1):
+                if number > MAX_LINES:
+                    table.refuse("query", f"must have at most {MAX_LINES} rows")
+                    return
+                table.add(dict(zip(names, row, strict=True)), f"row {number} of the query", number)
+    except (OSError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError) as error:
+        raise StorageError(f"{shown}: {_words(error)}", hint="is the database there, and may you read it?") from None
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        raise UsageError(f"the query is refused by {shown}: {_words(error)}") from None
+    finally:
+        engine.dispose()
+    if not table.lines and not table.problems:
+        table.refuse("query", "has no rows")
+
+
+def _url(text: str, base: Path, variables: Mapping[str, str]) -> URL:
+    import sqlalchemy
+
+    lacking = [name for name in _VARIABLE.findall(text) if name not in variables]
+    if lacking:
+        raise UsageError(f"database: the environment has no {', '.join(lacking)}", hint=f"export {lacking[0]}=...")
+
+    def number(found: re.Match[str]) -> str:
+        value = variables[found[1]]
+        return value if value.isdecimal() else found[0]
+
+    def filled(part: str | None) -> str | None:
+        return part and _VARIABLE.sub(lambda found: variables[found[1]], part)
+
+    try:
+        # A port must be one already; a password may hold what divides a URL.
+        url = sqlalchemy.make_url(_VARIABLE.sub(number, text))
+    except sqlalchemy.exc.ArgumentError:
+        raise UsageError("database: is no URL", hint="such as sqlite:///campaigns.db") from None
+    url = url.set(
+        username=filled(url.username),
+        password=filled(str(url.password) if url.password is not None else None),
+        host=filled(url.host),
+        database=filled(url.database),
+    )
+    if url.get_backend_name() != "sqlite":
+        return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+        raise UsageError("database: must be an SQLite file", hint="such as sqlite:///campaigns.db")
+    path = base / url.database
+    if not path.is_file():
+        raise UsageError(f"database: {path} does not exist")  # SQLite would make an empty one
+    return url.set(database=f"{path.absolute().as_uri()}").update_query_dict({"mode": "ro", "uri": "true"})
+
+
+def _engine(url: URL, timeout: float) -> Engine:
+    import sqlalchemy
+
+    try:
+        waits = {"timeout": timeout + GRACE_SECONDS} if url.get_driver_name() in ("pysqlite", "pg8000") else {}
+        return sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=waits)
+    except (ImportError, sqlalchemy.exc.ArgumentError) as error:
+        raise UsageError(f"database: {error}", hint="pip install the driver that the URL names") from None
+
+
+@contextmanager
+def _read_only(connection: Connection, timeout: float) -> Iterator[None]:
+    """One transaction, which sees one state of the data and in which the database refuses to write."""
+    name = connection.dialect.name
+    if name == "postgresql":
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(timeout * 1000)}")
+    elif name in ("mysql", "mariadb"):
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+    elif name != "sqlite":
+        raise UsageError(f"database: {name} is not known here", hint="sqlite, postgresql, mysql or mariadb")
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.rollback()
+
+
+def _words(error: Exception) -> str:
+    """Returns what the database said, in one line; the query is the user's own and is left out."""
+    original = getattr(error, "orig", None) or error
+    given = original.args[0] if original.args else original
+    text = given.get("M", given) if isinstance(given, dict) else given  # PostgreSQL's fields of an error
+    return " ".join(str(text).split())

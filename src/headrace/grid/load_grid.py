@@ -1,0 +1,78 @@
+"""Reads a grid: its file, its job and all its lines, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import JobInvalid, Problem, UsageError
+from headrace.grid.grid_file import GridFile
+from headrace.grid.lines.line import Line, digest_of
+from headrace.grid.lines.line_job import Template
+from headrace.grid.lines.read_lines import read_lines
+from headrace.job.file import yaml_document
+from headrace.job.load import load_job
+from headrace.job.model.fields import JobFields
+from headrace.job.problems.finding import JobSource
+from headrace.job.problems.pydantic_errors import examine
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid whose lines were read.
+
+    Attributes:
+        file: what the user wrote.
+        template: the job of which the lines' jobs are made.
+        lines: in their order.
+    """
+
+    file: GridFile
+    template: Template
+    lines: tuple[Line, ...]
+
+    @property
+    def digest(self) -> str:
+        """What tells these lines from others."""
+        return digest_of(self.lines)
+
+
+def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.environ) -> Grid:
+    """Reads a grid's file, its job and its lines.
+
+    Raises:
+        JobInvalid: with all problems of the grid's file; or else of its job; or else of all lines.
+        UsageError: a file or database that is not there.
+        StorageError: what cannot be read.
+    """
+    file = _grid_file(Path(path))
+    base = Path(path).absolute().parent
+    job = load_job(base / file.job)
+    template = Template(job.to_data(), job.base_path)
+    lines = read_lines(
+        file.lines,
+        grid_file=os.fspath(path),
+        base=base,
+        known=JobFields.model_fields,
+        channels=tuple(job.inputs),
+        variables=variables,
+    )
+    template.check(lines)
+    return Grid(file, template, lines)
+
+
+def _grid_file(path: Path) -> GridFile:
+    name = os.fspath(path)
+    try:
+        text = path.read_bytes()[: yaml_document.MAX_BYTES + 1].decode("utf-8-sig")
+    except (FileNotFoundError, IsADirectoryError):
+        raise UsageError(f"{name} is no file", hint="give the path of a grid's file, e.g. array.yaml") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobInvalid((Problem("grid file", f"cannot be read: {error}", file=name),)) from None
+    document = yaml_document.read(text)
+    findings = document.findings or examine(GridFile, document.data)
+    if findings:
+        raise JobInvalid(JobSource(name, document.lines).problems(findings))
+    return GridFile.model_validate(document.data)

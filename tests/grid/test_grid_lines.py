@@ -1,0 +1,170 @@
+"""Lines of a grid: from the file of the seed, CSV, JSON lines and a matrix; and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from grids import JOB, grid_of, problems_of
+
+from headrace.errors import UsageError
+from headrace.grid.lines.line import equal_lines
+
+SEED = """us-east-1,s3://ragab-ml/imagenet2012/tf-imagenet/resized
+us-west-2,s3://ragab-ml-pdx/imagenet2012/tf-imagenet/resized
+eu-west-1,s3://ragab-ml-dub/imagenet2012/tf-imagenet/resized
+eu-central-1,s3://ragab-ml-fra/imagenet2012/tf-imagenet/resized"""
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n\r\n"])
+def test_the_seeds_file_is_read_unchanged_whatever_its_last_line_ends_with(tmp_path: Path, end: str) -> None:
+    (tmp_path / "sage_array.txt").write_bytes((SEED + end).encode())
+    grid = grid_of(tmp_path, "{file: sage_array.txt}")
+    assert [line.fields["region"] for line in grid.lines] == ["us-east-1", "us-west-2", "eu-west-1", "eu-central-1"]
+    last = grid.lines[3]
+    assert (last.index, last.place) == (3, f"{tmp_path}/sage_array.txt:4")
+    job = grid.template.job_of(last, "big-3")
+    assert job.inputs["train"].s3_data == "s3://ragab-ml-fra/imagenet2012/tf-imagenet/resized"
+    assert job.job_name == "big-3"
+
+
+def test_a_file_with_a_header_sets_fields_of_any_depth_and_values_have_the_types_of_a_job_file(tmp_path: Path) -> None:
+    header = "region,hyperparameters.lr,hyperparameters.fast,instance_groups.data_group.count,image,entry_point"
+    (tmp_path / "a.csv").write_text(f'{header}\nus-east-1,1e-3,true,4,repo:1,\nus-west-2,"0.5",,2,,"code, two.py"\n')
+    first, second = (grid := grid_of(tmp_path, "{file: a.csv}")).lines
+    job = grid.template.job_of(first, "one")
+    assert job.hyperparameters == {"epochs": 1, "lr": 0.001, "fast": True}
+    assert [group.instance_count for group in job.instance_groups] == [4, 1]
+    assert job.image_uri == "repo:1"
+    assert second.fields["entry_point"] == "code, two.py"
+    assert "image" not in second.fields  # an empty cell says nothing
+
+
+def test_columns_name_the_fields_of_a_file_without_header_and_those_of_other_names(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0.1,s3://b/x\n")
+    (line,) = grid_of(tmp_path, "{file: a.csv, columns: [hyperparameters.lr, inputs.train.path]}").lines
+    assert dict(line.fields) == {"hyperparameters.lr": 0.1, "inputs.train.path": "s3://b/x"}
+    (tmp_path / "b.csv").write_text("lr,data\n0.1,s3://b/x\n")
+    named = "{file: b.csv, columns: {lr: hyperparameters.lr, data: inputs.train.path}}"
+    assert grid_of(tmp_path, named).lines[0].fields == line.fields
+    (tmp_path / "c.jsonl").write_text('{"lr": 0.1, "data": "s3://b/x"}\n\n')
+    assert grid_of(tmp_path, named.replace("b.csv", "c.jsonl")).lines[0].key == line.key
+
+
+def test_every_wrong_line_is_named_by_file_and_number_all_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "us-east-1,s3://b/1\n,s3://b/2\nus-east-1\nUS,s3://b/4\n , \neu-west-1,s3://b/6,x\n"
+    )
+    assert problems_of(tmp_path, "{file: a.txt}") == [
+        "a.txt:2: region: must be a region",
+        "a.txt:3: line: must have 2 cells: region, inputs.train.path (got 1 cells)",
+        "a.txt:4: region: must be a region (got 'US')",
+        "a.txt:5: line: has empty cells only",
+        "a.txt:6: line: must have 2 cells: region, inputs.train.path (got 3 cells)",
+    ]
+    (tmp_path / "a.csv").write_text("hyperparameters.lr,instance_groups.data_group.count\n0.1,1\n0.2,many\n0.3,0\n")
+    assert problems_of(tmp_path, "{file: a.csv}") == [
+        "a.csv:3: instance_groups[0].instance_count: must be a whole number (got 'many')",
+        "a.csv:4: instance_groups[0].instance_count: must be at least 1 (got 0)",
+    ]
+    (tmp_path / "a.jsonl").write_text('{"region": "eu-west-1"}\n[1]\n{"region": \n{"hyperparameter.x": 1}\n{}\n')
+    found = problems_of(tmp_path, "{file: a.jsonl}")
+    assert [text.split(": ")[:2] for text in found] == [
+        ["a.jsonl:2", "line"],
+        ["a.jsonl:3", "line"],
+        ["a.jsonl:4", "hyperparameter.x"],
+        ["a.jsonl:5", "line"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "a.txt: file: has no lines"),
+        (b"region,hyperparameters.lr\n", "a.txt: file: has no lines"),
+        (b"region,lr\nus-east-1,1\n", "a.txt:1: lr: is no field of a job"),
+        (b"region,region\nus-east-1,us-east-1\n", "a.txt:1: region: comes twice"),
+        (b'us-east-1,s3://b/"x\nus-east-1,"s3://b/y\n', "a.txt:2: line: is no CSV: unexpected end of data"),
+        (b"us-east-1,s3://b/1\nus-east-1,s3://b/\xff\n", "a.txt:2: file: must be UTF-8 text"),
+        (b"instance_groups.gpu.count\n3\n", "a.txt:2: instance_groups.gpu.count: there is no group 'gpu'; there are"),
+    ],
+)
+def test_a_file_that_is_none_of_these_is_refused(tmp_path: Path, text: bytes, problem: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text)
+    found = problems_of(tmp_path, "{file: a.txt}")
+    assert found
+    assert found[0].startswith(problem)
+
+
+def test_a_file_without_header_needs_columns_when_the_job_has_two_channels(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(SEED)
+    two = JOB.replace("{train: s3://bucket/all}", "{train: s3://bucket/all, more: s3://bucket/more}")
+    assert "columns" in problems_of(tmp_path, "{file: a.txt}", two)[0]
+    grid_of(tmp_path, "{file: a.txt, columns: [region, inputs.more.path]}", two)
+
+
+def test_keys_last_when_lines_move_and_equal_lines_have_their_own(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("us-east-1,s3://b/1\nus-west-2,s3://b/2\n")
+    before = grid_of(tmp_path, "{file: a.txt}")
+    (tmp_path / "a.txt").write_text("eu-west-1,s3://b/0\nus-west-2,s3://b/2\nus-east-1,s3://b/1\nus-east-1,s3://b/1\n")
+    after = grid_of(tmp_path, "{file: a.txt}")
+    assert [after.lines[2].key, after.lines[1].key] == [line.key for line in before.lines]
+    assert len({line.key for line in after.lines}) == 4
+    assert [[line.index for line in group] for group in equal_lines(after.lines)] == [[2, 3]]
+    assert before.digest != after.digest
+
+
+def test_a_matrix_is_a_product_lines_side_by_side_and_a_draw_that_a_seed_repeats(tmp_path: Path) -> None:
+    product = "product: {hyperparameters.lr: [0.1, 0.2], hyperparameters.depth: [1, 2, 3]}"
+    lines = grid_of(tmp_path, f"{{{product}}}").lines
+    assert [tuple(line.fields.values()) for line in lines[:4]] == [(0.1, 1), (0.1, 2), (0.1, 3), (0.2, 1)]
+    assert len(lines) == 6
+    both = grid_of(tmp_path, f"{{{product}, zip: {{hyperparameters.a: [1, 2], hyperparameters.b: [x, y]}}}}").lines
+    assert len(both) == 12
+    pairs = {(line.fields["hyperparameters.a"], line.fields["hyperparameters.b"]) for line in both}
+    assert pairs == {(1, "x"), (2, "y")}
+
+
+def test_what_is_drawn_of_a_matrix_is_in_it_once_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    product = f"product: {{hyperparameters.lr: [0.1, 0.2], hyperparameters.depth: {list(range(50))}}}"
+    lines = grid_of(tmp_path, f"{{{product}}}").lines
+    drawn = [grid_of(tmp_path, f"{{{product}, random: {{count: 10, seed: {seed}}}}}") for seed in (1, 1, 2)]
+    assert drawn[0].digest == drawn[1].digest != drawn[2].digest
+    for grid in drawn:
+        assert len({line.key for line in grid.lines} & {line.key for line in lines}) == 10
+
+
+def test_a_matrix_multiplies_the_lines_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(SEED)
+    lines = grid_of(tmp_path, "{file: a.txt, product: {hyperparameters.lr: [0.1, 0.2]}}").lines
+    assert [(line.fields["region"], line.fields["hyperparameters.lr"]) for line in lines[:3]] == [
+        ("us-east-1", 0.1),
+        ("us-east-1", 0.2),
+        ("us-west-2", 0.1),
+    ]
+    assert problems_of(tmp_path, "{file: a.txt, product: {region: [us-east-1]}}") == [
+        "array.yaml: region: comes from the lines and from the matrix"
+    ]
+    assert problems_of(tmp_path, "{zip: {hyperparameters.a: [1, 2], hyperparameters.b: [1]}}") == [
+        "array.yaml: zip: all fields must have as many values (got hyperparameters.a 2, hyperparameters.b 1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("{}", "must name a file, a query, product or zip"),
+        ("{file: a, query: select 1, database: x}", "lines come from a file or from a query"),
+        ("{query: select 1}", "a query needs a database"),
+        ("{file: a, parameters: {b: 1}}", "parameters belong to a query"),
+        ("{fil: a}", "unknown key"),
+        ("{file: a, random: {count: 2}}", "random draws from product and zip"),
+    ],
+)
+def test_a_grids_file_that_breaks_a_rule_is_refused_with_its_line(tmp_path: Path, lines: str, said: str) -> None:
+    assert any(text.startswith("array.yaml:3: ") and said in text for text in problems_of(tmp_path, lines))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing\.txt is no file"):
+        grid_of(tmp_path, "{file: nothing.txt}")
