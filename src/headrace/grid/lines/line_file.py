@@ -84,13 +84,13 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return result
 
 
-def _read_csv(text: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channel: str) -> None:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+def _read_csv(written: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channel: str) -> None:
+    reader = csv.reader(io.StringIO(written, newline=""), strict=True, skipinitialspace=True)
     fields: tuple[str, ...] | None = None
     names = columns if isinstance(columns, Mapping) else {}
     if columns is not None and not isinstance(columns, Mapping):
         fields = table.columns(tuple(columns))
-    elif _HEADERLESS.match(text) and columns is None:
+    elif _HEADERLESS.match(written) and columns is None:
         if not channel:
             hint = "columns: [region, inputs.NAME.path]"
             table.refuse("columns", "the file has no header, and the job not exactly one channel", hint=hint)

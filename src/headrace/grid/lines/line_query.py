@@ -85,10 +85,10 @@ def read_rows(
         table.refuse("query", "has no rows")
 
 
-def _url(text: str, base: Path, variables: Mapping[str, str]) -> URL:
+def _url(written: str, base: Path, variables: Mapping[str, str]) -> URL:
     import sqlalchemy
 
-    lacking = [name for name in _VARIABLE.findall(text) if name not in variables]
+    lacking = [name for name in _VARIABLE.findall(written) if name not in variables]
     if lacking:
         raise UsageError(f"database: the environment has no {', '.join(lacking)}", hint=f"export {lacking[0]}=...")
 
@@ -101,7 +101,7 @@ def _url(text: str, base: Path, variables: Mapping[str, str]) -> URL:
 
     try:
         # A port must be one already; a password may hold what divides a URL.
-        url = sqlalchemy.make_url(_VARIABLE.sub(number, text))
+        url = sqlalchemy.make_url(_VARIABLE.sub(number, written))
     except sqlalchemy.exc.ArgumentError:
         raise UsageError("database: is no URL", hint="such as sqlite:///campaigns.db") from None
     url = url.set(
