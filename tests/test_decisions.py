@@ -82,6 +82,7 @@ FORMATS = {
     "hosting/inputs/requirements.py": "pip's requirements files",
     "hosting/inputs/virtual_environments.py": "pip's output, of which the errors are shown",
     "hosting/isolation/": "/proc and resolv.conf",
+    "engines/sagemaker/failure_reasons.py": "SageMaker's FailureReason: its type, a colon, words, an exit code",
     "engines/local/limits/": "/proc, cgroup files, nvidia-smi",
     "engines/slurm/slurm_commands.py": "what scontrol prints",
     "engines/slurm/slurm_complaints.py": "what Slurm prints when something is wrong, of which a part is shown",

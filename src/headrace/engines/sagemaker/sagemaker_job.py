@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -19,6 +20,7 @@ from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
+from headrace.engines.sagemaker.capacity_retry import Alternative, alternative_of, alternatives, job_at
 from headrace.engines.sagemaker.framework_images import SOURCE, VERSIONS, find_image, is_neuron, known_regions
 from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
 from headrace.errors import EngineRefused, JobInvalid
@@ -45,14 +47,18 @@ class SageMakerJob(EngineJob):
     """A job for Amazon SageMaker.
 
     Attributes:
+        asked: the job as the user wrote it; another attempt may have other types, and another region.
         region: where it runs.
+        first_region: where its first attempt runs.
         image: URI of the container image.
         attempt: how often it has been submitted, this time included.
     """
 
     ENGINE = "sagemaker"
 
+    asked: Job
     region: str
+    first_region: str
     image: str
     attempt: int = 1
 
@@ -95,6 +101,18 @@ class SageMakerJob(EngineJob):
     def carrier(self) -> Carrier:
         """What brings headrace into the containers."""
         return Carrier(self.channel_uri, (self.options.python, START, self.plan.run_id))
+
+    def at(self, attempt: int) -> SageMakerJob:
+        """Returns the same run as another attempt submits it.
+
+        Args:
+            attempt: its number, from 1.
+
+        Raises:
+            JobInvalid: it could not run there.
+        """
+        place = alternative_of(self.asked.sagemaker.retry, attempt, self.first_region)
+        return _planned_at(self.asked, place, RunPaths(Path(self.root)), attempt, self.first_region)
 
     def request(self, carrier: Carrier | None = None) -> Request:
         """Returns the CreateTrainingJob request of this attempt.
@@ -167,9 +185,22 @@ def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str]
         raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
     check_checkpoint_folder(job, True)
     region = region_of(job, environment)
-    planned = SageMakerJob(_with_record(job), _launch_plan(job, paths), orders_of(job), region, image_of(job, region))
-    planned.request()
-    return planned
+    retry = job.sagemaker.retry
+    count = 1 if retry is None else min(len(alternatives(retry, region)), retry.attempts + 1)
+    first, *others = (
+        _planned_at(job, alternative_of(retry, attempt, region), paths, attempt, region)
+        for attempt in range(1, count + 1)
+    )
+    for each in (first, *others):
+        each.request()
+    return first
+
+
+def _planned_at(job: Job, place: Alternative, paths: RunPaths, attempt: int, first_region: str) -> SageMakerJob:
+    there = job_at(job, place)
+    image = image_of(there, place.region)
+    plan = _launch_plan(there, paths)
+    return SageMakerJob(_with_record(there), plan, orders_of(there), job, place.region, first_region, image, attempt)
 
 
 def check_sagemaker_job(planned: SageMakerJob) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, show
 from headrace.job.rules.raw_access import Data, as_list, entry_points, group_names, mapping, quoted
@@ -19,6 +20,7 @@ def sagemaker_rules(data: Data) -> Iterator[Finding]:
     yield from _capacity(data)
     yield from _image(data)
     yield from _retry(data)
+    yield from _budget(data)
 
 
 def _program(data: Data) -> Iterator[Finding]:
@@ -89,6 +91,14 @@ def _image(data: Data) -> Iterator[Finding]:
     elif data.get("framework_version") is None:
         hint = "e.g. framework_version: '2.6'; or give image_uri"
         yield Finding(("framework_version",), f"is required to find the image of {framework}", hint=hint)
+
+
+def _budget(data: Data) -> Iterator[Finding]:
+    """The prices of a budget are those of the region where the job runs."""
+    region, own = mapping(data, "budget").get("region"), mapping(data, *OPTIONS).get("region")
+    if isinstance(region, str) and region != DEFAULT_REGION and isinstance(own, str) and region != own:
+        message = f"must be the region where the job runs, {own}"
+        yield Finding(("budget", "region"), message, show(region), "leave it out: it is taken from there")
 
 
 def _retry(data: Data) -> Iterator[Finding]:

@@ -1,0 +1,258 @@
+"""Speaks to SageMaker and CloudWatch Logs with boto3 (``pip install 'headrace[sagemaker]'``), imported when it is used.
+
+CreateTrainingJob is not left to boto3's own repetitions: a request whose answer was lost may have created the job, so
+the job is looked for by its name first. Every repetition waits, at random and longer each time, because many clients
+are throttled at once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from headrace.engines.sagemaker.service_calls import (
+    NAME_TAKEN,
+    NOT_FOUND,
+    Answer,
+    LogEvent,
+    NameTaken,
+    ServiceAccess,
+    ServiceRefused,
+    ServiceUnreachable,
+    differences,
+    is_over,
+)
+from headrace.errors import EngineRefused
+
+T = TypeVar("T")
+
+INSTALL = "pip install 'headrace[sagemaker]'"
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+CREATE_TRIES, TRIES = 8, 3
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 20.0  # seconds
+CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
+
+_BUSY = frozenset({"ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded", "SlowDown"})
+_CREDENTIALS = frozenset(
+    (
+        "UnrecognizedClientException", "InvalidSignatureException", "InvalidClientTokenId", "ExpiredTokenException",
+        "SignatureDoesNotMatch", "IncompleteSignature", "MissingAuthenticationToken", "ExpiredToken",
+    )
+)  # fmt: skip
+_DENIED = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "OptInRequired"})
+_HINTS = {
+    "ResourceLimitExceeded": "ask for a higher quota in the console (Service Quotas), or take other instances: "
+    "engines.sagemaker.retry.instance_types",
+}
+_NO_CREDENTIALS = "set AWS_PROFILE or engines.sagemaker.profile; `aws sts get-caller-identity` shows who you are"
+
+
+class BotoService:
+    """See `headrace.engines.sagemaker.service_calls.TrainingService`.
+
+    Args:
+        access: how the service is reached.
+        sleep: waits for so many seconds.
+        jitter: returns a number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        access: ServiceAccess,
+        sleep: Callable[[float], object] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        try:
+            import boto3
+            import botocore.config
+            import botocore.exceptions
+        except ImportError as error:
+            message = f"the sagemaker engine needs a library that is not installed: {error.name}"
+            raise EngineRefused(message, INSTALL) from error
+        self._errors: Any = botocore.exceptions
+        self._sleep, self._jitter = sleep, jitter
+        config = botocore.config.Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+        )
+        try:
+            session = boto3.session.Session(profile_name=access.profile or None, region_name=access.region)
+            self.sagemaker: Any = session.client(
+                "sagemaker", endpoint_url=access.endpoints.get("sagemaker"), config=config
+            )
+            self.cloudwatch_logs: Any = session.client("logs", endpoint_url=access.endpoints.get("logs"), config=config)
+        except (self._errors.BotoCoreError, ValueError) as error:
+            raise EngineRefused(f"AWS cannot be asked: {error}", _NO_CREDENTIALS) from error
+
+    def create(self, request: Mapping[str, object]) -> str:
+        """Creates a training job, once. See the class."""
+        name = str(request["TrainingJobName"])
+
+        def send() -> str:
+            try:
+                return str(self.sagemaker.create_training_job(**request)["TrainingJobArn"])
+            except self._errors.ClientError as error:
+                if _code(error) != NAME_TAKEN:
+                    raise
+                return self._own(request, self.describe(name), error)
+
+        def found() -> str | None:
+            answer = self.describe(name)
+            return None if answer is None else self._own(request, answer, None)
+
+        return self._repeated(f"the training job {name} cannot be created", send, found, CREATE_TRIES)
+
+    def describe(self, name: str) -> Answer | None:
+        """Returns what the service says of a training job; None when it has none of that name."""
+
+        def send() -> Answer | None:
+            try:
+                answer: Answer = self.sagemaker.describe_training_job(TrainingJobName=name)
+            except self._errors.ClientError as error:
+                if NOT_FOUND in _message(error) or _code(error) == "ResourceNotFound":
+                    return None
+                raise
+            return answer
+
+        return self._repeated(f"the training job {name} cannot be asked for", send)
+
+    def stop(self, name: str) -> bool:
+        """Asks a training job to stop. Returns whether it was still waiting or running."""
+
+        def send() -> bool:
+            try:
+                self.sagemaker.stop_training_job(TrainingJobName=name)
+            except self._errors.ClientError as error:
+                answer = self.describe(name) if _code(error) in ("ValidationException", "ResourceNotFound") else {}
+                if answer is None or is_over(answer):
+                    return False
+                raise
+            return True
+
+        return self._repeated(f"the training job {name} cannot be stopped", send)
+
+    def names(self, containing: str) -> Iterator[str]:
+        """Yields the names of all training jobs whose name contains a text, the newest first."""
+        asked: dict[str, object] = {"NameContains": containing, "MaxResults": 100, "SortBy": "CreationTime"}
+        asked["SortOrder"] = "Descending"
+        while True:
+            page = self._repeated(
+                "the training jobs cannot be listed", lambda: self.sagemaker.list_training_jobs(**asked)
+            )
+            yield from (str(each["TrainingJobName"]) for each in page["TrainingJobSummaries"])
+            if not page.get("NextToken"):
+                return
+            asked["NextToken"] = page["NextToken"]
+
+    def logs(self, name: str, positions: dict[str, str]) -> list[LogEvent]:
+        """Returns what the containers of a job have printed since the last call, in the order of its time."""
+        found: list[LogEvent] = []
+        for stream in self._streams(name):
+            while True:
+                asked = {"logGroupName": LOG_GROUP, "logStreamName": stream, "startFromHead": True}
+                if stream in positions:
+                    asked["nextToken"] = positions[stream]
+                page = self._repeated(
+                    f"the logs of {name} cannot be read",
+                    lambda asked=asked: self.cloudwatch_logs.get_log_events(**asked),  # type: ignore[misc]
+                )
+                short = stream.rpartition("/")[2]
+                found += (LogEvent(short, each["timestamp"], each["message"]) for each in page["events"])
+                if page["nextForwardToken"] == positions.get(stream):
+                    break
+                positions[stream] = page["nextForwardToken"]
+        return sorted(found, key=lambda event: event.milliseconds)
+
+    def _streams(self, name: str) -> list[str]:
+        asked: dict[str, object] = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/"}
+        found: list[str] = []
+
+        def send() -> Answer:
+            try:
+                answer: Answer = self.cloudwatch_logs.describe_log_streams(**asked)
+            except self._errors.ClientError as error:
+                if _code(error) == "ResourceNotFoundException":  # nothing was logged yet
+                    return {"logStreams": []}
+                raise
+            return answer
+
+        while True:
+            page = self._repeated(f"the logs of {name} cannot be listed", send)
+            found += (each["logStreamName"] for each in page["logStreams"])
+            if not page.get("nextToken"):
+                return found
+            asked["nextToken"] = page["nextToken"]
+
+    def _own(self, request: Mapping[str, object], answer: Answer | None, taken: Exception | None) -> str:
+        """Returns the ARN of the job that has the request's name, when it is the request's. Raises NameTaken."""
+        name = str(request["TrainingJobName"])
+        others = [] if answer is None else differences(request, answer)
+        if answer is None or others:
+            what = f"; it differs in {', '.join(others)}" if others else ""
+            message = f"there is another training job called {name}{what}"
+            raise NameTaken(NAME_TAKEN, message, "run the job again: it gets a new name") from taken
+        return str(answer["TrainingJobArn"])
+
+    def _repeated(
+        self, what: str, send: Callable[[], T], found: Callable[[], T | None] | None = None, tries: int = TRIES
+    ) -> T:
+        """Sends a request until it is answered.
+
+        Args:
+            what: what cannot be done, in words.
+            send: sends it once.
+            found: looks for what a request has made whose answer was lost; None: sending it twice is harmless.
+            tries: how often it is sent at most.
+
+        Raises:
+            ServiceRefused: it was refused.
+            ServiceUnreachable: it was not answered, often enough.
+        """
+        errors = self._errors
+        last: Exception | None = None
+        for number in range(tries):
+            if last is not None:
+                self._sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (number - 1)) * (0.5 + self._jitter() / 2))
+            if last is not None and found is not None and not _is_busy(last) and (made := found()) is not None:
+                return made
+            try:
+                return send()
+            except errors.ClientError as error:
+                if not _is_busy(error) and _http_status(error) < 500:
+                    raise _refused(what, error) from error
+                last = error
+            except (errors.HTTPClientError, errors.ConnectionError) as error:
+                last = error
+            except errors.BotoCoreError as error:
+                raise EngineRefused(f"{what}: {error}", _NO_CREDENTIALS) from error
+        hint = "the service is busy or cannot be reached: try again later"
+        raise ServiceUnreachable(f"{what}: {last}", hint) from last
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _message(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Message", ""))
+
+
+def _http_status(error: Any) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
+
+
+def _is_busy(error: Any) -> bool:
+    return getattr(error, "response", None) is not None and _code(error) in _BUSY
+
+
+def _refused(what: str, error: Any) -> ServiceRefused:
+    code = _code(error)
+    hint = _HINTS.get(code, "")
+    if code in _CREDENTIALS:
+        hint = _NO_CREDENTIALS
+    elif code in _DENIED:
+        hint = "docs/sagemaker-engine.md lists the actions that you and the role need"
+    return ServiceRefused(code, f"{what}: {code}: {_message(error)}", hint)
