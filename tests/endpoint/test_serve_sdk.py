@@ -129,19 +129,35 @@ def test_the_aws_cli_creates_a_job_waits_for_it_and_reads_its_logs_and_model(
     assert (tmp_path / "note.txt").read_text() == "read by the CLI"
 
 
+def proxied(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs cells as they are with `headrace serve -- PROGRAM`, and no configuration."""
+    script = str(Path(__file__).with_name("sdk_cells.py"))
+    inner = [str(VENV / "bin" / "python"), script, str(CELLS), *arguments]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environ |= {"HEADRACE_HOME": str(home), "HOME": str(home)}
+    command = [str(ROOT / ".venv" / "bin" / "headrace"), "serve", "--", *inner]
+    return subprocess.run(
+        command, env=environ, cwd=folder_of_code(folder), capture_output=True, text=True, timeout=allowed(150)
+    )
+
+
+def test_a_cell_runs_unmodified_with_get_execution_role_and_no_configuration(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    done = proxied(tmp_path / "home", tmp_path / "cells", "--one")
+    found = result_of(done)
+    assert (done.returncode, found["role"]) == (0, "arn:aws:iam::000000000000:role/headrace"), done.stderr[-3000:]
+    assert found["account"] == "000000000000"
+    assert f"{found['name']}/output/model.tar.gz" in str(found["model"])
+    assert done.stdout.count("runs on algo-1 data_group") == 1
+    assert done.stdout.count("runs on algo-2 dnn_group") == 1
+
+
 if SOAK:
 
     def test_a_notebook_runs_unmodified_with_get_execution_role_and_no_configuration(tmp_path: Path) -> None:
         with serving() as endpoint:
             endpoint.end()
-            script = str(Path(__file__).with_name("sdk_cells.py"))
-            inner = [str(VENV / "bin" / "python"), script, str(CELLS), "--proxied"]
-            environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-            environ |= {"HEADRACE_HOME": str(endpoint.home), "HOME": str(endpoint.home)}
-            command = [str(ROOT / ".venv" / "bin" / "headrace"), "serve", "--", *inner]
-            done = subprocess.run(
-                command, env=environ, cwd=folder_of_code(tmp_path), capture_output=True, text=True, timeout=allowed(150)
-            )
+            done = proxied(endpoint.home, tmp_path, "--proxied")
             found = result_of(done)
             assert done.returncode == 0
             assert found["role"] == "arn:aws:iam::000000000000:role/headrace"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import trustme
@@ -37,6 +39,45 @@ def test_a_program_that_it_runs_reaches_it_under_the_names_of_aws(
     )
     assert done.returncode == 7
     assert (tmp_path / "buckets" / "by-the-proxy" / "a").read_bytes() == b"content"
+
+
+TUNNELLED = """
+import base64, http.client, os, sys, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
+token = base64.b64encode(f"{proxy.username}:{proxy.password}".encode()).decode()
+for name in ("localhost", "127.0.0.1", "sts.amazonaws.com"):
+    connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=30)
+    connection.set_tunnel(name, int(sys.argv[1]), {"Proxy-Authorization": f"Basic {token}"})
+    try:
+        connection.connect()
+        connection.sock.sendall(b"?")
+        print(connection.sock.recv(100).decode())
+    except OSError as error:
+        print(error)
+    connection.close()
+"""
+
+
+def test_a_program_reaches_the_hosts_that_are_named_and_no_other(tmp_path: Path) -> None:
+    environ = {**os.environ, "HEADRACE_HOME": str(tmp_path)}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(connection.recv(1) + b" hello from another host")
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        command = [sys.executable, "-m", "headrace", "serve", "--tunnel", "LOCAL*", "--"]
+        command += [sys.executable, "-c", TUNNELLED, str(port)]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
+        greeting.join(allowed(30))
+    hello, other, aws = done.stdout.splitlines()
+    assert hello == "? hello from another host", done.stderr
+    assert f"127.0.0.1:{port}: it is no service of AWS (--tunnel HOST allows it)" in other
+    assert "services of AWS are this machine" in aws
 
 
 def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: Path) -> None:

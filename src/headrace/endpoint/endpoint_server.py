@@ -6,6 +6,7 @@ When it ends, jobs that run go on without it: the next endpoint with the same st
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import signal
 import socket
@@ -77,6 +78,7 @@ class ServeOptions:
         rates: rules ``OPERATION=CALLS_A_SECOND``.
         certificate, key: files for TLS.
         stop_jobs: whether jobs are stopped when it ends.
+        tunnels: other hosts that a program that runs with it reaches, as patterns.
     """
 
     host: str = "127.0.0.1"
@@ -92,6 +94,7 @@ class ServeOptions:
     certificate: Path | None = None
     key: Path | None = None
     stop_jobs: bool = False
+    tunnels: Sequence[str] = ()
 
 
 def setup_of(options: ServeOptions, keys: AccessKeys, port: int) -> ClientSetup:
@@ -222,7 +225,9 @@ def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: 
     """
     with lock_store(options.store):
         keys = keys_of(options.store)
-        proxy = Proxy(ProxyAuthority(), None) if command else None
+        patterns = [pattern.lower() for pattern in options.tunnels]
+        allowed = lambda host, _: any(fnmatch.fnmatchcase(host, pattern) for pattern in patterns)  # noqa: E731
+        proxy = Proxy(ProxyAuthority(), allowed) if command else None
         ended = threading.Event()
         environ = dict(os.environ)
         endpoint = Endpoint(options, keys, proxy)

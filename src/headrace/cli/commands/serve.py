@@ -59,6 +59,12 @@ if TYPE_CHECKING:
     "--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate (PEM): answer https only."
 )
 @click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its key, when it is in another file.")
+@click.option(
+    "--tunnel",
+    multiple=True,
+    metavar="HOST",
+    help="With PROGRAM: another host that it reaches through the proxy, e.g. pypi.org, *.pythonhosted.org; * for all.",
+)
 @click.option("--stop-jobs", is_flag=True, help="Stop the jobs when it ends; else they go on.")
 @click.option("--print-env", is_flag=True, help="Print the lines by which a shell finds the endpoint, and end.")
 def command(
@@ -75,6 +81,7 @@ def command(
     rate: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
+    tunnel: tuple[str, ...],
     stop_jobs: bool,
     print_env: bool,
 ) -> int:
@@ -101,6 +108,7 @@ def command(
         serve,
         written_setup,
     )
+    from headrace.errors import UsageError
     from headrace.log_setup import VARIABLE, log_to_stderr
 
     options = ServeOptions(
@@ -117,7 +125,11 @@ def command(
         certificate=tls_cert,
         key=tls_key,
         stop_jobs=stop_jobs,
+        tunnels=tunnel,
     )
+    if tunnel and not program:
+        hint = "headrace serve --tunnel HOST -- PROGRAM"
+        raise UsageError("--tunnel is for a program that headrace serve runs", hint)
     if print_env:
         click.echo(written_setup(options).shell())
         return 0

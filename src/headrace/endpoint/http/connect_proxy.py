@@ -85,7 +85,10 @@ class Proxy:
         if is_aws_name(host) and port == 443:
             return Terminated(host, self.authority.context_for(host))
         if is_aws_name(host) or not self._tunnels(host, port):
-            return _refused(403, f"headrace serve does not connect to {host}:{port}: it is no service of AWS")
+            words = "it is no service of AWS (--tunnel HOST allows it)"
+            if is_aws_name(host):
+                words = "services of AWS are this machine, on port 443"
+            return _refused(403, f"headrace serve does not connect to {host}:{port}: {words}")
         try:
             upstream = socket.create_connection((host, port), _CONNECT_SECONDS)
         except OSError as error:
