@@ -11,10 +11,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+MOTO = str(Path(__file__).with_name("moto_server.py"))
 PAGE = 100  # objects that an answer lists; S3 lists 1,000
 
 
@@ -60,7 +62,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("moto") / "log"
     with log.open("wb") as file:
         server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=file, stderr=file,
+            [sys.executable, MOTO, "-H", "127.0.0.1", "-p", str(port)], stdout=file, stderr=file,
             env=os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)},
         )  # fmt: skip
     try:

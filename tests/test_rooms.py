@@ -36,7 +36,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
     "grid": {"job", "engines", "runs", "insight", "catalog"},
     "endpoint": {"job", "engines", "runs", "insight", "catalog"},
-    "cli": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "console", "endpoint"},
+    "cloud": {"catalog", "instance"},  # instance: the ports at which hosts meet
+    "cli": {
+        "job",
+        "instance",
+        "runs",
+        "catalog",
+        "engines",
+        "insight",
+        "agent",
+        "feed",
+        "console",
+        "endpoint",
+        "cloud",
+    },
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes", "hosting"]
 INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
@@ -110,6 +123,14 @@ ORDER: dict[str, list[str]] = {
         "dispatcher",
         "client_setup",
         "endpoint_server",
+    ],
+    "cloud": [
+        "port_ranges",
+        "stack_template",
+        "vpc_template",
+        "written_files",
+        "aws_calls",
+        "stacks",
     ],
     "cli": ["views", "options", "commands", "main"],
 }

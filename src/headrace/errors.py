@@ -10,6 +10,7 @@
     │   ├── ObjectMissing         no such bucket, object, file or folder
     │   ├── ObjectChanged         it changed while it was read
     │   └── RecordDamaged         a record of a run in an object store that lacks a part, or holds what is none
+    ├── CloudError                what AWS refused, or could not make, change or remove; holds its code
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
         ├── PositionError         a saved position that does not fit the loader, or is not a position
@@ -150,6 +151,20 @@ class ObjectChanged(StorageError):
 
 class RecordDamaged(StorageError):
     """The record of a run in an object store lacks a part, or holds what is none. It stays so."""
+
+
+class CloudError(HeadraceError):
+    """AWS refused a call, or could not make, change or remove what `headrace cloud` asked for.
+
+    Args:
+        message: what was refused, with AWS's own words.
+        hint: what the user can do about it.
+        code: AWS's code of the error, e.g. ``AccessDenied``; empty when there was no answer.
+    """
+
+    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
 
 
 class FeedError(HeadraceError):

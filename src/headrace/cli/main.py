@@ -39,6 +39,7 @@ COMMANDS = (
     "advise",
     "ui",
     "serve",
+    "cloud",
     "feed",
     "doctor",
 )

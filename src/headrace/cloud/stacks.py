@@ -1,0 +1,343 @@
+"""CloudFormation stacks: created, changed and removed, with progress, and never twice.
+
+* A stack that is there as asked for is left as it is. One that is other is refused, or changed if that is asked for.
+* A creation that fails is undone by CloudFormation; the error names the resource that failed first, and AWS's reason.
+* Only stacks with headrace's tag are changed or removed.
+* Who is interrupted while he waits interrupts nothing: the same command, given again, waits on.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headrace.cloud.aws_calls import Client, call
+from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate, differences, parse_template
+from headrace.errors import CloudError, UsageError
+
+PATIENCE = 1800.0
+"""Seconds that a stack may take; those here take minutes."""
+POLL = 2.0
+_ABSENT = "ValidationError"  # what DescribeStacks answers for a name that can be one, and is none
+_TAKEN = "AlreadyExistsException"
+_STACK = "AWS::CloudFormation::Stack"
+_FAILED_RESOURCE = frozenset(("CREATE_FAILED", "UPDATE_FAILED", "DELETE_FAILED"))
+_GOOD = frozenset(("CREATE_COMPLETE", "UPDATE_COMPLETE"))
+_USABLE = _GOOD | {"UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE", "IMPORT_ROLLBACK_COMPLETE"}
+_GONE = "DELETE_COMPLETE"
+_CREATION_ENDS = frozenset(("CREATE_COMPLETE", _GONE, "DELETE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"))
+_UPDATE_ENDS = frozenset(("UPDATE_COMPLETE", "UPDATE_FAILED", "UPDATE_ROLLBACK_COMPLETE", "UPDATE_ROLLBACK_FAILED"))
+_REMOVAL_ENDS = frozenset((_GONE, "DELETE_FAILED"))
+_MOVING = "_IN_PROGRESS"  # how AWS writes the states that pass by themselves
+_REVIEW = "REVIEW_IN_PROGRESS"  # nothing but somebody's change set is there, and it does not pass
+
+Tell = Callable[[str], None]
+
+
+class Outcome(str, Enum):
+    """What a command did, or would do."""
+
+    CREATED = "created"
+    UNCHANGED = "unchanged"
+    UPDATED = "updated"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True)
+class FoundStack:
+    """A stack that is there.
+
+    Attributes:
+        id: its ARN, which also names it once it is removed.
+        name: its name.
+        status: AWS's word.
+        outputs, parameters, tags: by name.
+    """
+
+    id: str
+    name: str
+    status: str
+    outputs: Mapping[str, str]
+    parameters: Mapping[str, str]
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Intention:
+    """What creating a stack would do.
+
+    Attributes:
+        outcome: what would be done.
+        found: the stack that is there.
+        differences: what is other there, a line each.
+    """
+
+    outcome: Outcome
+    found: FoundStack | None = None
+    differences: tuple[str, ...] = ()
+
+
+class Stacks:
+    """The stacks of an account in a region.
+
+    Args:
+        client: of CloudFormation.
+        tell: takes a line for each thing that happens.
+        poll: seconds between two looks at a stack that is being made.
+        patience: seconds that a stack may take.
+    """
+
+    def __init__(self, client: Client, tell: Tell, *, poll: float = POLL, patience: float = PATIENCE) -> None:
+        self._client = client
+        self._tell = tell
+        self._poll = poll
+        self._patience = patience
+
+    def find(self, name: str) -> FoundStack | None:
+        """Returns the stack of a name or an id; None if there is none.
+
+        Raises:
+            CloudError, UsageError: it cannot be asked for.
+        """
+        try:
+            answer = call(self._client, "describe_stacks", StackName=name)
+        except CloudError as error:
+            if error.code == _ABSENT:
+                return None
+            raise
+        return _found(answer["Stacks"][0]) if answer["Stacks"] else None
+
+    def intend(self, wanted: StackTemplate, name: str, *, update: bool) -> Intention:
+        """Tells what `create` would do now. Changes nothing; AWS checks the template.
+
+        Args:
+            wanted: the stack as it shall be.
+            name: its name.
+            update: one that is there may be changed.
+
+        Raises:
+            UsageError: a stack of that name is there that headrace did not make, or that is other, or failed.
+            CloudError: AWS cannot be asked, or refuses the template.
+        """
+        found = self.find(name)
+        if found is None or found.status == _GONE:
+            call(self._client, "validate_template", TemplateBody=wanted.text)
+            return Intention(Outcome.CREATED)
+        self._check_kind(found, wanted.kind)
+        other = differences(wanted, self._template(found), found.parameters)
+        if found.status.endswith(_MOVING) and found.status != _REVIEW:
+            return Intention(Outcome.UPDATED if other else Outcome.UNCHANGED, found, other)
+        if found.status not in _USABLE:
+            hint = f"`headrace cloud {wanted.kind} remove {name}` removes what is left; then create it"
+            raise UsageError(f"the stack {name} is there and cannot be used: {found.status}", hint=hint)
+        if not other:
+            return Intention(Outcome.UNCHANGED, found)
+        if not update:
+            listed = "".join(f"\n  {each}" for each in other)
+            hint = "give the same options as then, --update to change it, or another --name"
+            raise UsageError(f"the stack {name} is there already, and it is other:{listed}", hint=hint)
+        call(self._client, "validate_template", TemplateBody=wanted.text)
+        return Intention(Outcome.UPDATED, found, other)
+
+    def create(self, wanted: StackTemplate, name: str, *, update: bool = False) -> tuple[Outcome, FoundStack]:
+        """Makes sure that a stack is there, and waits until it is.
+
+        Args:
+            wanted: the stack as it shall be.
+            name: its name.
+            update: one that is there may be changed.
+
+        Returns:
+            What was done, and the stack.
+
+        Raises:
+            UsageError: as `intend` does.
+            CloudError: AWS refused, a resource failed, or it took too long.
+        """
+        while True:
+            plan = self.intend(wanted, name, update=update)
+            if plan.found is None:
+                try:
+                    return Outcome.CREATED, self._make(wanted, name)
+                except CloudError as error:
+                    if error.code != _TAKEN:
+                        raise
+                    continue  # somebody made one in between
+            if plan.found.status.endswith(_MOVING):
+                self._tell(f"{name}: waiting for what is going on: {plan.found.status}")
+                self._settled(plan.found)
+                continue
+            if plan.outcome is Outcome.UNCHANGED:
+                return Outcome.UNCHANGED, plan.found
+            return Outcome.UPDATED, self._change(wanted, plan.found)
+
+    def removable(self, name: str, kind: str) -> tuple[FoundStack, tuple[str, ...]]:
+        """Returns the stack that `remove` would remove, and its resources, a line each. Changes nothing.
+
+        Raises:
+            UsageError: there is none, or headrace did not make it.
+            CloudError: AWS cannot be asked.
+        """
+        found = self.find(name)
+        if found is None or found.status == _GONE:
+            hint = "--region says where it is; `aws cloudformation list-stacks` lists all of a region"
+            raise UsageError(f"there is no stack {name} in {self._client.meta.region_name}", hint=hint)
+        self._check_kind(found, kind)
+        listed = call(self._client, "describe_stack_resources", StackName=found.id)["StackResources"]
+        return found, tuple(
+            f"{each['LogicalResourceId']}  {each['ResourceType']}  {each.get('PhysicalResourceId', '')}".rstrip()
+            for each in listed
+        )
+
+    def remove(self, name: str, kind: str) -> FoundStack:
+        """Removes a stack with all that it consists of, and waits until it is gone.
+
+        Returns:
+            What it was.
+
+        Raises:
+            UsageError, CloudError: as `removable`; a resource cannot be removed, or it takes too long.
+        """
+        found, _ = self.removable(name, kind)
+        seen = self._event_ids(found.id)
+        if found.status != "DELETE_IN_PROGRESS":
+            call(self._client, "delete_stack", StackName=found.id, ClientRequestToken=_token())
+        gone = self._wait(found.id, _REMOVAL_ENDS, seen)
+        if gone is not None and gone.status != _GONE:
+            hint = "end what uses it, then remove again; a job's network interfaces go some minutes after the job"
+            raise CloudError(f"the stack {name} could not be removed: {self._first_failure(found.id, seen)}", hint)
+        return found
+
+    def _make(self, wanted: StackTemplate, name: str) -> FoundStack:
+        made = call(
+            self._client,
+            "create_stack",
+            StackName=name,
+            TemplateBody=wanted.text,
+            Parameters=wanted.parameter_list,
+            Capabilities=list(wanted.capabilities),
+            OnFailure="DELETE",
+            Tags=[{"Key": KIND_TAG, "Value": wanted.kind}],
+            ClientRequestToken=_token(),
+        )
+        found = self._wait(str(made["StackId"]), _CREATION_ENDS, frozenset())
+        if found is None or found.status not in _GOOD:
+            raise self._failed(name, wanted.kind, str(made["StackId"]), "created", found, frozenset())
+        return found
+
+    def _change(self, wanted: StackTemplate, there: FoundStack) -> FoundStack:
+        seen = self._event_ids(there.id)
+        call(
+            self._client,
+            "update_stack",
+            StackName=there.id,
+            TemplateBody=wanted.text,
+            Parameters=wanted.parameter_list,
+            Capabilities=list(wanted.capabilities),
+            ClientRequestToken=_token(),
+        )
+        found = self._wait(there.id, _UPDATE_ENDS, seen)
+        if found is None or found.status not in _GOOD:
+            raise self._failed(there.name, wanted.kind, there.id, "changed", found, seen)
+        return found
+
+    def _settled(self, found: FoundStack) -> None:
+        """Waits until nothing of a stack goes on."""
+        ends = _CREATION_ENDS | _UPDATE_ENDS | _REMOVAL_ENDS | _USABLE | {"CREATE_FAILED"}
+        self._wait(found.id, ends, self._event_ids(found.id))
+
+    def _wait(self, stack: str, ends: frozenset[str], seen: frozenset[str]) -> FoundStack | None:
+        """Waits until a stack is in one of some states, and tells what happens. Returns it, None if it is gone."""
+        deadline, told = time.monotonic() + self._patience, set(seen)
+        try:
+            while True:
+                found = self.find(stack)
+                for event in reversed(self._events(stack)) if found is not None else ():
+                    if event["EventId"] not in told:
+                        told.add(event["EventId"])
+                        self._tell(_line(event))
+                if found is None or found.status in ends:
+                    return found
+                if time.monotonic() > deadline:
+                    hint = "it goes on: the same command, given again, waits on"
+                    raise CloudError(f"{found.name} is still {found.status} after {self._patience:.0f} s", hint)
+                time.sleep(self._poll)
+        except KeyboardInterrupt:
+            self._tell("what was begun goes on in AWS: the same command, given again, waits on")
+            raise
+
+    def _failed(
+        self, name: str, kind: str, stack: str, done: str, found: FoundStack | None, seen: frozenset[str]
+    ) -> CloudError:
+        first = self._first_failure(stack, seen)
+        if found is None or found.status == _GONE:
+            return CloudError(f"the stack {name} could not be {done}: {first}", "nothing of it is left")
+        if found.status in _USABLE:
+            return CloudError(f"the stack {name} could not be {done}: {first}", "it is as it was before")
+        hint = f"parts of it are left ({found.status}): `headrace cloud {kind} remove {name}`"
+        return CloudError(f"the stack {name} could not be {done}: {first}", hint)
+
+    def _first_failure(self, stack: str, seen: frozenset[str]) -> str:
+        """Returns which resource failed first since some events, and AWS's reason."""
+        failed = [
+            each
+            for each in reversed(self._events(stack))
+            if each["ResourceStatus"] in _FAILED_RESOURCE and each["EventId"] not in seen
+        ]
+        first = next((each for each in failed if each.get("ResourceType") != _STACK), failed[0] if failed else None)
+        if first is None:
+            return "AWS named no resource that failed"
+        why = first.get("ResourceStatusReason") or "AWS gave no reason"
+        return f"{first['LogicalResourceId']} ({first.get('ResourceType', '')}): {why}"
+
+    def _events(self, stack: str) -> list[dict[str, Any]]:
+        """Returns the events of a stack, the newest first."""
+        found: list[dict[str, Any]] = []
+        token: dict[str, object] = {}
+        while True:
+            answer = call(self._client, "describe_stack_events", StackName=stack, **token)
+            found += answer["StackEvents"]
+            if not answer.get("NextToken"):
+                return found
+            token = {"NextToken": answer["NextToken"]}
+
+    def _event_ids(self, stack: str) -> frozenset[str]:
+        return frozenset(each["EventId"] for each in self._events(stack))
+
+    def _template(self, found: FoundStack) -> Document:
+        return parse_template(call(self._client, "get_template", StackName=found.id)["TemplateBody"])
+
+    def _check_kind(self, found: FoundStack, kind: str) -> None:
+        there = found.tags.get(KIND_TAG)
+        if there is None:
+            hint = "take another name; headrace changes and removes only what it made"
+            raise UsageError(f"the stack {found.name} is there, and headrace did not make it", hint=hint)
+        if there != kind:
+            hint = f"take another name, or `headrace cloud {there}`"
+            raise UsageError(f"the stack {found.name} is there, and it is a {there}, not a {kind}", hint=hint)
+
+
+def _found(described: dict[str, Any]) -> FoundStack:
+    return FoundStack(
+        id=described["StackId"],
+        name=described["StackName"],
+        status=described["StackStatus"],
+        outputs={each["OutputKey"]: each["OutputValue"] for each in described.get("Outputs", ())},
+        parameters={each["ParameterKey"]: each.get("ParameterValue", "") for each in described.get("Parameters", ())},
+        tags={each["Key"]: each["Value"] for each in described.get("Tags", ())},
+    )
+
+
+def _line(event: dict[str, Any]) -> str:
+    why = event.get("ResourceStatusReason")
+    line = f"{event['ResourceStatus']:<20} {event['LogicalResourceId']} {event.get('ResourceType', '')}".rstrip()
+    return f"{line}: {why}" if why else line
+
+
+def _token() -> str:
+    """Returns what makes a call that its client sends again one call."""
+    return f"headrace-{uuid.uuid4().hex}"

@@ -1,0 +1,245 @@
+"""The network of jobs on SageMaker: a VPC that nothing outside can reach and that leads to S3 only.
+
+* Two subnets in two availability zones, so that the service has a choice. All hosts of a job are in one of them.
+* A security group whose members reach each other on headrace's own ports (`port_ranges`). Nothing else reaches them.
+* A gateway endpoint of S3 in the route table of both subnets. There is no internet gateway and no NAT.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.cloud.port_ranges import EPHEMERAL, PortRange, host_ports
+from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
+from headrace.errors import CloudError, UsageError
+
+KIND = "vpc"
+DEFAULT_CIDR = "10.0.0.0/16"
+_WIDEST, _NARROWEST, _USUAL = 16, 28, 24  # prefix lengths: what AWS allows, and that of a subnet of 251 addresses
+_ESP, _IKE = "50", 500  # the protocol and the port of IPsec, by which SageMaker encrypts between instances
+
+S3_ACTIONS = (
+    "s3:AbortMultipartUpload",
+    "s3:DeleteObject",
+    "s3:GetBucketLocation",
+    "s3:GetObject",
+    "s3:ListBucket",
+    "s3:ListBucketMultipartUploads",
+    "s3:ListMultipartUploadParts",
+    "s3:PutObject",
+)
+"""What may pass the endpoint when it leads to some buckets only. What each role may do is less, and is the role's."""
+
+
+class Traffic(str, Enum):
+    """What hosts may send each other."""
+
+    HEADRACE = "headrace"  # headrace's own ports
+    COLLECTIVES = "collectives"  # and those that NCCL, Gloo and MPI choose
+    ALL = "all"  # everything, as EFA needs it
+
+
+@dataclass(frozen=True)
+class VpcOptions:
+    """What can be chosen.
+
+    Attributes:
+        cidr: addresses of the VPC, /16 to /27.
+        zones: two availability zones; empty for the first two of the region.
+        traffic: what hosts may send each other.
+        ports: ports of the job's own programs.
+        encrypted: jobs have `encrypt_inter_container_traffic`.
+        buckets: the only buckets that the way to S3 leads to; empty for all.
+    """
+
+    cidr: str = DEFAULT_CIDR
+    zones: tuple[str, ...] = ()
+    traffic: Traffic = Traffic.HEADRACE
+    ports: tuple[PortRange, ...] = ()
+    encrypted: bool = False
+    buckets: tuple[str, ...] = ()
+
+
+def vpc_stack(options: VpcOptions) -> StackTemplate:
+    """Returns the stack of a VPC.
+
+    Raises:
+        UsageError: addresses or zones that cannot be.
+    """
+    vpc, subnets = _networks(options.cidr)
+    if options.zones and len(set(options.zones)) != 2:
+        raise UsageError("--zone: name two different availability zones, or none", hint="--zone us-east-1a --zone ...")
+    zones = options.zones or ("", "")
+    parameters = {"VpcCidr": vpc}
+    parameters |= {f"Subnet{number}Cidr": cidr for number, cidr in enumerate(subnets, 1)}
+    parameters |= {f"Zone{number}": zone for number, zone in enumerate(zones, 1)}
+    return StackTemplate(KIND, _document(options), parameters)
+
+
+def job_lines(outputs: Mapping[str, str]) -> dict[str, object]:
+    """Returns the keys of a job file for a job in the VPC.
+
+    Args:
+        outputs: those of the stack.
+
+    Raises:
+        CloudError: they are not those of such a stack.
+    """
+    if missing := {"Subnet1", "Subnet2", "SecurityGroup"} - outputs.keys():
+        raise CloudError(f"the stack lacks the outputs {', '.join(sorted(missing))}", "remove it and create it again")
+    return {"subnets": [outputs["Subnet1"], outputs["Subnet2"]], "security_group_ids": [outputs["SecurityGroup"]]}
+
+
+def _networks(cidr: str) -> tuple[str, tuple[str, str]]:
+    """Returns the addresses of the VPC, and the first two parts of them."""
+    try:
+        vpc = ipaddress.IPv4Network(cidr)
+    except ValueError as error:
+        raise UsageError(f"--cidr {cidr}: {error}", hint=f"e.g. --cidr {DEFAULT_CIDR}") from error
+    if not _WIDEST <= vpc.prefixlen < _NARROWEST:
+        raise UsageError(f"--cidr {cidr}: a VPC of two subnets is /16 to /27", hint=f"e.g. --cidr {DEFAULT_CIDR}")
+    parts = vpc.subnets(new_prefix=max(vpc.prefixlen + 1, _USUAL))
+    return str(vpc), (str(next(parts)), str(next(parts)))
+
+
+def _document(options: VpcOptions) -> Document:
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": "Network for heterogeneous training jobs of headrace on SageMaker",
+        "Parameters": _parameters(),
+        "Conditions": {f"ChosenZone{number}": {"Fn::Not": [_is_empty(f"Zone{number}")]} for number in (1, 2)},
+        "Resources": _network() | _security_group(options) | _endpoint(options),
+        "Outputs": {
+            "Vpc": _output("Vpc", "the VPC"),
+            "Subnet1": _output("Subnet1", "subnets of a job: this one and Subnet2"),
+            "Subnet2": _output("Subnet2", "subnets of a job: this one and Subnet1"),
+            "SecurityGroup": _output("SecurityGroup", "security_group_ids of a job"),
+            "S3Endpoint": _output("S3Endpoint", "the way to S3"),
+        },
+    }
+
+
+def _parameters() -> Document:
+    cidr = {"Type": "String", "AllowedPattern": r"\d{1,3}(\.\d{1,3}){3}/(1[6-9]|2[0-8])"}
+    zone = {"Type": "String", "Default": "", "AllowedPattern": "[a-z0-9-]*"}
+    _, subnets = _networks(DEFAULT_CIDR)
+    return {
+        "VpcCidr": {**cidr, "Default": DEFAULT_CIDR, "Description": "Addresses of the VPC"},
+        "Subnet1Cidr": {**cidr, "Default": subnets[0], "Description": "Addresses of the first subnet"},
+        "Subnet2Cidr": {**cidr, "Default": subnets[1], "Description": "Addresses of the second subnet"},
+        "Zone1": {**zone, "Description": "Availability zone of the first subnet; empty: the first of the region"},
+        "Zone2": {**zone, "Description": "Availability zone of the second subnet; empty: the second of the region"},
+    }
+
+
+def _network() -> Document:
+    network: Document = {
+        "Vpc": {
+            "Type": "AWS::EC2::VPC",
+            "Properties": {
+                "CidrBlock": {"Ref": "VpcCidr"},
+                "EnableDnsSupport": True,
+                "EnableDnsHostnames": True,
+                "Tags": _tags(),
+            },
+        },
+        "RouteTable": {"Type": "AWS::EC2::RouteTable", "Properties": {"VpcId": {"Ref": "Vpc"}, "Tags": _tags()}},
+    }
+    for number in (1, 2):
+        network[f"Subnet{number}"] = {
+            "Type": "AWS::EC2::Subnet",
+            "Properties": {
+                "VpcId": {"Ref": "Vpc"},
+                "CidrBlock": {"Ref": f"Subnet{number}Cidr"},
+                "AvailabilityZone": {
+                    "Fn::If": [
+                        f"ChosenZone{number}",
+                        {"Ref": f"Zone{number}"},
+                        {"Fn::Select": [number - 1, {"Fn::GetAZs": ""}]},
+                    ]
+                },
+                "MapPublicIpOnLaunch": False,
+                "Tags": _tags(),
+            },
+        }
+        network[f"Routes{number}"] = {
+            "Type": "AWS::EC2::SubnetRouteTableAssociation",
+            "Properties": {"SubnetId": {"Ref": f"Subnet{number}"}, "RouteTableId": {"Ref": "RouteTable"}},
+        }
+    return network
+
+
+def _security_group(options: VpcOptions) -> Document:
+    everywhere = {"IpProtocol": "-1", "CidrIp": "0.0.0.0/0", "Description": "no route leads further than S3"}
+    group: Document = {
+        "SecurityGroup": {
+            "Type": "AWS::EC2::SecurityGroup",
+            "Properties": {
+                "GroupDescription": "Hosts of a training job reach each other",
+                "VpcId": {"Ref": "Vpc"},
+                "SecurityGroupEgress": [everywhere],
+                "Tags": _tags(),
+            },
+        }
+    }
+    if options.traffic is Traffic.ALL:
+        all_traffic: Document = {"IpProtocol": "-1", "Description": "all traffic between hosts, as EFA needs it"}
+        out = {"GroupId": _group_id(), "DestinationSecurityGroupId": _group_id(), **all_traffic}
+        group["EgressAll"] = {"Type": "AWS::EC2::SecurityGroupEgress", "Properties": out}
+        return group | {"IngressAll": _ingress(all_traffic)}
+    usual = (*host_ports(), EPHEMERAL) if options.traffic is Traffic.COLLECTIVES else host_ports()
+    more = (each for each in options.ports if not any(each.is_within(other) for other in usual))
+    for each in (*usual, *more):
+        rule: Document = {"IpProtocol": "tcp", "FromPort": each.first, "ToPort": each.last, "Description": each.purpose}
+        group[f"Ingress{each.name}"] = _ingress(rule)
+    if options.encrypted:
+        ike: Document = {"IpProtocol": "udp", "FromPort": _IKE, "ToPort": _IKE, "Description": "IPsec: keys"}
+        group["IngressIpsecKeys"] = _ingress(ike)
+        group["IngressIpsecTraffic"] = _ingress({"IpProtocol": _ESP, "Description": "IPsec: traffic"})
+    return group
+
+
+def _endpoint(options: VpcOptions) -> Document:
+    properties: Document = {
+        "VpcId": {"Ref": "Vpc"},
+        "VpcEndpointType": "Gateway",
+        "ServiceName": {"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"},
+        "RouteTableIds": [{"Ref": "RouteTable"}],
+    }
+    if options.buckets:
+        arns = [f"arn:${{AWS::Partition}}:s3:::{name}{rest}" for name in options.buckets for rest in ("", "/*")]
+        statement = {
+            "Effect": "Allow",
+            "Principal": "*",
+            "Action": list(S3_ACTIONS),
+            "Resource": [{"Fn::Sub": arn} for arn in arns],
+        }
+        properties["PolicyDocument"] = {"Version": "2012-10-17", "Statement": [statement]}
+    return {"S3Endpoint": {"Type": "AWS::EC2::VPCEndpoint", "Properties": properties}}
+
+
+def _ingress(rule: Document) -> Document:
+    properties = {"GroupId": _group_id(), "SourceSecurityGroupId": _group_id(), **rule}
+    return {"Type": "AWS::EC2::SecurityGroupIngress", "Properties": properties}
+
+
+def _group_id() -> Document:
+    return {"Fn::GetAtt": ["SecurityGroup", "GroupId"]}
+
+
+def _output(name: str, description: str) -> Document:
+    value = _group_id() if name == "SecurityGroup" else {"Ref": name}
+    return {"Description": description, "Value": value}
+
+
+def _is_empty(parameter: str) -> Document:
+    return {"Fn::Equals": [{"Ref": parameter}, ""]}
+
+
+def _tags() -> list[Document]:
+    return [{"Key": "Name", "Value": {"Ref": "AWS::StackName"}}, {"Key": KIND_TAG, "Value": KIND}]
