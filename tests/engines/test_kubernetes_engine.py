@@ -26,10 +26,10 @@ from kube_traces import replay
 from headrace import engines
 from headrace.engines.kubernetes import end_of_run, kubernetes_engine, lightkube_cluster, reach_run, watch_run
 from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, KubernetesUnreachable
-from headrace.engines.kubernetes.fetch_record import alone
 from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
 from headrace.engines.kubernetes.pack_run import MOST_BYTES
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
+from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.storage import Store

@@ -30,6 +30,7 @@ from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.instance.paths import DEFAULT_BASE
+from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.job import Job, LocalOptions
 from headrace.job.problems.finding import Path
 from headrace.job.rules.unsupported import Unused
@@ -125,7 +126,11 @@ def ranks_beside_workers(job: Job) -> dict[str, int]:
 
 
 def check_remote_job(
-    planned: PlannedRemotely, elsewhere: Collection[Path] = (), storage: bool = True, programs: bool = True
+    planned: PlannedRemotely,
+    elsewhere: Collection[Path] = (),
+    storage: bool = True,
+    programs: bool = True,
+    access: S3Access = AS_ENVIRONMENT,
 ) -> None:
     """Checks what can be known before a job is submitted: its name, files, channels, places, certificates.
 
@@ -134,6 +139,7 @@ def check_remote_job(
         elsewhere: places of the job that name something which is not on this machine.
         storage: whether places and channels are looked at; what is `elsewhere` never is.
         programs: whether the hosts' Python is that of this process, so that it can be asked for libraries.
+        access: how S3 is reached.
 
     Raises:
         JobInvalid, EngineRefused: it could not run.
@@ -145,9 +151,9 @@ def check_remote_job(
     if programs:
         check_tensorflow(job)
     if storage:
-        check_places(job, [path[0] for path in elsewhere])
+        check_places(job, [path[0] for path in elsewhere], access)
         names = {path[1] for path in elsewhere if path[0] == "inputs"}
-        check_channels([order for order in planned.orders if order.name not in names])
+        check_channels([order for order in planned.orders if order.name not in names], access)
 
 
 def prepare_remote_run(planned: PlannedRemotely, paths: RunPaths) -> None:

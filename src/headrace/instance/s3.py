@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, UsageError
 
@@ -39,6 +39,23 @@ _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalL
 _SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
 
+class S3Access(NamedTuple):
+    """How S3 is reached, where that is not as the environment says.
+
+    Attributes:
+        profile: of ~/.aws; empty for that of the environment.
+        region: empty likewise.
+        endpoint: address that is asked in place of AWS's; empty likewise.
+    """
+
+    profile: str = ""
+    region: str = ""
+    endpoint: str = ""
+
+
+AS_ENVIRONMENT = S3Access()
+
+
 class S3:
     """A client for all buckets.
 
@@ -46,12 +63,15 @@ class S3:
         timeout: seconds without an answer after which a request is tried again.
         attempts: how often a request is made at most; 0 means as AWS_MAX_ATTEMPTS says, else 3.
         connections: open connections at most; as many threads can work at once.
+        access: how S3 is reached.
 
     Raises:
         UsageError: the extra is not installed, or the configuration of AWS names something that does not exist.
     """
 
-    def __init__(self, timeout: float = 20.0, attempts: int = 0, connections: int = 16) -> None:
+    def __init__(
+        self, timeout: float = 20.0, attempts: int = 0, connections: int = 16, access: S3Access = AS_ENVIRONMENT
+    ) -> None:
         try:
             session = importlib.import_module("botocore.session")
             config = importlib.import_module("botocore.config")
@@ -64,10 +84,12 @@ class S3:
             self._errors.IncompleteReadError,
         )
         with self._told("s3://"):
-            core = session.get_session()
+            core = session.Session(profile=access.profile or None)
             self._attempts = attempts or int(core.get_config_variable("max_attempts") or ATTEMPTS)
             self._client = core.create_client(
                 "s3",
+                region_name=access.region or None,
+                endpoint_url=access.endpoint or None,
                 config=config.Config(
                     connect_timeout=min(CONNECT_SECONDS, timeout),
                     read_timeout=timeout,
@@ -206,6 +228,16 @@ class S3:
         """Writes bytes as an object."""
         with self._told(f"s3://{bucket}/{key}", verb="written"):
             self._client.put_object(Bucket=bucket, Key=key, Body=data)
+
+    def copy(self, source: tuple[str, str], bucket: str, key: str) -> None:
+        """Has the service copy an object, (bucket, key), of at most 5 GB. Raises ObjectMissing, StorageError."""
+        with self._told(f"s3://{bucket}/{key}", verb="written"):
+            self._client.copy_object(Bucket=bucket, Key=key, CopySource={"Bucket": source[0], "Key": source[1]})
+
+    def remove(self, bucket: str, key: str) -> None:
+        """Removes an object, if it is there. Raises StorageError."""
+        with self._told(f"s3://{bucket}/{key}", verb="removed"):
+            self._client.delete_object(Bucket=bucket, Key=key)
 
     @contextlib.contextmanager
     def _told(self, uri: str, verb: str = "read") -> Iterator[None]:

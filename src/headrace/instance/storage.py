@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from headrace.errors import ObjectChanged, StorageError, UsageError
+from headrace.errors import ObjectChanged, ObjectMissing, StorageError, UsageError
 from headrace.instance.files import (
     Object,
     check_same,
@@ -32,7 +32,7 @@ from headrace.instance.files import (
     told,
     unnamed,
 )
-from headrace.instance.s3 import S3
+from headrace.instance.s3 import AS_ENVIRONMENT, S3, S3Access
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file://"
@@ -118,12 +118,16 @@ class Store:
         timeout: seconds without an answer of an object store after which a request is tried again.
         attempts: how often a request is made at most; 0 means as AWS_MAX_ATTEMPTS says, else 3.
         threads: how many objects are moved at once by `download_all` and `upload_all`.
+        access: how S3 is reached, where that is not as the environment says.
     """
 
-    def __init__(self, timeout: float = 20.0, attempts: int = 0, threads: int = THREADS) -> None:
+    def __init__(
+        self, timeout: float = 20.0, attempts: int = 0, threads: int = THREADS, access: S3Access = AS_ENVIRONMENT
+    ) -> None:
         self._timeout = timeout
         self._attempts = attempts
         self._threads = threads
+        self._access = access
         self._client: S3 | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -355,13 +359,31 @@ class Store:
         with made(local_path(uri)) as descriptor:
             self._write(descriptor, data, uri)
 
+    # --- objects of a bucket only ----------------------------------------------------------------------------------
+
+    def has(self, uri: str) -> bool:
+        """Returns whether an object is there. Raises StorageError, UsageError."""
+        try:
+            self.look(uri)
+        except ObjectMissing:
+            return False
+        return True
+
+    def copy(self, source: str, target: str) -> None:
+        """Has S3 copy an object of at most 5 GB. Raises ObjectMissing, StorageError, UsageError."""
+        self._s3.copy(split(source), *split(target))
+
+    def remove(self, uri: str) -> None:
+        """Removes an object of a bucket, if it is there. Raises StorageError, UsageError."""
+        self._s3.remove(*split(uri))
+
     # --- inside --------------------------------------------------------------------------------------------------
 
     @property
     def _s3(self) -> S3:
         with self._lock:
             if self._client is None:
-                self._client = S3(self._timeout, self._attempts, max(self._threads, 10))
+                self._client = S3(self._timeout, self._attempts, max(self._threads, 10), self._access)
             return self._client
 
     def _all(

@@ -10,12 +10,11 @@ everybody else who looks has been told; until then it lies in ``engine/end_of_re
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,7 +36,6 @@ from headrace.runs.record_pieces import BATCH_BYTES, Known, digest_of, replace_f
 from headrace.runs.segments import GROWING, Piece, decode
 
 END = "end_of_record"  # below the run's engine directory
-LOCK = "fetch.lock"
 PART = ".part"  # ending of a file of output/ that is not whole yet
 EXEC_SECONDS = 60.0
 IN_POD = 'exec "$HEADRACE_PYTHON" -X utf8 -m "$@"'
@@ -52,31 +50,6 @@ class FetchTrouble(KubernetesUnreachable):
 def in_pod(module: str, *arguments: str) -> tuple[str, ...]:
     """Returns the command line of a module of headrace in a pod."""
     return ("sh", "-c", IN_POD, "sh", module, *arguments)
-
-
-@contextlib.contextmanager
-def alone(paths: RunPaths, wait: bool = False, lock_file: str = LOCK) -> Iterator[bool]:
-    """Lets one process at a time fetch the record of a run. Yields whether it is this one.
-
-    Args:
-        paths: the run.
-        wait: until nobody else does.
-        lock_file: below the run's engine directory; another one for what else one process at a time does.
-
-    Raises:
-        OSError: the run's directory cannot be written.
-    """
-    paths.engine.mkdir(exist_ok=True)
-    lock = os.open(paths.engine / lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(lock)
 
 
 class RecordFetch:

@@ -12,7 +12,7 @@ from headrace.engines.documents import Document
 from headrace.engines.engine_logs import log_documents
 from headrace.engines.kubernetes import end_of_run
 from headrace.engines.kubernetes.cluster import ROLE, ROLE_HINT, ExecFailed, KubernetesUnreachable
-from headrace.engines.kubernetes.fetch_record import alone, has_end
+from headrace.engines.kubernetes.fetch_record import has_end
 from headrace.engines.kubernetes.kube_ticket import read_leader
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
 from headrace.engines.kubernetes.lightkube_cluster import connect
@@ -24,6 +24,7 @@ from headrace.engines.kubernetes.refresh_run import refresh_run
 from headrace.engines.kubernetes.submit_run import check_cluster, missing_rules, submit_run
 from headrace.engines.kubernetes.watch_run import ensure_watched
 from headrace.engines.new_run import new_run
+from headrace.engines.one_refresher import alone
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import EngineRefused
 from headrace.job import Job

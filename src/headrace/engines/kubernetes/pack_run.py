@@ -9,22 +9,17 @@ The same input gives the same bytes. Each must fit into one object of the cluste
 
 from __future__ import annotations
 
-import gzip
-import io
-import os
-import stat
-import tarfile
 import tempfile
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-import headrace
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.pod_order import POD_ORDER, PodOrder
+from headrace.engines.planning.pack_files import files_below, packed
+from headrace.engines.planning.pack_files import package_zip as package
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
 from headrace.engines.planning.plan_channels import prepare_channels
 from headrace.engines.planning.prepare_run import bring_job_code, write_job, write_trees
@@ -43,10 +38,7 @@ SHARED_FILES = ("job.yaml", "job.json", "request.json", "plan.json", "run.json",
 """Every pod gets them, with the orders of all hosts: it keeps its own (`hosting.helpers.own_orders`)."""
 PLAN_IN_TREE = ("input/data/headrace/plan.json",)  # the same as the run's own: it is put there in the pod
 
-FOLDERS = ("adapters", "agent", "engines/kubernetes", "feed", "hosting", "instance", "processes", "runs")
-NOT_IN_PODS = ("feed/bench",)
-START = "__main__.py"
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+START = "engines/kubernetes/unpack_package.py"
 
 
 @dataclass(frozen=True)
@@ -86,9 +78,9 @@ def prepare_kubernetes_run(planned: KubernetesJob, paths: RunPaths) -> Payload:
     prepare_channels(plan, planned.orders, paths)
     if job.record is not None:
         write_order(paths, RecordOrder(job.record.uri, job.record.interval))
-    shared = _packed(_files(paths.root, SHARED_FILES))
+    shared = packed(files_below(paths.root, SHARED_FILES))
     _check_code_size(shared)
-    hosts = {host.name: _packed(_host_files(planned, paths, host)) for host in plan.hosts}
+    hosts = {host.name: packed(_host_files(planned, paths, host)) for host in plan.hosts}
     _check_sizes(planned, hosts)
     return Payload(package_zip(), shared, hosts)
 
@@ -107,11 +99,11 @@ def check_code(planned: KubernetesJob) -> None:
         with tempfile.TemporaryDirectory(prefix="headrace-code-") as folder:
             paths = RunPaths(Path(folder))
             bring_job_code(job, paths, runs_dir())
-            packed = _packed(_files(paths.root, [paths.code.name]))
+            code = packed(files_below(paths.root, [paths.code.name]))
     except OSError as error:
         hint = "its size is checked on a copy, in TMPDIR"
         raise EngineRefused(f"the code cannot be copied: {error}", hint) from error
-    _check_code_size(packed)
+    _check_code_size(code)
 
 
 def _check_code_size(packed: bytes) -> None:
@@ -140,7 +132,7 @@ def _host_files(planned: KubernetesJob, paths: RunPaths, host: HostPlan) -> Iter
     """Yields what is one host's alone: name in the run's directory, and a file or its content."""
     tree = f"hosts/{host.name}"
     skipped = {f"{tree}/{name}" for name in PLAN_IN_TREE}
-    yield from ((name, file) for name, file in _files(paths.root, [tree]) if name not in skipped)
+    yield from ((name, file) for name, file in files_below(paths.root, [tree]) if name not in skipped)
     yield f"engine/{POD_ORDER}.json", msgspec.json.format(msgspec.json.encode(_pod_order(planned, host))) + b"\n"
 
 
@@ -165,64 +157,10 @@ def package_zip() -> bytes:
     Raises:
         EngineRefused: it is too large for a ConfigMap.
     """
-    root = Path(headrace.__file__).parent
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, file in _package_files(root):
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(info, file.read_bytes())
-    if len(out.getvalue()) > MOST_BYTES:
-        raise EngineRefused(f"headrace's package is too large for a ConfigMap: {_kib(out.getvalue())} KiB")
-    return out.getvalue()
-
-
-def _package_files(root: Path) -> Iterator[tuple[str, Path]]:
-    yield START, root / "engines" / "kubernetes" / "unpack_package.py"
-    files = [*root.glob("*.py"), *(root / "engines").glob("*.py")]
-    for folder in FOLDERS:
-        files += (file for file in (root / folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    for file in sorted(files):
-        name = file.relative_to(root).as_posix()
-        if not name.startswith(tuple(f"{skipped}/" for skipped in NOT_IN_PODS)):
-            yield f"headrace/{name}", file
-
-
-def _files(root: Path, names: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yields files, folders and symlinks below `root` in order, with their names. What is not there is passed."""
-    for name in names:
-        path = root / name
-        if path.is_symlink() or not path.is_dir():
-            if path.is_symlink() or path.exists():
-                yield name, path
-            continue
-        yield name, path
-        yield from _files(root, sorted(f"{name}/{child.name}" for child in path.iterdir()))
-
-
-def _packed(files: Iterable[tuple[str, Path | bytes]]) -> bytes:
-    """Packs files: modes stay, owners and times do not."""
-    out = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=out, mode="wb", mtime=0, filename="") as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name, file in files:
-            info = tarfile.TarInfo(name)
-            if isinstance(file, bytes):
-                info.size, info.mode = len(file), 0o644
-                archive.addfile(info, io.BytesIO(file))
-            elif file.is_symlink():
-                info.type, info.linkname = tarfile.SYMTYPE, os.readlink(file)  # noqa: PTH115
-                archive.addfile(info)
-            elif file.is_dir():
-                info.type, info.mode = tarfile.DIRTYPE, 0o755
-                archive.addfile(info)
-            else:
-                content = file.read_bytes()
-                info.size, info.mode = len(content), stat.S_IMODE(file.stat().st_mode)
-                archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
+    data = package(START, "engines/kubernetes")
+    if len(data) > MOST_BYTES:
+        raise EngineRefused(f"headrace's package is too large for a ConfigMap: {_kib(data)} KiB")
+    return data
 
 
 def _kib(data: bytes) -> int:

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.engines.kubernetes import end_of_run
 from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachable
-from headrace.engines.kubernetes.fetch_record import RecordFetch, alone, has_end
+from headrace.engines.kubernetes.fetch_record import RecordFetch, has_end
 from headrace.engines.kubernetes.kube_ticket import read_leader, write_leader, write_ticket
 from headrace.engines.kubernetes.objects import RUN
 from headrace.engines.kubernetes.pod_states import (
@@ -21,6 +21,7 @@ from headrace.engines.kubernetes.pod_states import (
 )
 from headrace.engines.kubernetes.reach_run import Reached, RunLook, explained, look_at_jobs
 from headrace.engines.kubernetes.watch_run import ensure_watched
+from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
 from headrace.instance.launch_plan import write_atomically
 from headrace.runs import Cause, CauseKind, Run, Status

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from headrace.engines.asking import AskEngine
-from headrace.engines.kubernetes.fetch_record import alone
+from headrace.engines.one_refresher import alone
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.spawn import UTF8
 from headrace.runs import EndOfRun, Run, RunPaths

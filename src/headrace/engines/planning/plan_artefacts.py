@@ -12,6 +12,7 @@ from headrace.hosting.helpers.artefacts import COLLECT, RESTORE, SYNC, ArtefactP
 from headrace.instance import storage
 from headrace.instance.launch_plan import LaunchPlan, write_atomically
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
+from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -81,12 +82,13 @@ def check_checkpoint_folder(job: Job, isolated: bool) -> None:
         )
 
 
-def check_places(job: Job, elsewhere: Collection[object] = ()) -> None:
+def check_places(job: Job, elsewhere: Collection[object] = (), access: S3Access = AS_ENVIRONMENT) -> None:
     """Checks that what the job keeps can be written to its place.
 
     Args:
         job: the job.
         elsewhere: keys of the job whose places are not on this machine.
+        access: how S3 is reached.
 
     Raises:
         EngineRefused: it cannot.
@@ -97,7 +99,7 @@ def check_places(job: Job, elsewhere: Collection[object] = ()) -> None:
         "record": job.record.uri if job.record else None,
     }
     try:
-        with storage.Store() as store:
+        with storage.Store(access=access) as store:
             for key, place in places.items():
                 if place is not None and key not in elsewhere:
                     store.check_writable(_absolute(place, job.base_path))

@@ -16,6 +16,7 @@ from headrace.instance.channels import mounts, object_listing
 from headrace.instance.channels.download import named
 from headrace.instance.channels.stage_orders import NONE, S3_PREFIX, ChannelOrder, StageOrder, write_orders
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.instance.storage import Store
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -116,8 +117,12 @@ def check_mounts(orders: Sequence[ChannelOrder]) -> None:
         )
 
 
-def check_channels(orders: Sequence[ChannelOrder]) -> None:
+def check_channels(orders: Sequence[ChannelOrder], access: S3Access = AS_ENVIRONMENT) -> None:
     """Checks that the data of every channel are there: one question for each, answered soon or not at all.
+
+    Args:
+        orders: the channels.
+        access: how S3 is reached.
 
     Raises:
         EngineRefused: nothing is there, or it cannot be asked for.
@@ -125,7 +130,7 @@ def check_channels(orders: Sequence[ChannelOrder]) -> None:
     staged = [order for order in orders if not order.is_link]
     if not staged:
         return
-    with Store(timeout=CHECK_SECONDS, attempts=CHECK_ATTEMPTS) as store:
+    with Store(timeout=CHECK_SECONDS, attempts=CHECK_ATTEMPTS, access=access) as store:
         for order in staged:
             try:
                 _check(order, store)

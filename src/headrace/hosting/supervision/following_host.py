@@ -29,6 +29,7 @@ from headrace.hosting.supervision.host_duties import HostDuties
 from headrace.hosting.supervision.instances import FAILURE_GRACE, MachineInstances, find_machine_provider
 from headrace.hosting.supervision.leading_host import AT_ONCE_SECONDS, platform_ends
 from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import BEFORE, ENGINE
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import LaunchPlan, read_secret
@@ -50,15 +51,27 @@ class FollowingHost(HostDuties):
         plan: the launch plan.
         host: name of this host.
         provider: name of the module that brings the instances, a `MachineProvider`.
+        orders: what signals mean; an infrastructure failure by default.
+        collected: the leader takes what the host makes.
     """
 
     _instances: MachineInstances
 
-    def __init__(self, paths: RunPaths, plan: LaunchPlan, host: str, provider: str) -> None:
+    def __init__(
+        self,
+        paths: RunPaths,
+        plan: LaunchPlan,
+        host: str,
+        provider: str,
+        orders: StopOrders | None = None,
+        *,
+        collected: bool = True,
+    ) -> None:
         self._used = paths.events(ENGINE).exists()  # by attempts of this process or one before it, on this machine
         self._events = EventWriter(paths.events(ENGINE))
         instances = find_machine_provider(provider).open_instances(plan, paths, self._events, [host])
-        super().__init__(paths, 0, plan, instances, platform_ends(host))
+        super().__init__(paths, 0, plan, instances, platform_ends(host) if orders is None else orders)
+        self._collected = collected
         self._me = plan.host(host)
         leader = plan.host(plan.leader)
         tls = read_certificates(self._me.base_dir) if plan.encrypt else None
@@ -214,7 +227,7 @@ class FollowingHost(HostDuties):
     def _deliver(self) -> bool:
         """Sends what is left. Returns whether the leader has it."""
         hurried = self._at_once()
-        self._client.deliver(made=not hurried)
+        self._client.deliver(made=self._collected and not hurried)
         deadline = time.monotonic() + AT_ONCE_SECONDS if hurried else float("inf")
         while not self._client.taken and not self._leader_lost() and time.monotonic() < deadline:
             self._step()

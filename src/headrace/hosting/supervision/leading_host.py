@@ -61,12 +61,15 @@ class LeadingHost(Supervisor):
         plan: the launch plan.
         provider: name of the module that brings the instances, a `MachineProvider`.
         earlier: what happened before this process.
+        orders: what signals mean; an infrastructure failure by default.
     """
 
     _instances: MachineInstances
 
-    def __init__(self, paths: RunPaths, plan: LaunchPlan, provider: str, earlier: Earlier) -> None:
-        super().__init__(paths, 0, provider, platform_ends(plan.leader))
+    def __init__(
+        self, paths: RunPaths, plan: LaunchPlan, provider: str, earlier: Earlier, orders: StopOrders | None = None
+    ) -> None:
+        super().__init__(paths, 0, provider, platform_ends(plan.leader) if orders is None else orders)
         self._earlier = earlier
         base = plan.host(plan.leader).base_dir
         tls = read_certificates(base) if plan.encrypt else None

@@ -43,6 +43,7 @@ from headrace.hosting.machines.earlier_record import bring_record, what_happened
 from headrace.hosting.supervision.following_host import FollowingHost
 from headrace.hosting.supervision.leading_host import LeadingHost
 from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
@@ -53,13 +54,22 @@ _log = logging.getLogger("headrace.hosting.supervision.one_host")  # this module
 PLAIN_HOSTS = "headrace.hosting.supervision.plain_hosts"
 
 
-def supervise_host(paths: RunPaths, host: str, provider: str = PLAIN_HOSTS) -> Status:
+def supervise_host(
+    paths: RunPaths,
+    host: str,
+    provider: str = PLAIN_HOSTS,
+    orders: StopOrders | None = None,
+    *,
+    collected: bool = True,
+) -> Status:
     """Prepares, runs and finishes a host, and on the leader's host leads the run. For the main thread of a process.
 
     Args:
         paths: the run's directory on this machine; see the module.
         host: name of the host.
         provider: name of the module that brings the instances.
+        orders: what signals mean; by default an infrastructure failure, see the module.
+        collected: what the hosts make is collected on the leader's; else their platform takes it.
 
     Returns:
         How the run ended, on the leader's host; on others Completed when the host has done its duty, else Failed. On
@@ -75,13 +85,13 @@ def supervise_host(paths: RunPaths, host: str, provider: str = PLAIN_HOSTS) -> S
     plan.host(host)
     keep_own_orders(plan, paths, host)
     if host != plan.leader:
-        return FollowingHost(paths, plan, host, provider).run()
+        return FollowingHost(paths, plan, host, provider, orders, collected=collected).run()
     bring_record(paths)
     earlier = what_happened(paths)
     if earlier.end is not None:
         _log.info("the run has ended already: %s", earlier.end.status.value)
         return earlier.end.status
-    return LeadingHost(paths, plan, provider, earlier).run()
+    return LeadingHost(paths, plan, provider, earlier, orders).run()
 
 
 def main() -> int:

@@ -1,0 +1,222 @@
+"""The first process of a container on SageMaker: makes its host ready, then is the host's supervisor.
+
+    python -m headrace.engines.sagemaker.container_host RUN_DIR CHANNEL SECRETS
+
+`container_start` starts it when the run's directory is in place. The contract is read here, and not written: the
+service has written resourceconfig.json and the others, has filled the channels, and takes /opt/ml/model and
+/opt/ml/output when all containers have ended. Only headrace's own files are added, in the tree's folder for them.
+
+Where that folder belongs to another headrace already, which plays the instance (`headrace serve`), the tree of this
+host is one of links, and the ports of the other one are left to it.
+
+Exit code: of the leader's container 0 when the run is Completed, else 1 with the reason in output/failure. Of every
+other one 0, however its host has ended: the leader knows about it, and judges. Only a host that cannot even begin ends
+with 1. SIGTERM is the service's, which stops the job in all containers at once: the leader's programs, and those of
+the others by its order, get time to save.
+
+Libraries of the instance side only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, read_container_order
+from headrace.engines.sagemaker.container_place import placed_plan
+from headrace.errors import FAILURE_CHARACTERS, HeadraceError
+from headrace.feed.worker.usable_cores import usable_cores
+from headrace.hosting.inputs.archive import unpack
+from headrace.hosting.inputs.host_facts import with_data_workers, with_memory, with_pythons
+from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
+from headrace.hosting.inputs.source_code import bring_code
+from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
+from headrace.hosting.supervision.stop_orders import StopOrders
+from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
+from headrace.instance.code_copy import copy_code
+from headrace.instance.launch_plan import (
+    SECRET_NAME,
+    LaunchPlan,
+    Ports,
+    channel_dir,
+    plan_text,
+    write_atomically,
+    write_plan,
+)
+from headrace.instance.launch_plan import read_plan as read_plan_of_tree
+from headrace.instance.lifeline import StopJob
+from headrace.instance.paths import TreePaths, base_directory
+from headrace.log_setup import VARIABLE, log_to_stderr
+from headrace.processes.own_group import memory_limit
+from headrace.runs import CauseKind, Run, RunPaths, Status, read_plan
+
+_log = logging.getLogger("headrace.engines.sagemaker.container_host")  # this module runs as __main__
+
+TREE = "ml"  # beside the run's directory, where another headrace has the folder in the tree
+LINKED = ("code", "model", "checkpoints", "output", "input/config")
+
+
+def main() -> int:
+    """Entry point. Returns the exit code."""
+    root, channel, secrets = map(Path, sys.argv[1:])
+    paths = RunPaths(root)
+    log_to_stderr(os.environ.get(VARIABLE, ""))  # into the container's log
+    signal.signal(signal.SIGTERM, _ended)  # process 1 would ignore it
+    service = TreePaths(base_directory())  # as the service has made it
+    try:
+        order = read_container_order(paths)
+        config = json.loads(service.resource_config.read_bytes())
+        name = str(config["current_host"])
+        outer = _outer_ports(service)
+        tree = TreePaths(service.base if outer is None else linked_tree(service, root.parent / TREE))
+        plan = placed_plan(
+            read_plan(paths, LaunchPlan), config, str(tree.base), str(paths.root), dict(os.environ), outer
+        )
+        plan = make_ready(paths, plan, name, order, tree, channel, secrets)
+        leads = name == plan.leader
+        status = supervise_host(paths, name, PLAIN_HOSTS, stop_orders(leads, order.spot), collected=False)
+    except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:
+        words = (
+            f"{error.message}\nhint: {error.hint}" if isinstance(error, HeadraceError) and error.hint else str(error)
+        )
+        _log.error("%s", words)
+        write_failure(service, f"headrace cannot begin on this host: {words}")
+        return 1
+    if not leads or status is Status.COMPLETED:
+        return 0
+    write_failure(service, _reason(paths))
+    return 1
+
+
+def _ended(*_: object) -> None:
+    _log.warning("SageMaker ended the container before its host had begun")
+    sys.stdout.flush()
+    os._exit(1)
+
+
+def _reason(paths: RunPaths) -> str:
+    state = Run(paths).state()
+    return state.failure_reason or str(state.cause or state.status.value)
+
+
+def write_failure(tree: TreePaths, words: str) -> None:
+    """Writes output/failure, which becomes the job's FailureReason, unless somebody has: the user's words come first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if not tree.failure.exists():
+        tree.output.mkdir(parents=True, exist_ok=True)
+        tree.failure.write_text(words[:FAILURE_CHARACTERS], encoding="utf-8")
+
+
+def stop_orders(leads: bool, spot: bool) -> StopOrders | None:
+    """Returns what SIGTERM means in a container.
+
+    Args:
+        leads: it is the leader's.
+        spot: the service may take the instances away and start the job anew, with what its record and checkpoints hold.
+    """
+    if spot:
+        return None  # an infrastructure failure, after which another container goes on
+    if leads:
+        return {signal.SIGTERM: _stopped}
+    signal.signal(signal.SIGTERM, lambda *_: _log.info("SIGTERM: the leader got it too, and stops the job"))
+    return {}
+
+
+def _stopped(again: bool) -> StopJob:
+    words = "stopped by SageMaker, as it was asked to or because max_run was over"
+    return StopJob(CauseKind.STOPPED.value, words, failed=False, grace=0.0 if again else None)
+
+
+def linked_tree(service: TreePaths, base: Path) -> Path:
+    """Makes a tree of links to the one that the service has made. Returns its base.
+
+    Args:
+        service: the tree of this container.
+        base: where the new one goes.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    (base / "input" / "data").mkdir(parents=True)
+    for name in LINKED:
+        (service.base / name).mkdir(parents=True, exist_ok=True)
+        (base / name).symlink_to(service.base / name)
+    own = channel_dir(service.base).name
+    for channel in service.input_data.iterdir():
+        if channel.name != own:
+            (base / "input" / "data" / channel.name).symlink_to(channel)
+    return base
+
+
+def _outer_ports(service: TreePaths) -> Ports | None:
+    """Returns the ports of another headrace whose host this container is; None without one."""
+    try:
+        return read_plan_of_tree(service.base).ports
+    except FileNotFoundError:
+        return None
+
+
+def make_ready(
+    paths: RunPaths,
+    plan: LaunchPlan,
+    name: str,
+    order: ContainerOrder,
+    tree: TreePaths,
+    channel: Path,
+    secrets: Path,
+) -> LaunchPlan:
+    """Fills in what only this host knows, and writes the plan as its agent gets it. Returns that.
+
+    Args:
+        paths: the run's directory.
+        plan: with the hosts as they were assigned.
+        name: of this host.
+        order: what else is to be done.
+        tree: of this host.
+        channel: folder of headrace's own channel.
+        secrets: folder with the job's secret, and the certificates of its hosts.
+
+    Raises:
+        HeadraceError, OSError: the host cannot be made ready.
+    """
+    host = plan.host(name)
+    if order.source:
+        bring_code(order.source, Path("/"), (), paths.code, leave_out=paths.root, archive=True)
+    else:
+        unpack(channel / CODE, paths.code, "the code")
+    for folder in (tree.model, tree.output_data, tree.output_intermediate, tree.checkpoints):
+        folder.mkdir(parents=True, exist_ok=True)
+    copy_code(paths.code, tree.code)
+    ranks = {group: each for group, each in order.ranks.items() if group == host.group}
+    plan = with_data_workers(plan, {host.group: usable_cores()}, ranks)
+    plan = with_memory(plan, name, memory_limit())
+    requirements = order.requirements.get(host.group) or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
+    if requirements:
+        environment = environment_of(requirements, paths, (host.group,))
+        prepare_install({host.group: environment}, paths)
+        plan = with_pythons(plan, {host.group: environment.python})
+    write_atomically(paths.plan, plan_text(plan).encode())
+    paths.host(name).parent.mkdir(exist_ok=True)
+    paths.host(name).symlink_to(tree.base)
+    write_plan(plan, tree.base, (secrets / SECRET_NAME).read_text())
+    for file, mode in ((CA_NAME, 0o644), (CERTIFICATE_NAME, 0o644), (KEY_NAME, 0o600)):
+        own = secrets / name / file
+        if own.is_file():
+            write_atomically(channel_dir(tree.base) / file, own.read_bytes(), mode)
+    return plan
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is closed; taking gRPC apart takes long
