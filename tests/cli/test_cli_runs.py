@@ -14,6 +14,8 @@ import pytest
 from command_line import Cli
 
 from headrace.runs import (
+    Cause,
+    CauseKind,
     EventWriter,
     HostSecond,
     LoaderSecond,
@@ -23,8 +25,17 @@ from headrace.runs import (
     Status,
     Stream,
     create_run,
+    give_to_engine,
 )
-from headrace.runs.events import JobStarted, ProgramExited, ProgramStarted, RunFinished
+from headrace.runs.events import (
+    Event,
+    JobStarted,
+    ProgramExited,
+    ProgramStarted,
+    RunFinished,
+    SecondaryStatus,
+    StatusChanged,
+)
 
 RANK = Stream("dnn", "algo-1", "0")
 FEED = Stream("data", "algo-2", "feed")
@@ -74,6 +85,65 @@ def test_logs_are_merged_by_time_with_their_place(cli: Cli) -> None:
     )
     assert cli("logs", "j/data", "--timestamps").stdout == "2026-11-20T19:01:03.000000Z data/algo-2[feed] serving\n"
     assert cli("logs", "j/dnn/algo-1/0", "-f").stdout.count("\n") == 2
+
+
+def test_logs_begin_with_the_programs_and_show_the_agents_notes_where_they_are_asked_for(cli: Cli) -> None:
+    paths = make(cli, "j")
+    agent = Stream("dnn", "algo-1", "agent")
+    with LogWriter(paths.log(agent)) as log:
+        log.write_line("o", b"the agent of algo-1 begins", 1_795_201_261.0)
+    note = "dnn/algo-1[agent] the agent of algo-1 begins\n"
+    assert note not in cli("logs", "j").stdout
+    assert note not in cli("logs", "j/dnn", "-f").stdout
+    assert cli("logs", "j", "--tail", "1", "--grep", "agent|step").stdout == "dnn/algo-1[0] step 1\n"
+    assert cli("logs", "j", "--agent").stdout.startswith(note)
+    assert cli("logs", "j/dnn/algo-1/agent").stdout == note
+    assert "agent" not in cli("logs", "j", "--output", "json").stdout
+
+
+def waiting(cli: Cli, name: str, *more: Event) -> RunPaths:
+    """A run that its platform has not given instances."""
+    paths = create_run(name, runs=cli.runs, created=1_795_201_200.0)
+    give_to_engine(paths)
+    words = "Slurm job 7 waits: Resources"
+    with EventWriter(paths.events("engine")) as events:
+        for event in (StatusChanged(t=1_795_201_201.0, status=SecondaryStatus.PENDING, message=words), *more):
+            events.write(event)
+    return paths
+
+
+def test_every_command_says_of_a_run_that_waits_since_when_and_why(cli: Cli) -> None:
+    waiting(cli, "j")
+    since = "2026-11-20 19:00:01 UTC"
+    assert f"waits for its instances since {since} (" in (shown := cli("status", "j").stdout)
+    assert "): Slurm job 7 waits: Resources\n" in shown
+    why = f"the run has not started: Pending since {since}: Slurm job 7 waits: Resources"
+    reported, cost = cli("report", "j").stdout, cli("cost", "j").stdout
+    assert f"\nunknown: {why}\n" in reported
+    assert "wrap the training loader" not in reported
+    assert why in cost.splitlines()[0]
+    assert "the figures are of now" not in reported + cost
+    assert f"headrace: {why}. --agent" in cli("logs", "j").stderr
+    advised = cli("advise", "j")
+    assert (advised.returncode, f"error: the run cannot be advised: {why}" in advised.stderr) == (2, True)
+
+
+def test_a_run_that_ended_before_it_started_says_so(cli: Cli) -> None:
+    cause = Cause(CauseKind.STOPPED, "Slurm job 7 was cancelled while it waited")
+    waiting(cli, "j", RunFinished(t=1_795_201_300.0, status=Status.STOPPED, cause=cause))
+    why = "the run ended before its programs started: Stopped: Slurm job 7 was cancelled while it waited"
+    for command in ("report", "cost", "advise", "logs"):
+        shown = cli(command, "j")
+        assert why in shown.stdout + shown.stderr, command
+        assert "Traceback" not in shown.stderr
+
+
+def test_several_runs_are_stopped_by_one_command_and_what_cannot_be_is_told(cli: Cli) -> None:
+    first, second = make(cli, "one"), make(cli, "two")
+    result = cli("stop", "one", "nobody", "two", "one")
+    assert result.stdout.splitlines() == [f"{each.id} is not running: Completed" for each in (first, second)]
+    assert (result.returncode, result.stderr.splitlines()[0]) == (2, f"error: no run 'nobody' in {cli.runs}")
+    assert (cli("stop", "one", "two").returncode, cli("stop").returncode) == (0, 2)
 
 
 def test_logs_of_an_unknown_place_name_the_known_ones(cli: Cli) -> None:
@@ -184,7 +254,7 @@ def test_missing_figures_are_shown_as_a_dash_with_a_note(cli: Cli) -> None:
     create_run("empty", runs=cli.runs)
     text = cli("report", "empty").stdout
     assert "time to train: -" in text
-    assert "note: no loader metrics" in text
+    assert "unknown: the run has not started" in text
 
 
 def test_stopping_a_finished_run_says_that_it_is_finished(cli: Cli) -> None:

@@ -96,6 +96,13 @@ def test_why_a_job_waits_is_told_once() -> None:
     assert why_waiting(9, queue) == ""
 
 
+def test_until_when_a_job_that_was_queued_again_waits_is_told() -> None:
+    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1_795_350_000))
+    queue = parse_queue(f"5|PENDING|BeginTime||{begin}|N/A|x\n6|PENDING|Priority||{begin}|N/A|y\n")
+    assert why_waiting(5, queue) == "BeginTime, not before 2026-11-22 12:20:00 UTC"
+    assert why_waiting(6, queue) == "Priority"  # Slurm's estimate, which changes
+
+
 def test_the_end_of_a_component_is_a_time_where_slurm_knows_it() -> None:
     ends = {(each.job_id, each.offset): each.end for each in parse_queue(QUEUE_22)}
     assert time.strftime("%H:%M:%S", time.localtime(ends[2, 0])) == "13:05:14"

@@ -33,7 +33,7 @@ from headrace.insight.advise.measured_inputs import Measured
 from headrace.insight.advise.validity import MISSED, explains
 from headrace.insight.performance_model import Range
 from headrace.insight.verdicts.decide import Verdict
-from headrace.insight.verdicts.thresholds import LINK_BUSY, NEXT, VerdictName
+from headrace.insight.verdicts.thresholds import LINK_BUSY, NEXT, NEXT_IDLE, VerdictName
 from headrace.runs import Stream, WorkerSecond
 
 FEED = Stream("data", "algo-1", "feed")
@@ -214,8 +214,18 @@ def test_a_rank_or_a_standstill_is_mended_first(name: VerdictName) -> None:
         f"First mend what the verdict names: {name.value}: algo-2[1] waits. Next: {NEXT[name]}"
     )
     assert (found.trusted, found.best, found.add) == (False, None, False)
+    assert found.advice.endswith("the model knows equal ranks whose steps do not stop.")
     usual = judged(measured(), Verdict(VerdictName.INPUT_BOUND, "input-bound: the ranks wait", ""))
     assert usual == judged(measured())
+
+
+def test_no_hosts_are_advised_to_a_run_that_waits_although_its_data_workers_have_time_to_spare() -> None:
+    idle = Verdict(VerdictName.INPUT_BOUND, "input-bound: the ranks wait", NEXT_IDLE, workers_idle=True)
+    found = judged(measured(), idle)
+    assert (found.trusted, found.best, found.add) == (False, None, False)
+    assert found.advice.startswith(f"First mend what the verdict names: input-bound: the ranks wait. Next: {NEXT_IDLE}")
+    busy = judged(measured(), msgspec.structs.replace(idle, workers_idle=False))
+    assert busy.best is not None, "without that it is advised hosts"
 
 
 def test_a_host_that_is_no_faster_and_dearer_than_none_is_not_advised() -> None:

@@ -25,6 +25,9 @@ from headrace.insight.verdicts.thresholds import (
     LINK_BUSY,
     NEXT,
     NEXT_APART,
+    NEXT_IDLE,
+    NEXT_NOT_STARTED,
+    NEXT_UNUSED,
     NOT_BOUND,
     SKEW_GAP,
     SPARE,
@@ -286,7 +289,7 @@ def test_every_input_gives_a_verdict_with_a_sentence_a_rule_and_a_next_step() ->
         found = decide(VerdictInputs(times, supply, usage, silence, WINDOW))
         assert found.sentence
         assert found.formula
-        assert found.next == NEXT[found.name]
+        assert found.next == (NEXT_IDLE if found.workers_idle else NEXT[found.name])
         assert (found.name is VerdictName.SKEWED) <= bool(found.rank)
         assert found.inferred <= (not found.band)
         for one in found.evidence:
@@ -294,6 +297,29 @@ def test_every_input_gives_a_verdict_with_a_sentence_a_rule_and_a_next_step() ->
             assert one.value is None or math.isfinite(one.value)
             if one.confidence is not None and one.value is not None:
                 assert one.confidence.low <= one.value <= one.confidence.high
+
+
+def test_advice_to_add_data_workers_and_that_they_have_time_to_spare_exclude_one_another() -> None:
+    for wait, produce, link in itertools.product(WAITS, range(0, 101, 10), (None, 0.0, 49.0, 90.0)):
+        rest = (100 - produce) / 2
+        found = judged(wait, supply=Supply(produce, rest, rest, link))
+        idle = found.name is VerdictName.INPUT_BOUND and produce < LINK_BUSY
+        assert found.workers_idle is idle
+        said = " ".join((found.sentence, found.next, *found.notes))
+        assert ("make batches faster: more data workers" in said) == (
+            found.name is VerdictName.INPUT_BOUND and not idle
+        )
+        assert ("asked for too late" in said) == ("raise prefetch_factor" in said) == idle
+    unused = decide(
+        VerdictInputs((rank(0, 30.0),), Supply(0, 0, 100), window=WINDOW, beside=Beside(10.0, "dnn/algo-1"))
+    )
+    assert (unused.workers_idle, unused.next) == (False, NEXT_UNUSED)
+
+
+def test_of_a_run_whose_programs_never_started_nothing_is_judged() -> None:
+    found = decide(VerdictInputs(not_started="it waits for nodes", usage=Usage(0, 0), silence=Silence(1e6)))
+    assert (found.name, found.sentence) == (VerdictName.UNKNOWN, "unknown: it waits for nodes")
+    assert (found.next, found.evidence, found.notes) == (NEXT_NOT_STARTED, (), ())
 
 
 def test_more_wait_never_makes_a_waiting_job_a_computing_one() -> None:

@@ -118,6 +118,12 @@ def cli(verbose: int) -> None:
         log_to_stderr(os.environ[VARIABLE])
 
 
+def failed_by(error: HeadraceError) -> int:
+    """Shows an error, and returns the exit code of a command that ends by it."""
+    show_error(error)
+    return USAGE if isinstance(error, UsageError) else FAILED
+
+
 def show_error(error: HeadraceError) -> None:
     """Writes `error:` and `hint:` lines to standard error; one line a problem."""
     if isinstance(error, JobInvalid) and error.problems:
@@ -147,8 +153,7 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         )
         return code if isinstance(code, int) else 0
     except HeadraceError as error:
-        show_error(error)
-        return USAGE if isinstance(error, UsageError) else FAILED
+        return failed_by(error)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return USAGE

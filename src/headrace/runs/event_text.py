@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from headrace.exit_status import short_exit_text
@@ -34,6 +35,7 @@ from headrace.runs.events import (
     ServerReady,
     StatusChanged,
 )
+from headrace.runs.state import RunState
 
 _SEEN = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # without being told
 _DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.tfdata` names it, which this room may not import
@@ -65,6 +67,26 @@ def losses(lost: Iterable[HostLost | DataWorkerLost]) -> str:
         also = " and data workers were" if workers else " was"
         return f"the dispatcher of tf.data.service{also} lost"
     return "data workers were lost" if workers else ""
+
+
+def not_started(state: RunState) -> str:
+    """Returns why no program of a run has started, with the time in UTC; empty when one has.
+
+    >>> from headrace.runs.lifecycle import Transition
+    >>> not_started(RunState(transitions=(Transition(SecondaryStatus.PENDING, 0.0, message="job 7 waits: Resources"),)))
+    'the run has not started: Pending since 1970-01-01 00:00:00 UTC: job 7 waits: Resources'
+    """
+    if state.started is not None or state.programs:
+        return ""
+    if state.finished:
+        why = f": {state.cause}" if state.cause is not None else ""
+        return f"the run ended before its programs started: {state.status.value}{why}"
+    if not state.transitions:
+        return "the run has not started"
+    last = state.transitions[-1]
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(last.start))
+    message = f": {last.message}" if last.message else ""
+    return f"the run has not started: {last.status.value} since {since} UTC{message}"
 
 
 def sentence(event: Event) -> str:

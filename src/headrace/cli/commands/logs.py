@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.option("--since", metavar="TIME", help="Only lines since then: 30s, 10m, 2h, 1d (ago), or 2026-11-20T19:01:02Z.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Of the existing lines, only the last N.")
 @click.option("--timestamps", is_flag=True, help="Show when each line was written (UTC).")
+@click.option("--agent", is_flag=True, help="Also the agents' own notes: what headrace did on each host.")
 @click.option(
     "--platform", is_flag=True, help="Show instead what the engine has of RUN: its own logs, the scheduler's."
 )
@@ -30,13 +31,15 @@ def command(
     since: str | None,
     tail: int | None,
     timestamps: bool,
+    agent: bool,
     platform: bool,
     output: str,
 ) -> int:
     """Show the lines of all programs of a run, or of some, by time.
 
     RUN is a run id or a job name (its newest run). RANK is a global rank, `feed` or `agent`; GROUP/HOST[RANK], as
-    the lines show it, works too. With --output json every line is a JSON object.
+    the lines show it, works too. The agents' notes are shown with --agent, or where RANK is `agent`. With --output json
+    every line is a JSON object.
 
     \b
     Examples:
@@ -44,6 +47,7 @@ def command(
       headrace logs my-job/dnn_group/algo-1/0 -f
       headrace logs my-job/data_group --timestamps --since 10m
       headrace logs my-job --grep 'loss|error' --tail 20 -f
+      headrace logs my-job --agent
       headrace logs my-job --platform
     """
     if platform:
@@ -53,6 +57,7 @@ def command(
             "--since": since,
             "--tail": tail is not None,
             "--timestamps": timestamps,
+            "--agent": agent,
         }
         _show_platform(selector, [name for name, value in given.items() if value], output)
         return 0
@@ -60,12 +65,18 @@ def command(
     from headrace.cli.options import open_run
     from headrace.cli.views.terminal import Terminal
     from headrace.runs import parse_selector
+    from headrace.runs.event_text import not_started
+    from headrace.runs.run_paths import AGENT
 
     name, chosen = parse_selector(selector)
     run = open_run(name)
     terminal = Terminal.standard()
 
+    shown = 0
+
     def show(line: LogLine) -> None:
+        nonlocal shown
+        shown += 1
         if output == "json":
             terminal.write(json_line(line))
         else:
@@ -77,8 +88,15 @@ def command(
         wanted.caught_up()
         terminal.flush()
 
-    wanted.take(run.logs(chosen, follow=follow, on_idle=idle))
+    every = agent or chosen.name == AGENT
+    lines = run.logs(chosen, follow=follow, on_idle=idle)
+    wanted.take(line for line in lines if every or line.stream.name != AGENT)
     idle()
+    if not (shown or every or pattern or since or tail is not None):
+        why = not_started(run.state()) or "no program has written anything"
+        click.echo(
+            f"headrace: {why}. --agent shows what headrace did on the hosts, --platform what its engine has", err=True
+        )
     for damage in run.damage:
         click.echo(f"headrace: {damage}", err=True)
     if follow:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 from rich.text import Text
 
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.progress import duration
 from headrace.cli.views.table import columns as _table
-from headrace.runs import Run
+from headrace.runs import Run, RunState, read_plan
 from headrace.runs.event_text import counted, losses, record_text, silence_text
+from headrace.runs.events import SecondaryStatus
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.run_listing import RunLine
 
@@ -41,8 +43,10 @@ def show_status(run: Run, now: float) -> None:
     now = run.present(now)
     second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
     degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
-    attempt = f", attempt {state.attempt}" if state.attempt > 1 else ""
+    attempt = f", attempt {state.attempt}{_of_attempts(run)}" if state.attempt > 1 else ""
     out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
+    if waits := _waits(state, now):
+        out.print(Text(waits))
     if silent is not None:
         out.print(Text(silence_text(silent)))
     if state.failure_reason:
@@ -71,6 +75,31 @@ def show_status(run: Run, now: float) -> None:
         out.print(Text(f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}{clashes})"))
     if state.record_not_stored is not None:
         out.print(Text(f"warning: {record_text(state.record_not_stored)}"))
+
+
+class _Retry(msgspec.Struct, frozen=True):
+    attempts: int = 0
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    retry: _Retry = _Retry()
+
+
+def _of_attempts(run: Run) -> str:
+    """Returns ``of 3``, how many attempts the job may have; nothing when its plan cannot be read."""
+    try:
+        return f" of {read_plan(run.paths, _Plan).retry.attempts + 1}"
+    except (OSError, msgspec.DecodeError):
+        return ""
+
+
+def _waits(state: RunState, now: float) -> str:
+    """Returns since when a run waits for its platform, and why; empty when it does not."""
+    if state.finished or state.secondary_status is not SecondaryStatus.PENDING:
+        return ""
+    last = state.transitions[-1]
+    why = f": {_brief(last.message)}" if last.message else ""
+    return f"waits for its instances since {moment(last.start)} UTC ({duration(now - last.start)}){why}"
 
 
 def _brief(message: str) -> str:

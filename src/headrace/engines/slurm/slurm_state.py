@@ -36,6 +36,7 @@ _NEVER = frozenset(
     {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"}
     | {"PartitionConfig", "PartitionTimeLimit", "QOSNotAllowed"}
 )
+_NOT_YET = "BeginTime"
 _NODE_LIMIT = "PartitionNodeLimit"
 _LIMIT_OF_A_JOB = re.compile("(?:Assoc|QOS)Max[A-Za-z]*PerJob[A-Za-z]*|QOSMin[A-Za-z]*")
 ENDED = frozenset({
@@ -65,6 +66,7 @@ class Component:
         nodes: e.g. ``data[1-2]``; empty while it waits.
         end: when it ended or will end at the latest, seconds since the epoch; 0 when that is not known.
         comment: what the user wrote there; that of component 0 names the run.
+        start: when it started or is expected to, seconds since the epoch; 0 when that is not known.
     """
 
     job_id: int
@@ -74,6 +76,7 @@ class Component:
     nodes: str
     end: float = 0.0
     comment: str = ""
+    start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ def parse_queue(text: str) -> tuple[Component, ...]:
         number, _, offset = fields[0].partition("+")
         if len(fields) == _FIELDS and number.isdigit():  # an element of an array is none of ours
             state, reason, nodes = fields[1], _NO_REASON.sub("", fields[2]), fields[3]
-            found.append(Component(int(number), int(offset or 0), state, reason, nodes, _time(fields[5]), fields[6]))
+            start, end = _time(fields[4]), _time(fields[5])
+            found.append(Component(int(number), int(offset or 0), state, reason, nodes, end, fields[6], start))
     return tuple(sorted(found, key=lambda each: (each.job_id, each.offset)))
 
 
@@ -160,9 +164,14 @@ def phase_of(job_id: int, queue: Iterable[Component]) -> Phase:
 
 
 def why_waiting(job_id: int, queue: Iterable[Component]) -> str:
-    """Returns why a job waits, in Slurm's words, e.g. ``Priority`` or ``Resources``; empty without a reason."""
-    reasons = [each.reason for each in queue if each.job_id == job_id and each.state in WAITING]
-    return ", ".join(dict.fromkeys(filter(None, reasons)))
+    """Returns why a job waits, in Slurm's words, e.g. ``Priority`` or ``Resources``; empty without a reason.
+
+    Of one that is not to begin yet, because it was queued again a moment ago, also until when.
+    """
+    waiting = [each for each in queue if each.job_id == job_id and each.state in WAITING]
+    reasons = ", ".join(dict.fromkeys(each.reason for each in waiting if each.reason))
+    begin = max((each.start for each in waiting if each.reason == _NOT_YET), default=0.0)
+    return reasons + (time.strftime(", not before %Y-%m-%d %H:%M:%S UTC", time.gmtime(begin)) if begin else "")
 
 
 def starts_never(job_id: int, queue: Iterable[Component]) -> str:

@@ -35,6 +35,7 @@ from headrace.insight.performance_model import RATE_FORMULA, Range, predict
 from headrace.insight.reports.run_report import report, time_to_train
 from headrace.insight.verdicts.decide import Verdict
 from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind
+from headrace.runs.event_text import not_started
 from headrace.runs.events import FeedReady
 
 DEFAULT_TYPES = ("ml.c5.xlarge", "ml.c5.2xlarge", "ml.c5.4xlarge", "ml.c5.9xlarge", "ml.c5.18xlarge")
@@ -208,6 +209,8 @@ def advised(
             f"the shape of {', '.join(unknown)} is not known",
             hint="name types as SageMaker does, e.g. --types ml.c5.4xlarge,ml.c5.9xlarge",
         )
+    if waits := not_started(run.state()):
+        raise UsageError(f"the run cannot be advised: {waits}", hint="`headrace advise` needs some seconds of training")
     (plan, unread), job = _plan(run), _job(run)
     measured = measured_of(run, plan=plan, job=job)
     where, unnamed = plan.priced_in(region)

@@ -25,11 +25,12 @@ def explains(step: Range, predicted: float) -> bool:
 
 def first_of_all(verdict: Verdict | None) -> str:
     """Returns what has to be mended before data hosts are thought of, in sentences; empty when nothing has."""
-    if verdict is None or verdict.name not in (VerdictName.SKEWED, VerdictName.STALLED):
+    if verdict is None or not (verdict.workers_idle or verdict.name in (VerdictName.SKEWED, VerdictName.STALLED)):
         return ""
+    why = "a wait for the workers" if verdict.workers_idle else "equal ranks whose steps do not stop"
     return (
         f"First mend what the verdict names: {verdict.sentence}. Next: {verdict.next}. What data hosts would bring "
-        "cannot be told before: the model knows equal ranks whose steps do not stop."
+        f"cannot be told before: the model knows {why}."
     )
 
 

@@ -13,6 +13,7 @@ from headrace.insight.figures.loaders import LoaderReport
 from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.runs import RunState
 from headrace.runs.describe import billed
+from headrace.runs.event_text import not_started
 from headrace.runs.lifecycle import HostTime
 
 NOT_STARTED = "the events hold no start of its instances"
@@ -59,7 +60,7 @@ class Bill:
     def why_unknown(self, groups: Sequence[str]) -> str:
         """Returns why these groups' money is not known; empty when it is."""
         if self.window is None:
-            return NOT_STARTED
+            return not_started(self.state) or NOT_STARTED
         unknown = [self.why_not.get(name, f"the instance type of {name} is not known") for name in groups]
         words = [why for name, why in zip(groups, unknown, strict=True) if self.prices.get(name) is None]
         return "; ".join(dict.fromkeys(words))

@@ -291,6 +291,6 @@ def _notes(
     notes += [f"{kind} was not offered in {region} any more in October 2026" for kind in gone]
     if state.attempt > 1:
         notes.append(f"{state.attempt} attempts: all of them are counted")
-    if not state.finished:
+    if not state.finished and state.instances_started is not None:
         notes.append("the run is still going on: the figures are of now")
     return notes

@@ -47,7 +47,7 @@ from headrace.runs import (
     old_records,
 )
 from headrace.runs.cause import CauseInWords, in_words
-from headrace.runs.event_text import losses, sentence, silence_text
+from headrace.runs.event_text import losses, not_started, sentence, silence_text
 from headrace.runs.run_paths import AGENT
 
 
@@ -196,7 +196,8 @@ def judge(
     """
     window = None if training is None else training.window
     notes = [str(one) for one in damage]
-    if window is None:
+    waits = not_started(state)
+    if window is None and not waits:
         window = _run_window(state, plan)
         notes.append(
             "the main loader has no record after its warm-up: CPU % covers the programs' whole time"
@@ -205,7 +206,7 @@ def judge(
         )
     if state.degraded:
         notes.append(f"degraded: {losses(state.lost)} while the job went on")
-    if not state.finished:
+    if not (state.finished or waits):
         notes.append("the run is still going on: the figures are of now")
     groups = _groups(plan, state, hosts, window)
     found_workers = workers_reports(workers, window)
@@ -232,6 +233,7 @@ def judge(
                     silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
                     window=window,
                     servers=any(servers.values()),
+                    not_started=waits,
                 )
             ),
             long_warm_up(ranks),
@@ -264,7 +266,9 @@ def completion_programs(state: RunState, plan: PlannedJob) -> list[Program]:
 def time_to_train(state: RunState, plan: PlannedJob) -> Figure:
     """Returns the seconds from job_started to the exit of the last completion program."""
     if not state.finished:
-        return missing("time_to_train", "s", "the run is still going on")
+        return missing(
+            "time_to_train", "s", "the run has not started" if not_started(state) else "the run is still going on"
+        )
     if state.status is not Status.COMPLETED:
         return missing("time_to_train", "s", f"the run did not complete: {state.status.value}")
     window = _run_window(state, plan)

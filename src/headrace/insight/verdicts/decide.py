@@ -46,7 +46,9 @@ from headrace.insight.verdicts.thresholds import (
     LINK_BUSY,
     NEXT,
     NEXT_APART,
+    NEXT_IDLE,
     NEXT_MISSING,
+    NEXT_NOT_STARTED,
     NEXT_UNUSED,
     NOT_BOUND,
     RESTING,
@@ -75,6 +77,7 @@ class Verdict(msgspec.Struct, frozen=True):
             not tell.
         rank: ``group/host[rank]`` (or ``group/host``) that is skewed, or the quietest of a standstill; else empty.
         inferred: it rests on how busy devices looked, not on waits.
+        workers_idle: the ranks wait for batches although the data workers have time to spare: more would not help.
         evidence: the figures that decided, each with its window and, where the steps allow one, its confidence range.
         window: where they were measured.
         formula: the rule that applied, with its thresholds.
@@ -87,6 +90,7 @@ class Verdict(msgspec.Struct, frozen=True):
     band: str = ""
     rank: str = ""
     inferred: bool = False
+    workers_idle: bool = False
     evidence: tuple[Figure, ...] = ()
     window: Window | None = None
     formula: str = ""
@@ -99,6 +103,9 @@ def verdict(found: VerdictInputs) -> Verdict:
     >>> verdict(VerdictInputs(usage=Usage(gpu=45.0, cpu=99.0, cpu_of="dnn_group"))).name.value
     'input-bound'
     """
+    if found.not_started:
+        sentence, rule = f"unknown: {found.not_started}", "no program has started"
+        return Verdict(VerdictName.UNKNOWN, sentence, NEXT_NOT_STARTED, formula=rule)
     if found.silence is not None and (halt := _stalled(found.silence, found.window)) is not None:
         return halt
     ranks = [rank for rank in found.ranks if sum(rank.step) > 0]
@@ -126,6 +133,7 @@ class _Facts:
         self.unmeasured = _NOT_TOLD if found.servers else _NOT_MEASURED
         self.ranks, self.supply, self.beside, self.window = ranks, found.supply, found.beside, found.window
         self.unused = found.supply is not None and found.beside is not None  # data workers, and they made no batch
+        self.idle = found.supply is not None and not self.unused and found.supply.produce < LINK_BUSY
         self.wait_share = _share(ranks, "wait")
         known = _confidence(ranks, self.wait_share)
         self.wait = Figure("data_wait", "%", self.wait_share, found.window, confidence=known)
@@ -164,10 +172,13 @@ class _Facts:
         notes: Sequence[str] = (),
     ) -> Verdict:
         """Returns a verdict with the evidence; `band` is that of the data wait unless it is given."""
+        idle = name is VerdictName.INPUT_BOUND and self.idle
+        unused = name is VerdictName.INPUT_BOUND and self.unused
         return Verdict(
             name,
             f"{name.value}: {sentence}",
-            NEXT_UNUSED if self.unused and name is VerdictName.INPUT_BOUND else NEXT[name],
+            NEXT_IDLE if idle else NEXT_UNUSED if unused else NEXT[name],
+            workers_idle=idle,
             band=band or band_of(self.wait_share),
             rank=rank,
             evidence=self.evidence(*more),
@@ -276,13 +287,13 @@ def _waiting(facts: _Facts) -> Verdict | None:
             notes.append(f"{facts.unmeasured}: disk and network are not told from CPU")
         else:
             sentence += (
-                _UNUSED if facts.unused else f"; the data workers make samples {supply.produce:.0f} % of the time"
+                _UNUSED
+                if facts.unused
+                else f"; the data workers make samples only {supply.produce:.0f} % of the time and no link is busy: "
+                "batches are asked for too late or taken in too slowly"
+                if facts.idle
+                else f"; the data workers make samples {supply.produce:.0f} % of the time"
             )
-            if not facts.unused and supply.produce < LINK_BUSY:
-                notes.append(
-                    f"the data workers are busy only {supply.produce:.0f} % of the time and no link is: batches are "
-                    "asked for too late (raise prefetch_factor) or taken in too slowly (a trainer's host short of CPU)"
-                )
             if supply.link is not None:
                 formula += f", not (link >= {LINK_BUSY:g} % and link > produce)"
     return facts.verdict(name, sentence, formula, notes=notes)

@@ -133,6 +133,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
         window: where all this was measured.
         beside: batches are made beside the ranks, at an unknown cost; None if they are not.
         servers: tf.data.service had servers, whose CPU time was measured.
+        not_started: why no program has started, in words; empty when one has.
     """
 
     ranks: tuple[RankTimes, ...] = ()
@@ -142,6 +143,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
     window: Window | None = None
     beside: Beside | None = None
     servers: bool = False
+    not_started: str = ""
 
 
 def rank_times(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[RankTimes, ...]:

@@ -85,6 +85,15 @@ NEXT: dict[VerdictName, str] = {
 }
 """What to do about each verdict."""
 
+NEXT_IDLE = (
+    "ask for batches earlier (raise prefetch_factor), or give the trainers' hosts CPU time to take them in: the data "
+    "workers have time to spare, and more of them would have, too"
+)
+"""What to do where the ranks wait, and neither the data workers nor a link are busy for half of the time."""
+
+NEXT_NOT_STARTED = "`headrace status RUN` says what it waits for, or why it has ended"
+"""What to do about a run none of whose programs has started."""
+
 NEXT_UNUSED = (
     "read through the data workers (headrace.feed.DataLoader, or tf.data.service), or leave their hosts away: a loader "
     "of another library makes its batches beside the ranks"
