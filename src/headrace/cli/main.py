@@ -17,7 +17,8 @@ from collections.abc import Sequence
 import click
 
 from headrace._version import __version__
-from headrace.errors import HeadraceError, JobInvalid, UsageError
+from headrace.cli.options import FAILED, USAGE, failed_by
+from headrace.errors import HeadraceError
 from headrace.log_setup import VARIABLE, log_to_stderr
 
 COMMANDS = (
@@ -44,8 +45,6 @@ COMMANDS = (
     "doctor",
 )
 
-FAILED = 1
-USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -116,26 +115,6 @@ def cli(verbose: int) -> None:
     if verbose:
         os.environ[VARIABLE] = "info" if verbose == 1 else "debug"
         log_to_stderr(os.environ[VARIABLE])
-
-
-def failed_by(error: HeadraceError) -> int:
-    """Shows an error, and returns the exit code of a command that ends by it."""
-    show_error(error)
-    return USAGE if isinstance(error, UsageError) else FAILED
-
-
-def show_error(error: HeadraceError) -> None:
-    """Writes `error:` and `hint:` lines to standard error; one line a problem."""
-    if isinstance(error, JobInvalid) and error.problems:
-        for problem in error.problems:
-            click.echo(f"error: {problem}", err=True)
-            if problem.hint:
-                click.echo(f"hint: {problem.hint}", err=True)
-        return
-    for line in error.message.splitlines() or [type(error).__name__]:
-        click.echo(f"error: {line}", err=True)
-    for line in error.hint.splitlines():
-        click.echo(f"hint: {line}", err=True)
 
 
 def invoke(arguments: Sequence[str] | None = None) -> int:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from headrace.errors import HeadraceError, JobInvalid, UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.engines.asking import AskEngine
     from headrace.runs import Run
+
+FAILED = 1
+USAGE = 2
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -98,6 +103,26 @@ def _region(context: click.Context, option: click.Parameter, value: str | None) 
     return value
 
 
+def failed_by(error: HeadraceError) -> int:
+    """Shows an error, and returns the exit code of a command that ends by it."""
+    show_error(error)
+    return USAGE if isinstance(error, UsageError) else FAILED
+
+
+def show_error(error: HeadraceError) -> None:
+    """Writes `error:` and `hint:` lines to standard error; one line a problem."""
+    if isinstance(error, JobInvalid) and error.problems:
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+            if problem.hint:
+                click.echo(f"hint: {problem.hint}", err=True)
+        return
+    for line in error.message.splitlines() or [type(error).__name__]:
+        click.echo(f"error: {line}", err=True)
+    for line in error.hint.splitlines():
+        click.echo(f"hint: {line}", err=True)
+
+
 def echo_json(value: object) -> None:
     """Writes one JSON document to standard output."""
     click.echo(json_document(value))
@@ -144,8 +169,6 @@ def deliver(
 
 
 def _write(document: str, path: Path) -> None:
-    from headrace.errors import UsageError
-
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(document, encoding="utf-8")
@@ -173,7 +196,6 @@ def open_run(name_or_id: str) -> Run:
     """
     import msgspec
 
-    from headrace.errors import UsageError
     from headrace.runs import Run
 
     ask = ask_engines()

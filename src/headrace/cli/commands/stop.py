@@ -20,7 +20,7 @@ def command(runs: tuple[str, ...], now: bool) -> int:
       headrace stop my-job-20261120-190102-1a2b --now
       headrace stop my-job other-job
     """
-    from headrace.cli.main import failed_by
+    from headrace.cli.options import failed_by
     from headrace.errors import HeadraceError
 
     codes = []
