@@ -170,7 +170,7 @@ def why_waiting(job_id: int, queue: Iterable[Component]) -> str:
     """
     waiting = [each for each in queue if each.job_id == job_id and each.state in WAITING]
     reasons = ", ".join(dict.fromkeys(each.reason for each in waiting if each.reason))
-    begin = max((each.start for each in waiting if each.reason == _NOT_YET), default=0.0)
+    begin = {each.reason: each.start for each in waiting}.get(_NOT_YET, 0.0)
     return reasons + (time.strftime(", not before %Y-%m-%d %H:%M:%S UTC", time.gmtime(begin)) if begin else "")
 
 
