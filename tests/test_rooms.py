@@ -56,6 +56,9 @@ INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
+    "feed/sources/arrow_rows.py": {"pyarrow"},
+    "feed/sources/parquet_shards.py": {"pyarrow"},
+    "feed/sources/hugging_face.py": {"datasets"},
     "instance/s3.py": {"botocore"},
     "agent/tf_data_server.py": {"tensorflow"},
     "hosting/inputs/host_certificates.py": {"cryptography"},
@@ -77,6 +80,7 @@ ORDER: dict[str, list[str]] = {
     "instance": ["toolkit_variables", "storage", "channels", "environment", "toolkit", "tree", "variables"],
     "feed": [
         "batch",
+        "sources",
         "wire",
         "pipelines",
         "plan",

@@ -13,6 +13,7 @@
     ├── CloudError                what AWS refused, or could not make, change or remove; holds its code
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
+        ├── ShardError            a shard that is missing, broken or was changed; names file and offset
         ├── PositionError         a saved position that does not fit the loader, or is not a position
         ├── WorkerError           the user's dataset or collate_fn raised in a worker; holds the remote traceback
         ├── WorkersLost           no worker is left that can serve, within the time allowed
@@ -173,6 +174,10 @@ class FeedError(HeadraceError):
 
 class PipelineError(FeedError):
     """A pipeline that cannot be named, imported or built."""
+
+
+class ShardError(FeedError):
+    """A shard that is missing, broken or was changed. The message names the file, and the offset where it is broken."""
 
 
 class PositionError(FeedError):

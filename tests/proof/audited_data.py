@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import random
+import tarfile
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,3 +51,58 @@ class FullDisk(Samples):
         if index == self.n // 2:
             raise OSError(errno.ENOSPC, "No space left on device", f"/cache/{index}")
         return super().__getitem__(index)
+
+
+def write_tars(folder: Path, n: int, shards: int = 5) -> Path:
+    """Writes n rows into shards of unequal size: some bytes, and the row's number."""
+    folder.mkdir()
+    chance = random.Random(n)
+    edges = [0, *sorted(chance.sample(range(1, n), shards - 1)), n]
+    for shard in range(shards):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for row in range(edges[shard], edges[shard + 1]):
+                for field, content in (("bin", chance.randbytes(chance.randrange(16, 2000))), ("cls", b"%d" % row)):
+                    member = tarfile.TarInfo(f"{row:06}.{field}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def decode(row: Mapping[str, Any], delay: float) -> Any:
+    """Makes a sample of a row of a tar file."""
+    time.sleep(delay)
+    return {
+        "bytes": torch.tensor(list(row["bin"][:16]), dtype=torch.uint8),
+        "sum": sum(row["bin"]),
+        "row": int(row["cls"]),
+        "drawn": torch.rand(5),
+    }
+
+
+class TarRows:
+    """The rows of `write_tars`, as the standard library reads them.
+
+    Args:
+        folder: of the shards.
+        delay: seconds that a sample takes.
+    """
+
+    def __init__(self, n: int, folder: str, delay: float = 0.0) -> None:
+        self.rows: list[dict[str, bytes]] = []
+        for path in sorted(Path(folder).glob("*.tar")):
+            with tarfile.open(path) as tar:
+                for member in tar:
+                    name, _, field = member.name.partition(".")
+                    if not self.rows or self.rows[-1]["name"] != name.encode():
+                        self.rows.append({"name": name.encode()})
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    self.rows[-1][field] = content.read()
+        assert len(self.rows) == n
+        self.delay = delay
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return decode(self.rows[index], self.delay)

@@ -1,6 +1,6 @@
 """The oracle: a plain loop that knows the dataset, the documented order and the documented seeding rule, not headrace.
 
-python plain_loop.py CONFIG.json      config: audit, n, batch, seed, epochs, rank, world, dataset
+python plain_loop.py CONFIG.json      config: audit, n, batch, seed, epochs, rank, world, dataset, pipeline, window
 """
 
 import json
@@ -12,15 +12,17 @@ from hashlib import blake2b
 import numpy as np
 import torch
 from audit import Writer
-from audited_data import Samples
-from keyed_order import keyed_order
+from audited_data import Samples, TarRows
+from keyed_order import keyed_order, window_order
 from torch.utils.data import default_collate
 
 config = json.loads(open(sys.argv[1]).read())  # noqa: PTH123, SIM115
 n, batch, seed, rank, world = (config[name] for name in ("n", "batch", "seed", "rank", "world"))
-dataset, audit = Samples(n=n, **config["dataset"]), Writer(config["audit"])
+dataset = {"samples": Samples, "tars": TarRows}[config["pipeline"]](n=n, **config["dataset"])
+audit = Writer(config["audit"])
 for epoch in range(config["epochs"]):
-    order = keyed_order(n, f"{seed}/{epoch}".encode())
+    key = f"{seed}/{epoch}".encode()
+    order = window_order(n, key, *config["window"]) if config["window"] else keyed_order(n, key)
     for step, start in enumerate(range(0, n, batch * world)):
         rows = []
         for position in range(start + rank * batch, min(n, start + (rank + 1) * batch)):

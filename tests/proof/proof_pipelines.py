@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from audited_data import FullDisk, Samples
+from audited_data import FullDisk, Samples, decode
 
-from headrace.feed import pipeline
+from headrace.feed import Source, pipeline, tar
 
 
 @pipeline
@@ -17,6 +17,13 @@ def samples(n: int = 240, floats: int = 64, delay: float = 0.001, words: bool = 
 @pipeline
 def full_disk(n: int = 240) -> FullDisk:
     return FullDisk(n)
+
+
+@pipeline
+def tars(n: int, folder: str, delay: float = 0.0) -> Source:
+    source = tar(folder).map(lambda row: decode(row, delay))
+    assert len(source) == n
+    return source
 
 
 def answer_twice(_: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import proof_pipelines
 from audit import Writer
 
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, Window
 
 
 def main() -> None:
@@ -28,6 +28,8 @@ def main() -> None:
     options = dict(config["loader"])
     if "worker_init_fn" in options:
         options["worker_init_fn"] = getattr(proof_pipelines, options["worker_init_fn"])
+    if "window" in options:
+        options["shuffle"] = Window(*options.pop("window"))
     # A build that loses batches shall say so soon: the mutation check waits for it.
     options.setdefault("stall_timeout", float(os.environ.get("PROOF_STALL_SECONDS", "90")))
     data = getattr(proof_pipelines, config["pipeline"])(**config["arguments"])

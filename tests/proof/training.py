@@ -33,7 +33,7 @@ class Training:
     Args:
         directory: for its files.
         loader: arguments of its DataLoader: batch_size, seed and where the workers are.
-        pipeline: function of `proof_pipelines`; the audit can be compared for ``samples``.
+        pipeline: function of `proof_pipelines`; the audit can be compared for ``samples`` and ``tars``.
         dataset: its arguments.
         n: samples.
         epochs: passes over the data, at least.
@@ -62,7 +62,7 @@ class Training:
         self._files.mkdir()
         self.audit, self.log = self._files / "audit", self._files / "log"
         self._enough, self._stats = self._files / "enough", self._files / "stats"
-        self._dataset, self._n = dataset or {}, n
+        self._dataset, self._n, self._pipeline = dataset or {}, n, pipeline
         self._loader = {"batch_size": 8, "shuffle": True, "seed": 7} | loader
         self._prefix = prefix
         config = {
@@ -150,7 +150,8 @@ class Training:
         batch = int(self._loader.get("global_batch_size", self._loader["batch_size"] * world)) // world
         config = {
             "n": self._n, "batch": batch, "seed": self._loader["seed"], "rank": int(self._loader.get("rank", 0)),
-            "world": world, "dataset": self._dataset | {"delay": 0.0},
+            "world": world, "dataset": self._dataset | {"delay": 0.0}, "pipeline": self._pipeline,
+            "window": self._loader.get("window"),
         }  # fmt: skip
         name = json.dumps(config, sort_keys=True)
         if PLAIN.get(name, (0, []))[0] < epochs:

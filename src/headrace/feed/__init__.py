@@ -13,6 +13,7 @@ The sub-packages, in the order in which they import each other:
 
     identifiers    the kinds of numbers: of workers, requests, slabs, pipelines, routes
     batch          a batch in memory: its structure (pytree), its rows (row_layout), the slabs that it lies in
+    sources        shards with an index: tar, JSON lines, Parquet, Arrow, datasets; rows by number
     wire           messages, the handshake with the secret, TLS, and the channel that carries frames; endpoints
     pipelines      a pipeline by name (factory), its random numbers (seeds), samples made into batches (fetch, collate)
     plan           which samples in which order (planner, epoch, samplers, shard_map), and where the trainer is in it
@@ -45,9 +46,16 @@ _EXPORTS = {
     "PurityReport": "headrace.feed.pipelines.purity",
     "PurityWarning": "headrace.feed.client.policy",
     "Skipped": "headrace.feed.client.policy",
+    "Source": "headrace.feed.sources.source",
+    "Window": "headrace.feed.plan.window",
+    "arrow": "headrace.feed.sources.open_source",
     "channel": "headrace.feed.pipelines.factory",
-    "stack_arrays": "headrace.feed.pipelines.collate",
+    "hf": "headrace.feed.sources.open_source",
+    "jsonl": "headrace.feed.sources.open_source",
+    "parquet": "headrace.feed.sources.open_source",
     "pipeline": "headrace.feed.pipelines.factory",
+    "stack_arrays": "headrace.feed.pipelines.collate",
+    "tar": "headrace.feed.sources.open_source",
     "track": "headrace.feed.metrics.track",
 }
 
@@ -57,9 +65,16 @@ __all__ = [
     "PurityReport",
     "PurityWarning",
     "Skipped",
+    "Source",
+    "Window",
+    "arrow",
     "channel",
+    "hf",
+    "jsonl",
+    "parquet",
     "pipeline",
     "stack_arrays",
+    "tar",
     "track",
 ]
 
@@ -70,6 +85,9 @@ if TYPE_CHECKING:
     from headrace.feed.pipelines.collate import stack_arrays
     from headrace.feed.pipelines.factory import Pipeline, channel, pipeline
     from headrace.feed.pipelines.purity import PurityReport
+    from headrace.feed.plan.window import Window
+    from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
+    from headrace.feed.sources.source import Source
 
 
 def __getattr__(name: str) -> object:

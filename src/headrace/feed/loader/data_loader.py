@@ -48,6 +48,7 @@ from headrace.feed.plan.planner import LoaderSeeds, Planner
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.torch_samplers import batched, source_of, torch_samplers
+from headrace.feed.plan.window import Window
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import find
 from headrace.feed.wire.remote_errors import warn_user
@@ -67,7 +68,7 @@ class DataLoader(TorchHabits):
         dataset: a map-style dataset, or a `Pipeline` (a call of a function marked with `feed.pipeline`), which
             workers on other hosts need.
         batch_size: rows of a batch, per rank; None for single samples that are not stacked.
-        shuffle: whether every epoch has another order.
+        shuffle: whether every epoch has another order; a `feed.Window` shuffles by windows, for shards.
         sampler, batch_sampler: as in torch; they run in the trainer.
         num_workers: local worker processes when there are no remote workers; 0 loads in this process.
         collate_fn: makes a batch of a list of samples; by default torch's `default_collate`. `feed.stack_arrays` makes
@@ -121,7 +122,7 @@ class DataLoader(TorchHabits):
         self,
         dataset: Any,
         batch_size: int | None = 1,
-        shuffle: bool | None = None,
+        shuffle: bool | Window | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[list[Any]] | None = None,
         num_workers: int = 0,
@@ -199,13 +200,14 @@ class DataLoader(TorchHabits):
                 "@headrace.feed.pipeline, and pass its call: DataLoader(train_set(), ...); "
                 'or keep the workers here with workers="local"',
             )
-        if self._shard is not None and generator is not None:
-            raise ValueError("generator excludes sharding: the common order of the ranks is made from seed=")
-        own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline)
+        windows = isinstance(shuffle, Window)
+        if generator is not None and (self._shard is not None or windows):
+            raise ValueError("generator excludes sharding and a Window: their order is made from seed=")
+        own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline) or windows
         self._planner = Planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            self._dataset_length, shuffle=bool(shuffle), drop_last=drop_last, every=snapshot_every_n_steps,
-            own_sampler=not self._sampled, even=even_batches,
+            self._dataset_length, shuffle=shuffle or False, drop_last=drop_last,
+            every=snapshot_every_n_steps, own_sampler=not self._sampled, even=even_batches,
         )  # fmt: skip
         self._opening = self._make_opening()
         self._sampler: Iterable[Any] | None = None

@@ -14,12 +14,13 @@ from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import Policy
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.plan.rank_share import Shard
+from headrace.feed.plan.window import Window
 
 
 def check_arguments(
     dataset: Any,
     batch_size: int | None,
-    shuffle: bool | None,
+    shuffle: bool | Window | None,
     sampler: object,
     batch_sampler: object,
     num_workers: int,
@@ -45,7 +46,8 @@ def check_arguments(
     if not isinstance(dataset, Pipeline) and (iterable or not indexed):
         raise TypeError(
             "headrace.feed.DataLoader takes map-style datasets (__getitem__ and __len__), "
-            f"got a {type(dataset).__name__}; keep torch.utils.data.DataLoader for iterable ones"
+            f"got a {type(dataset).__name__}; keep torch.utils.data.DataLoader for iterable ones, "
+            "or read shards with feed.tar, feed.jsonl, feed.parquet"
         )
     if num_workers < 0:
         raise ValueError(f"num_workers must not be negative, got {num_workers}; use 0 to load in this process")

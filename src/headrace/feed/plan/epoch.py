@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from headrace.feed.plan.permutation import permute
+from headrace.feed.plan.window import Window
 
 _BLOCK_ROWS = 4096
 
@@ -62,7 +63,7 @@ class EpochPlan:
         length: samples in the dataset.
         batch_size: rows a rank and step.
         seed: seed of order and random numbers; the epoch is mixed in.
-        shuffle: whether the order is permuted.
+        shuffle: whether the order is permuted, or the windows that it is permuted by.
         drop_last: whether an incomplete last global batch is left out.
         rank, world_size: which part is taken.
         batched: False for a loader that does not batch.
@@ -74,7 +75,7 @@ class EpochPlan:
     length: int
     batch_size: int
     seed: int
-    shuffle: bool = False
+    shuffle: bool | Window = False
     drop_last: bool = False
     rank: int = 0
     world_size: int = 1
@@ -137,7 +138,11 @@ class EpochPlan:
         samples = self.samples or self.length
         if samples < self.length:
             places %= samples
-        keys = (permute(places, samples, self._key(epoch)) if self.shuffle else places).tolist()
+        if isinstance(self.shuffle, Window):
+            places = self.shuffle.order(places, samples, self._key(epoch))
+        elif self.shuffle:
+            places = permute(places, samples, self._key(epoch))
+        keys = places.tolist()
         batches, taken = [], 0
         for step, (first, last) in enumerate(runs, start):
             rows = keys[taken : taken + last - first]
@@ -173,7 +178,7 @@ def plan_fingerprint(
     world_size: int,
     seed: int,
     *,
-    shuffle: bool,
+    shuffle: bool | Window,
     drop_last: bool,
     begins: tuple[int, int] = (0, 0),
 ) -> str:
@@ -184,7 +189,9 @@ def plan_fingerprint(
         global_batch, world_size, seed, shuffle, drop_last: as in `EpochPlan`.
         begins: epoch and plan position where a resumed loader begins.
     """
-    shared = [pipeline, global_batch, world_size, seed, shuffle, drop_last, *begins]
+    shared = [pipeline, global_batch, world_size, seed, bool(shuffle), drop_last, *begins]
+    if isinstance(shuffle, Window):
+        shared += [shuffle.run, shuffle.runs]
     return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=16, person=b"plan").hexdigest()
 
 

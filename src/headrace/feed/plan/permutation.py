@@ -18,13 +18,16 @@ _ROUNDS = 8
 _ROUND_KEYS = struct.Struct(f"<{_ROUNDS}Q")
 
 
-def permute(positions: NDArray[np.int64], n: int, key: bytes) -> NDArray[np.int64]:
+def permute(
+    positions: NDArray[np.int64], n: int, key: bytes, tweaks: NDArray[np.uint64] | None = None
+) -> NDArray[np.int64]:
     """Maps positions to a permutation of 0..n-1.
 
     Args:
         positions: values in [0, n), any shape, int64.
         n: size of the domain, at least 1.
         key: any bytes; equal keys give equal permutations, on every machine.
+        tweaks: one number a position; each number has a permutation of its own. None for the same one for all.
 
     Returns:
         An int64 array of the same shape.
@@ -39,19 +42,23 @@ def permute(positions: NDArray[np.int64], n: int, key: bytes) -> NDArray[np.int6
         raise ValueError(f"positions must lie in [0, {n}), got {int(values.min())}..{int(values.max())}")
     half = max(1, ((n - 1).bit_length() + 1) // 2)
     keys = _ROUND_KEYS.unpack(hashlib.blake2b(key, digest_size=_ROUND_KEYS.size, person=b"permutation").digest())
-    mixed = _feistel(values.astype(np.uint64), half, keys)
+    own = None if tweaks is None else _mix(tweaks + np.uint64(1)) << np.uint64(32)  # apart from the low bits of values
+    mixed = _feistel(values.astype(np.uint64), half, keys, own)
     outside = mixed >= n
     while outside.any():
-        mixed[outside] = _feistel(mixed[outside], half, keys)
+        mixed[outside] = _feistel(mixed[outside], half, keys, None if own is None else own[outside])
         outside = mixed >= n
     return mixed.astype(np.int64)
 
 
-def _feistel(values: NDArray[np.uint64], half: int, keys: tuple[int, ...]) -> NDArray[np.uint64]:
+def _feistel(
+    values: NDArray[np.uint64], half: int, keys: tuple[int, ...], own: NDArray[np.uint64] | None
+) -> NDArray[np.uint64]:
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
     left, right = values >> shift, values & mask
     for key in keys:
-        left, right = right, left ^ (_mix(right ^ np.uint64(key)) & mask)
+        keyed = right ^ np.uint64(key)
+        left, right = right, left ^ (_mix(keyed if own is None else keyed ^ own) & mask)
     mixed: NDArray[np.uint64] = (left << shift) | right
     return mixed
 

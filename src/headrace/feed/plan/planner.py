@@ -21,6 +21,7 @@ from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
 from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource
+from headrace.feed.plan.window import Window
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +95,7 @@ class Planner:
         seeds: LoaderSeeds,
         length: Callable[[], int],
         *,
-        shuffle: bool,
+        shuffle: bool | Window,
         drop_last: bool,
         own_sampler: bool,
         every: int | None,
@@ -107,7 +108,8 @@ class Planner:
         self._batch_size = batch_size
         self._seeds = seeds
         self._length = length
-        self.shuffle, self._drop_last = shuffle, drop_last
+        self.shuffle = shuffle if isinstance(shuffle, Window) else bool(shuffle)
+        self._drop_last = drop_last
         self._own_sampler = own_sampler
         self._dataset = dataset
         self._told: int | None = None  # length of a pipeline's dataset
@@ -211,11 +213,12 @@ class Planner:
 
     def _beginning(self, seed: int | None, *, own: bool) -> Position:
         """Returns the position where epochs begin."""
-        world = self._shard.world_size
+        world, shuffle = self._shard.world_size, self.shuffle
         length = len(self._dataset) if hasattr(self._dataset, "__len__") else self._told or 0
         return Position(
-            0, 0, 0, "headrace" if own else "torch", self.shuffle, self._drop_last, length, seed,
+            0, 0, 0, "headrace" if own else "torch", bool(shuffle), self._drop_last, length, seed,
             (self._batch_size or 1) * world, world, self._pipeline,
+            window=(shuffle.run, shuffle.runs) if isinstance(shuffle, Window) else None,
         )  # fmt: skip
 
 

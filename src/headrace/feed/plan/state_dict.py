@@ -28,6 +28,7 @@ _HINTS = {
     "length": "the position counts samples of that dataset; start a new epoch on another: loader.set_epoch(epoch + 1)",
     "seed": "give the loader the seed of the run that is resumed, or none: then the saved one is used",
     "shuffle": "give the loader the same shuffle as in the run that is resumed",
+    "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",
     "drop_last": "give the loader the same drop_last as in the run that is resumed",
     "pipeline": 'to go on with another pipeline on purpose, set state["pipeline"] = ""',
 }
@@ -71,6 +72,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         global_batch, world_size: rows of a step over all ranks, and ranks, as they were; they may change.
         pipeline: name and hash of the pipeline; empty for a dataset object.
         sampler: see `SamplerState`.
+        window: rows of a run and runs of a window of a shuffle by windows; None for another order.
         version: of this record.
     """
 
@@ -86,6 +88,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     world_size: int = 1
     pipeline: str = ""
     sampler: SamplerState | None = None
+    window: tuple[int, int] | None = None
     version: int = VERSION
 
     def __post_init__(self) -> None:

@@ -1,0 +1,52 @@
+"""A dataset of the Hugging Face library `datasets` as a source: it is on disk in Arrow files, and has a count."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import PipelineError, ShardError
+from headrace.feed.sources.source import Source
+
+
+class HuggingFaceRows(Source):
+    """Rows of a dataset, as its own features and format give them.
+
+    Args:
+        dataset: a `datasets.Dataset`, or the folder that `save_to_disk` wrote.
+
+    Raises:
+        PipelineError: it is something else, or the library is not installed.
+        ShardError: the folder holds no dataset.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        try:
+            import datasets
+        except ModuleNotFoundError as error:
+            raise PipelineError(
+                "feed.hf needs the library datasets", hint="pip install 'headrace[datasets]'"
+            ) from error
+        if isinstance(dataset, (str, os.PathLike)):
+            folder = Path(dataset)
+            try:
+                dataset = datasets.load_from_disk(folder)
+            except (OSError, ValueError) as error:
+                raise ShardError(f"{folder} holds no dataset of save_to_disk: {error}") from error
+        if isinstance(dataset, dict):
+            raise PipelineError(
+                f"this is a dict of the splits {', '.join(map(str, dataset))}", hint="pass one: dataset['train']"
+            )
+        if not isinstance(dataset, datasets.Dataset):
+            raise PipelineError(
+                f"feed.hf takes a datasets.Dataset, got a {type(dataset).__name__}: a plan needs the number of rows",
+                hint="load it without streaming=True, and save it with save_to_disk",
+            )
+        self._dataset = dataset
+        super().__init__([("", len(dataset))], declared=False)  # every host has all of it
+
+    def read(self, shard: int, row: int) -> Any:
+        """See `Source.read`."""
+        del shard
+        return self._dataset[row]

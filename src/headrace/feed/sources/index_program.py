@@ -1,0 +1,63 @@
+"""A helper that indexes shards for another process: a job on its input, the result on its output, both MessagePack.
+
+python -m headrace.feed.sources.index_program       job: [kind, folder, [names]]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import ShardError
+from headrace.feed.sources import arrow_shards, json_lines, parquet_shards, tar_shards
+from headrace.feed.sources.shard_format import pack, stamp_of
+from headrace.feed.sources.shard_index import IndexedShard
+
+KINDS = {
+    "tar": tar_shards.index,
+    "jsonl": json_lines.index,
+    "parquet": parquet_shards.index,
+    "arrow": arrow_shards.index,
+}
+"""How the rows of each kind of shard are counted."""
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one shard: what was found, or what is wrong with it."""
+
+    name: str
+    indexed: IndexedShard | None
+    problem: str = ""
+
+
+Job = tuple[str, str, list[str]]
+OUTCOMES = msgspec.msgpack.Decoder(list[Outcome])
+_JOB = msgspec.msgpack.Decoder(Job)
+
+
+def index_one(kind: str, folder: Path, name: str) -> Outcome:
+    """Indexes a shard. Raises PipelineError if a library that the kind needs is missing."""
+    path = folder / name
+    try:
+        before = stamp_of(path)
+        rows, columns = KINDS[kind](path)
+        if stamp_of(path) != before:
+            return Outcome(name, None, f"{path} is being written")
+    except ShardError as error:
+        return Outcome(name, None, error.message)
+    except OSError as error:
+        return Outcome(name, None, f"{path} cannot be read: {error.strerror}")
+    return Outcome(name, IndexedShard(before.size, before.modified, rows, pack(columns)))
+
+
+def main() -> None:
+    """Reads a job, writes its outcomes."""
+    kind, folder, names = _JOB.decode(sys.stdin.buffer.read())
+    outcomes = [index_one(kind, Path(folder), name) for name in names]
+    sys.stdout.buffer.write(msgspec.msgpack.encode(outcomes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Finds the index of a folder of shards, or makes it: only of shards that are new or changed, in several processes.
+
+It is kept beside the shards (`.headrace-index`), or, where that cannot be written, in the user's cache directory
+($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). Of several processes of a host that find none, one makes it
+and the others wait. Where files cannot be locked, each makes it, and the last one's stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import ShardError
+from headrace.feed.sources import index_program, shard_index
+from headrace.feed.sources.index_program import Outcome, index_one
+from headrace.feed.sources.shard_format import Stamp, stamp_of
+from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
+
+FOLDER = ".headrace-index"
+_ALONE_SECONDS = 0.5  # about what it costs to start helpers
+_LOCK_SECONDS = 600.0
+_SHOWN = 5
+
+
+def find_index(kind: str, folder: Path, pattern: str, names: Sequence[str]) -> ShardIndex:
+    """Returns an index that holds all shards as they are now.
+
+    Args:
+        kind: of the shards, one of `index_program.KINDS`.
+        folder: where they lie.
+        pattern: that their names match.
+        names: below the folder.
+
+    Raises:
+        ShardError: a shard is broken (names file and offset), or the index can be kept nowhere.
+    """
+    stamps = {name: stamp_of(folder / name) for name in names}
+    file = f"{kind}-{hashlib.blake2b(pattern.encode(), digest_size=6).hexdigest()}.index"
+    homes = [folder / FOLDER, _cache(folder)]
+    found = _fresh(homes, file, stamps)
+    if found is not None:
+        return found
+    refused: list[str] = []
+    for home in homes:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            with _locked(home / f"{file}.lock"):
+                return _fresh([home], file, stamps) or _make(kind, folder, home / file, stamps)
+        except OSError as error:
+            refused.append(f"{home}: {error.strerror}")
+    raise ShardError(
+        f"the index of {folder} can be kept nowhere: {'; '.join(refused)}",
+        hint="let XDG_CACHE_HOME name a folder that this process may write",
+    )
+
+
+def _cache(folder: Path) -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    base = Path(home) if home else Path.home() / ".cache"
+    return base / "headrace" / "index" / hashlib.blake2b(os.fsencode(folder.resolve()), digest_size=12).hexdigest()
+
+
+def _fresh(homes: Sequence[Path], file: str, stamps: dict[str, Stamp]) -> ShardIndex | None:
+    for home in homes:
+        found = ShardIndex.open(home / file)
+        if found is not None and _stamps(found) == stamps:
+            return found
+    return None
+
+
+def _stamps(found: ShardIndex) -> dict[str, Stamp]:
+    return {name: entry.stamp for name, entry in found.entries.items()}
+
+
+def _make(kind: str, folder: Path, path: Path, stamps: dict[str, Stamp]) -> ShardIndex:
+    old = ShardIndex.open(path)
+    indexed: dict[str, IndexedShard] = {}
+    for name, stamp in stamps.items():
+        if old is not None and name in old.entries and old.entries[name].stamp == stamp:
+            with contextlib.suppress(ShardError):  # that part is damaged: it is made anew
+                indexed[name] = old.indexed(name)
+    wanted = sorted(stamps.keys() - indexed.keys())
+    problems: list[str] = []
+    for outcome in _index_all(kind, folder, wanted):
+        if outcome.indexed is not None:
+            indexed[outcome.name] = outcome.indexed
+        else:
+            problems.append(outcome.problem)
+    shard_index.write(path, indexed)  # also when some are broken: the others need not be read again
+    if problems:
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise ShardError(
+            f"{len(problems)} of {len(stamps)} shards cannot be used: {'; '.join(problems[:_SHOWN])}{more}",
+            hint="pack these shards again, or take them away; what they hold is never skipped silently",
+        )
+    made = ShardIndex.open(path)
+    changed = made is None or _stamps(made) != stamps
+    if made is None or changed:
+        raise ShardError(f"the shards in {folder} change while their rows are counted", "wait until they are written")
+    return made
+
+
+def _index_all(kind: str, folder: Path, names: list[str]) -> Iterator[Outcome]:
+    """Indexes shards, alone at first, and with helpers if there is more to do than starting them costs."""
+    cores = len(os.sched_getaffinity(0))
+    end, done = time.monotonic() + _ALONE_SECONDS, 0
+    while done < len(names) and (cores < 2 or len(names) - done < 2 or time.monotonic() < end):
+        yield index_one(kind, folder, names[done])
+        done += 1
+    left = names[done:]
+    helpers = min(cores, len(left))
+    if not helpers:
+        return
+    with ThreadPoolExecutor(helpers) as pool:
+        for outcomes in pool.map(lambda at: _helped(kind, folder, left[at::helpers]), range(helpers)):
+            yield from outcomes
+
+
+def _helped(kind: str, folder: Path, names: list[str]) -> list[Outcome]:
+    source = str(Path(__file__).parents[3])
+    paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    job: index_program.Job = (kind, str(folder), names)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.feed.sources.index_program"],
+        input=msgspec.msgpack.encode(job), capture_output=True, check=False, env=os.environ | {"PYTHONPATH": paths},
+    )  # fmt: skip
+    if done.returncode:
+        told = done.stderr.decode(errors="replace").strip()[-400:]
+        raise ShardError(f"a process that counted rows in {folder} ended with {done.returncode}: {told}")
+    return index_program.OUTCOMES.decode(done.stdout)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock among the processes of this host; none where the file system has no locks."""
+    with path.open("ab") as file:
+        end = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise ShardError(f"another process holds {path} since {_LOCK_SECONDS:.0f} s") from None
+                time.sleep(0.02)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+                    raise
+                break
+        yield

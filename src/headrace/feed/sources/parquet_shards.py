@@ -1,0 +1,122 @@
+"""Parquet files. A row group is decoded as a whole and kept, within a limit of bytes for all shards of a source.
+
+So rows should be asked for in an order that stays in a few row groups for a while: one after the other, or shuffled by
+windows (`feed.Window`). A row group that is larger than the limit is kept until the next one is needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import ShardError
+from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
+from headrace.feed.sources.shard_format import Columns, Stamp, stamp_of
+
+
+def _opened(path: Path) -> Any:
+    pyarrow = require_pyarrow()
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path, pre_buffer=False)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ShardError(f"{path} is no Parquet file, or is broken: {error}") from error
+
+
+def index(path: Path) -> tuple[int, Columns]:
+    """See `shard_format`. Column `begin`: first row of every row group, and the number of rows."""
+    with _opened(path) as file:
+        counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
+    return int(begin[-1]), {"begin": begin}
+
+
+class _Groups:
+    """Decoded row groups, the last used ones, within a limit of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: OrderedDict[tuple[Path, int], tuple[RowsOfBatch, int]] = OrderedDict()
+        self._bytes = 0
+
+    def rows(self, path: Path, number: int, decode: Callable[[], tuple[RowsOfBatch, int]]) -> RowsOfBatch:
+        """Returns the rows of a group, decoded if they are not there."""
+        found = self._held.get((path, number))
+        if found is None:
+            found = self._held[path, number] = decode()
+            self._bytes += found[1]
+            while self._bytes > self._limit and len(self._held) > 1:
+                _, (_, size) = self._held.popitem(last=False)
+                self._bytes -= size
+        else:
+            self._held.move_to_end((path, number))
+        return found[0]
+
+
+class ParquetFormat:
+    """Rows of Parquet files: dicts of column to value.
+
+    Args:
+        columns: those that are read; None for all.
+        memory: limit of the decoded row groups of a process, bytes.
+    """
+
+    def __init__(self, columns: Sequence[str] | None, memory: int) -> None:
+        self._columns = None if columns is None else list(columns)
+        self._memory = memory
+        self._groups = _Groups(memory)
+
+    def __getstate__(self) -> tuple[list[str] | None, int]:
+        """What is decoded stays here."""
+        return self._columns, self._memory
+
+    def __setstate__(self, state: tuple[list[str] | None, int]) -> None:
+        ParquetFormat.__init__(self, *state)
+
+    def open(self, path: Path, stamp: Stamp, columns: Columns) -> _ParquetReader:
+        """See `shard_format.Format`."""
+        file = _opened(path)
+        require_same(path, stamp)
+        wanted = self._columns
+        missing = [] if wanted is None else [name for name in wanted if name not in file.schema_arrow.names]
+        if missing:
+            raise ShardError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
+        return _ParquetReader(path, file, columns["begin"].tolist(), wanted, self._groups)
+
+
+def require_same(path: Path, stamp: Stamp) -> None:
+    """Raises ShardError if a file is not as it was when its rows were counted."""
+    if stamp_of(path) != stamp:
+        raise ShardError(
+            f"{path} was changed since its rows were counted",
+            hint="build the loader again; do not change shards while they are read",
+        )
+
+
+class _ParquetReader:
+    def __init__(self, path: Path, file: Any, begin: list[int], columns: list[str] | None, groups: _Groups) -> None:
+        self._path, self._file, self._begin, self._columns, self._groups = path, file, begin, columns, groups
+
+    def row(self, number: int) -> dict[str, Any]:
+        group = bisect_right(self._begin, number) - 1
+        rows = self._groups.rows(self._path, group, lambda: self._decode(group))
+        return rows.row(number - self._begin[group])
+
+    def _decode(self, group: int) -> tuple[RowsOfBatch, int]:
+        pyarrow = require_pyarrow()
+        try:
+            table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ShardError(f"{self._path}, row group {group}, cannot be read: {error}") from error
+        whole = [column.combine_chunks() for column in table.columns]
+        whole = [each.chunk(0) if isinstance(each, pyarrow.ChunkedArray) else each for each in whole]
+        return RowsOfBatch(table.column_names, whole), sum(each.nbytes for each in whole)
+
+    def close(self) -> None:
+        self._file.close()

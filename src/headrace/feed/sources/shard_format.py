@@ -1,0 +1,74 @@
+"""What is known of one kind of shard: how its rows are counted and found (`index`), and how they are read (`open`).
+
+An index is a few columns of numbers (`Columns`), packed into bytes for the file that it is kept in. The module of a
+kind has a function `index(path)`, which returns the number of rows and the columns, or raises a ShardError that names
+file and offset; and a class that is a `Format`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = Mapping[str, NDArray[Any]]
+
+_ALIGN = 8
+
+
+class Stamp(NamedTuple):
+    """What tells that a file is as it was: bytes, and time of the last change in nanoseconds."""
+
+    size: int
+    modified: int
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Returns the stamp of a file. Raises OSError."""
+    found = path.stat()
+    return Stamp(found.st_size, found.st_mtime_ns)
+
+
+class Reader(Protocol):
+    """An open shard."""
+
+    def row(self, number: int) -> Any:
+        """Returns a row. Raises ShardError if it cannot be read."""
+
+    def close(self) -> None:
+        """Closes the shard."""
+
+
+class Format(Protocol):
+    """One kind of shard, as a source reads it."""
+
+    def open(self, path: Path, stamp: Stamp, columns: Columns) -> Reader:
+        """Opens a shard. Raises ShardError."""
+
+
+def pack(columns: Columns) -> bytes:
+    """Returns columns as bytes."""
+    described, parts, end = [], [], 0
+    for name, column in columns.items():
+        described.append((name, column.dtype.str, end, len(column)))
+        raw = np.ascontiguousarray(column).tobytes()
+        raw += bytes(-len(raw) % _ALIGN)
+        parts.append(raw)
+        end += len(raw)
+    header = msgspec.msgpack.encode(described)
+    header = len(header).to_bytes(_ALIGN, "little") + header + bytes(-len(header) % _ALIGN)
+    return b"".join([header, *parts])
+
+
+def unpack(packed: memoryview) -> Columns:
+    """Returns the columns that `pack` made bytes of, as views of these."""
+    size = int.from_bytes(packed[:_ALIGN], "little")
+    begin = _ALIGN + size + -size % _ALIGN
+    return {
+        name: np.frombuffer(packed, np.dtype(kind), count, begin + offset)
+        for name, kind, offset, count in msgspec.msgpack.decode(packed[_ALIGN : _ALIGN + size])
+    }

@@ -1,0 +1,107 @@
+"""What all counted sources are: map-style datasets whose rows are found by (shard, row).
+
+Row `index` lies in a shard that the counts alone decide, so every worker finds it without reading what stands before.
+A source is all that the feed's pipelines ask of a dataset, and it declares its shards, so that hosts may hold
+different ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from headrace.errors import PipelineError
+
+Counts = Sequence[tuple[str, int]]
+
+
+class Source(ABC):
+    """Rows of shards; see the module.
+
+    Args:
+        counts: key and number of rows of every shard, sorted by key.
+        declared: whether other hosts may hold other shards.
+    """
+
+    def __init__(self, counts: Counts, *, declared: bool) -> None:
+        self.counts = list(counts)
+        self.declared = declared
+        self._starts = list(itertools.accumulate((rows for _, rows in self.counts), initial=0))
+
+    @abstractmethod
+    def read(self, shard: int, row: int) -> Any:
+        """Returns a row of a shard, both by number. Raises ShardError if it cannot be read."""
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        length = len(self)
+        at = index + length if index < 0 else index
+        if not 0 <= at < length:
+            raise IndexError(f"index {index} is out of range for {length} rows")
+        shard = bisect_right(self._starts, at) - 1
+        return self.read(shard, at - self._starts[shard])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.read(shard, row) for shard, (_, rows) in enumerate(self.counts) for row in range(rows))
+
+    @property
+    def __shards__(self) -> Callable[[], list[tuple[str, int]]]:
+        """What this host holds; see `headrace.feed.plan.shard_map`."""
+        if not self.declared:
+            raise AttributeError("__shards__")
+        return lambda: list(self.counts)
+
+    def map(self, function: Callable[[Any], Any]) -> Source:
+        """Returns a source of what a function makes of every row.
+
+        Args:
+            function: of one row. It may draw random numbers: they follow from the row's place in the epoch's order.
+        """
+        return _Mapped(self, function)
+
+    def batch(self, rows: int) -> Source:
+        """Returns a source of lists of consecutive rows. No list crosses a shard, so the last of one may be shorter.
+
+        Args:
+            rows: of a list, at least 1.
+
+        Raises:
+            ValueError: fewer.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise ValueError(f"rows of a batch must be an integer of at least 1, got {rows!r}")
+        return _Batched(self, rows)
+
+    def filter(self, predicate: Callable[[Any], bool]) -> NoReturn:
+        """Is refused: how many rows a filter leaves is not known before all of them were read."""
+        raise PipelineError(
+            f"a source cannot be filtered by {getattr(predicate, '__name__', predicate)!r}: a plan needs the number of "
+            "rows, which is known only after all of them were read (streams without a count are not built yet)",
+            hint="write shards of the rows that stay, once; or raise an error in .map() for the others and give the "
+            'loader on_error="skip"; or return them marked and leave them out in collate_fn',
+        )
+
+
+class _Mapped(Source):
+    def __init__(self, source: Source, function: Callable[[Any], Any]) -> None:
+        super().__init__(source.counts, declared=source.declared)
+        self._source, self._function = source, function
+
+    def read(self, shard: int, row: int) -> Any:
+        return self._function(self._source.read(shard, row))
+
+
+class _Batched(Source):
+    def __init__(self, source: Source, rows: int) -> None:
+        super().__init__([(key, -(-count // rows)) for key, count in source.counts], declared=source.declared)
+        self._source, self._rows = source, rows
+
+    def read(self, shard: int, row: int) -> list[Any]:
+        first = row * self._rows
+        last = min(first + self._rows, self._source.counts[shard][1])
+        return [self._source.read(shard, at) for at in range(first, last)]

@@ -1,0 +1,57 @@
+"""Shards for the tests, and pipelines over them. Feed servers import this module."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace import feed
+
+
+def write_tar(path: Path, rows: Sequence[Mapping[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
+    """Writes rows in WebDataset's naming: `__key__`, and bytes by field."""
+    with tarfile.open(path, "w", format=form) as tar:
+        for row in rows:
+            for field, content in row.items():
+                if field != "__key__":
+                    member = tarfile.TarInfo(f"{row['__key__']}.{field}")  # type: ignore[str-bytes-safe]
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def tar_rows(shard: str, count: int) -> list[dict[str, Any]]:
+    chance = random.Random(shard)
+    return [
+        {"__key__": f"{shard}/{row:05}", "bin": chance.randbytes(chance.randrange(1, 3000)), "cls": b"%d" % row}
+        for row in range(count)
+    ]
+
+
+def fill_tars(folder: Path, counts: Mapping[str, int]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for shard, count in counts.items():
+        write_tar(folder / f"{shard}.tar", tar_rows(shard, count))
+    return folder
+
+
+def decode(row: dict[str, Any]) -> dict[str, Any]:
+    """What a row holds, and a random number: 16 bytes of the contents, so that rows stack."""
+    content = row["bin"]
+    return {
+        "head": torch.tensor(list(content[:8].ljust(8, b"-")) + list(content[-8:].rjust(8, b"-")), dtype=torch.uint8),
+        "sum": sum(content),
+        "row": int(row["cls"]),
+        "drawn": torch.rand(3),
+    }
+
+
+@feed.pipeline
+def tars(channel: str = "training") -> feed.Source:
+    return feed.tar(feed.channel(channel), "*.tar").map(decode)

@@ -1,0 +1,419 @@
+"""Counted sources: what is in the shards is what comes, by number, in every format; broken ones are named."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from feed_servers import open_descriptors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_data import fill_tars, tar_rows, write_tar
+
+from headrace import feed
+from headrace.errors import PipelineError, ShardError
+from headrace.feed.sources import index_shards
+from headrace.feed.sources.shard_files import OPEN_SHARDS
+from headrace.feed.sources.shard_format import pack, unpack
+from headrace.feed.sources.shard_index import ShardIndex
+
+COUNTS = {"a": 7, "b": 0, "c": 23}
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_rows_of_tars_are_their_members_by_name_in_any_form_of_tar(form: int, tmp_path: Path) -> None:
+    long = "folder/" + "x" * (150 if form != tarfile.USTAR_FORMAT else 60) + "/ä"
+    rows = [
+        {"__key__": "one", "jpg": b"1", "json": b"{}"},
+        {"__key__": long, "seg.png": b"2" * 600, "JPG": b""},
+        {"__key__": "three", "cls": b"x" * 512},
+    ]
+    write_tar(tmp_path / "s.tar", rows, form)
+    with tarfile.open(tmp_path / "s.tar", "a", format=form) as tar:
+        folder = tarfile.TarInfo("more.d")
+        folder.type = tarfile.DIRTYPE
+        link = tarfile.TarInfo("link.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "one.jpg"
+        for member in (folder, link, tarfile.TarInfo("README"), tarfile.TarInfo("__about__.x__")):
+            tar.addfile(member)
+    rows[1] = {"__key__": long, "seg.png": b"2" * 600, "jpg": b""}
+    assert list(feed.tar(tmp_path)) == rows
+
+
+def test_a_tar_of_gnu_s_base_256_sizes_is_read(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", tar_rows("a", 2), tarfile.GNU_FORMAT)
+    whole = bytearray(path.read_bytes())
+    size = int(whole[124:135], 8)
+    whole[124:136] = b"\x80" + size.to_bytes(11, "big")
+    whole[148:156] = b"        "
+    whole[148:156] = b"%06o\0 " % sum(whole[:512])
+    path.write_bytes(whole)
+    assert list(feed.tar(tmp_path)) == tar_rows("a", 2)
+
+
+def test_shards_are_in_the_order_of_their_names_and_rows_are_found_by_number(tmp_path: Path) -> None:
+    source = feed.tar(fill_tars(tmp_path, COUNTS))
+    expected = tar_rows("a", 7) + tar_rows("c", 23)
+    assert len(source) == 30
+    assert source.__shards__() == [("a.tar", 7), ("b.tar", 0), ("c.tar", 23)]
+    assert [source[row] for row in range(30)] == expected == list(source)
+    assert [source[row] for row in (29, 0, 8, 7, -1)] == [expected[row] for row in (29, 0, 8, 7, -1)]
+    for beyond in (30, -31):
+        with pytest.raises(IndexError, match=f"index {beyond} is out of range for 30 rows"):
+            source[beyond]
+
+
+def test_a_row_follows_the_one_before_without_a_read_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"__key__": f"{row}", "txt": b"%d" % row * 50} for row in range(200)]
+    source = feed.tar(write_tar(tmp_path / "s.tar", rows).parent)
+    reads: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append(size) or pread(fd, size, at))
+    assert list(source) == rows
+    assert len(reads) == 1
+    del reads[:]
+    assert [source[row] for row in (150, 20, 90)] == [rows[150], rows[20], rows[90]]
+    assert len(reads) <= 3
+
+
+@pytest.mark.parametrize("writer", ["json", "crlf"])
+def test_rows_of_json_lines_are_their_values_and_empty_lines_are_none(writer: str, tmp_path: Path) -> None:
+    values: list[Any] = [{"text": "ä\n"}, [1, 2.5, None], "word", 7, {"long": "x" * 5000}]
+    end = "\r\n" if writer == "crlf" else "\n"
+    text = end + end.join(json.dumps(value) for value in values[:3]) + end * 3 + json.dumps(values[3]) + end
+    (tmp_path / "a.jsonl").write_text(text, newline="")
+    (tmp_path / "b.jsonl").write_text(json.dumps(values[4]))
+    (tmp_path / "c.jsonl").write_text("")
+    source = feed.jsonl(tmp_path)
+    assert list(source) == values
+    assert source.__shards__() == [("a.jsonl", 4), ("b.jsonl", 1), ("c.jsonl", 0)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    lines=st.lists(st.sampled_from(["", "\r", "1", '"abc"', "[2, 3]\r"]), max_size=30),
+    last=st.booleans(),
+    chunk=st.integers(1, 40),
+)
+def test_lines_are_found_wherever_a_chunk_of_the_file_ends(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], last: bool, chunk: int
+) -> None:
+    from headrace.feed.sources import json_lines
+
+    path = tmp_path_factory.getbasetemp() / "lines.jsonl"
+    data = ("\n".join(lines) + ("\n" if last and lines else "")).encode()
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_lines, "_CHUNK", chunk)
+        rows, columns = json_lines.index(path)
+    begin = columns["begin"].tolist()
+    found = [data[one:other].strip() for one, other in itertools.pairwise(begin)]
+    expected = [line.strip().encode() for line in lines if line.strip()]
+    # a last line of one \r and no line end is not empty for the index; reading it is an error that names it
+    assert [each for each in found if each] == expected
+    assert rows - len(expected) == (1 if lines and lines[-1] == "\r" and not (last and lines) else 0)
+
+
+def test_rows_of_parquet_are_their_columns_also_when_row_groups_do_not_fit_in_memory(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [{"id": row, "text": f"w{row}" * 20, "tokens": [row, row + 1], "pair": {"a": row}} for row in range(100)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows[:60]), tmp_path / "a.parquet", row_group_size=13)
+    parquet.write_table(pyarrow.Table.from_pylist(rows[60:]), tmp_path / "b.parquet", row_group_size=40)
+    order = np.random.default_rng(3).permutation(100).tolist()
+    for memory in (1, 3000, 256 << 20):
+        source = feed.parquet(tmp_path, memory=memory)
+        for row in order:
+            found = source[row]
+            assert isinstance(found["tokens"], np.ndarray)
+            assert found | {"tokens": found["tokens"].tolist()} == rows[row]
+        assert source._form._groups._bytes <= max(memory, 10_000)  # type: ignore[attr-defined]
+    assert feed.parquet(tmp_path, columns=["id"])[61] == {"id": 61}
+    with pytest.raises(ShardError, match="has no column 'wrong'; it has id, text"):
+        feed.parquet(tmp_path, columns=["wrong"])[0]
+    (tmp_path / "c.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(ShardError, match=r"1 of 3 shards cannot be used: .*c\.parquet"):
+        feed.parquet(tmp_path)
+
+
+def test_rows_of_arrow_files_and_streams_lie_in_mapped_memory(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pylist([{"id": row, "none": [None, 1], "x": [0.5, float(row)]} for row in range(50)])
+    with pyarrow.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table[:30], max_chunksize=7)
+    with pyarrow.ipc.new_stream(tmp_path / "b.arrow", table.schema) as writer:
+        writer.write_table(table[30:], max_chunksize=7)
+    source = feed.arrow(tmp_path)
+    assert source.__shards__() == [("a.arrow", 30), ("b.arrow", 20)]
+    assert [source[row]["id"] for row in range(50)] == list(range(50))
+    assert source[29]["none"] == [None, 1]
+    assert source[31]["x"].flags.writeable
+    assert source[31]["x"].tolist() == [0.5, 31.0]
+    (tmp_path / "c.arrow").write_bytes(b"ARROW1 nothing")
+    with pytest.raises(ShardError, match=r"c\.arrow is no Arrow file"):
+        feed.arrow(tmp_path)
+
+
+def test_a_dataset_of_hugging_face_on_disk_is_a_source(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    program = Path(__file__).with_name("hugging_face_rows.py")
+    done = subprocess.run([sys.executable, str(program), str(tmp_path)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_batches_stay_inside_shards_and_maps_follow_each_other(tmp_path: Path) -> None:
+    source = feed.tar(fill_tars(tmp_path, COUNTS)).map(lambda row: int(row["cls"])).batch(5).map(sum)
+    assert source.__shards__() == [("a.tar", 2), ("b.tar", 0), ("c.tar", 5)]
+    assert list(source) == [10, 11, 10, 35, 60, 85, 63]
+    with pytest.raises(ValueError, match="at least 1"):
+        source.batch(0)
+
+
+def test_a_filter_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"cannot be filtered by 'any'(.|\n)*hint: write shards of the rows"):
+        feed.tar(fill_tars(tmp_path, {"a": 1})).filter(any)
+
+
+def test_no_more_than_some_shards_are_open_at_once(tmp_path: Path) -> None:
+    count = OPEN_SHARDS + 20
+    for shard in range(count):
+        (tmp_path / f"{shard:04}.jsonl").write_text(f"{shard}")
+    source = feed.jsonl(tmp_path)
+    before = open_descriptors()
+    assert list(source) == list(range(count)) == [source[row] for row in range(count)]
+    assert open_descriptors() - before == OPEN_SHARDS
+    assert pickle.loads(pickle.dumps(source))[5] == 5
+    assert len(pickle.dumps(source)) < 20_000
+
+
+# Broken shards
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:4000])
+
+
+def _cut_at_a_member(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: 512 + int(path.read_bytes()[124:135], 8) + 511 & ~511])
+
+
+def _flip(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[3] ^= 1
+    path.write_bytes(whole)
+
+
+def _flip_later(path: Path) -> None:
+    with tarfile.open(path) as tar:
+        at = tar.getmembers()[3].offset
+    whole = bytearray(path.read_bytes())
+    whole[at + 126] ^= 1
+    path.write_bytes(whole)
+
+
+def _zip(path: Path) -> None:
+    import gzip
+
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def _twice(path: Path) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name in ("a.jpg", "a.JPG"):
+            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (_cut, r"b\.tar at offset \d+: .*cut off"), (_cut_at_a_member, r"b\.tar at offset \d+: .*cut off"),
+        (_flip, r"b\.tar at offset 0: this is no tar file"), (_flip_later, r"b\.tar at offset [1-9]\d*: no header"),
+        (_zip, r"b\.tar at offset 0: this is no tar file, or a compressed one"),
+        (_twice, r"b\.tar at offset 512: row 'a' has the field 'jpg' twice"), (_empty, r"b\.tar at offset 0: it ends"),
+    ],
+)  # fmt: skip
+def test_a_broken_tar_is_named_with_the_offset(harm: Callable[[Path], None], told: str, tmp_path: Path) -> None:
+    fill_tars(tmp_path, {"a": 4, "b": 9})
+    harm(tmp_path / "b.tar")
+    with pytest.raises(ShardError, match=rf"1 of 2 shards cannot be used: .*{told}"):
+        feed.tar(tmp_path)
+    (tmp_path / "b.tar").unlink()
+    assert len(feed.tar(tmp_path)) == 4
+
+
+def test_a_line_that_is_no_json_is_named_when_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('1\n{"a": \n3\n')
+    source = feed.jsonl(tmp_path)
+    assert (source[0], source[2]) == (1, 3)
+    with pytest.raises(ShardError, match=r"a\.jsonl at offset 2, row 1: "):
+        source[1]
+    (tmp_path / "a.jsonl").write_bytes(b"\x1f\x8b")
+    with pytest.raises(ShardError, match="is compressed"):
+        feed.jsonl(tmp_path)
+
+
+def test_no_folder_no_shard_and_an_address_are_said(tmp_path: Path) -> None:
+    with pytest.raises(ShardError, match="there is no folder"):
+        feed.tar(tmp_path / "none")
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(ShardError, match=r"no file in .* matches '\*\.tar'; there is: a\.txt"):
+        feed.tar(tmp_path)
+    with pytest.raises(ShardError, match=r"s3://bucket/x is not a folder(.|\n)*FastFile"):
+        feed.tar("s3://bucket/x")
+
+
+def test_a_shard_that_is_changed_while_it_is_used_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("1\n2\n")
+    source = feed.jsonl(tmp_path)
+    (tmp_path / "a.jsonl").write_text("1\n2\n3\n")
+    with pytest.raises(ShardError, match="was changed since its rows were counted"):
+        source[0]
+    assert len(feed.jsonl(tmp_path)) == 3
+
+
+# The index
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 2**63)), max_size=5))
+def test_columns_come_back_as_they_were_packed(columns: dict[str, list[int]]) -> None:
+    given = {name: np.array(column, np.uint64) for name, column in columns.items()}
+    found = unpack(memoryview(pack(given)))
+    assert {name: column.tolist() for name, column in found.items()} == columns
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of shards, and its index."""
+    folder = fill_tars(tmp_path / "data", COUNTS)
+    feed.tar(folder)
+    [index] = (folder / index_shards.FOLDER).glob("*.index")
+    return folder, index
+
+
+def test_an_index_is_made_once_and_again_only_of_what_is_new(
+    indexed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, file = indexed
+    made: list[str] = []
+    one = index_shards.index_one
+    monkeypatch.setattr(index_shards, "index_one", lambda *given: made.append(given[2]) or one(*given))
+    before = file.read_bytes()
+    feed.tar(folder)
+    assert (made, file.read_bytes()) == ([], before)
+    write_tar(folder / "c.tar", tar_rows("c", 5))
+    write_tar(folder / "d.tar", tar_rows("d", 1))
+    (folder / "b.tar").unlink()
+    assert feed.tar(folder).__shards__() == [("a.tar", 7), ("c.tar", 5), ("d.tar", 1)]
+    assert made == ["c.tar", "d.tar"]
+    os.utime(folder / "a.tar", ns=(0, 1))
+    assert len(feed.tar(folder)) == 13
+    assert made[2:] == ["a.tar"]
+
+
+class DamagedPart(Exception):
+    """A read was refused, because what the index holds of a shard is damaged."""
+
+
+def _read(folder: Path) -> list[Any]:
+    try:
+        return list(feed.tar(folder))
+    except ShardError as error:
+        raise (DamagedPart if "is damaged: the part of" in error.message else AssertionError) from error
+
+
+def test_an_index_that_is_torn_or_damaged_anywhere_is_never_used(indexed: tuple[Path, Path]) -> None:
+    folder, file = indexed
+    whole = file.read_bytes()
+    expected = tar_rows("a", 7) + tar_rows("c", 23)
+    for size in {0, 1, 16, 24, 60, len(whole) // 2, len(whole) - 1}:
+        file.write_bytes(whole[:size])
+        assert ShardIndex.open(file) is None
+        assert list(feed.tar(folder)) == expected
+    for at in range(0, len(whole), 37):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with contextlib.suppress(DamagedPart):
+            assert _read(folder) == expected
+    file.unlink()
+    assert list(feed.tar(folder)) == expected
+
+
+def test_where_the_folder_cannot_be_written_the_index_is_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill_tars(tmp_path / "data", COUNTS)
+    (folder / index_shards.FOLDER).write_text("a file is in the way, for root too")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert len(feed.tar(folder)) == 30
+    [file] = (tmp_path / "cache").rglob("*.index")
+    made = file.stat().st_mtime_ns
+    assert len(feed.tar(folder)) == 30
+    assert file.stat().st_mtime_ns == made
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "a.tar"))
+    with pytest.raises(ShardError, match=r"can be kept nowhere: .*headrace-index: .*; .*a\.tar"):
+        feed.tar(folder)
+
+
+def test_processes_share_the_work_and_of_several_that_begin_together_one_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {f"{shard:02}": 3 for shard in range(8)}
+    expected = [row for shard in counts for row in tar_rows(shard, 3)]
+    monkeypatch.setattr(index_shards, "_ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    folder = fill_tars(tmp_path / "helped", counts)
+    assert list(feed.tar(folder)) == expected
+    (folder / "99.tar").write_bytes(b"broken")
+    with pytest.raises(ShardError, match=r"1 of 9 .*99\.tar"):
+        feed.tar(folder)
+    monkeypatch.undo()
+    folder = fill_tars(tmp_path / "together", counts)
+    program = (
+        "import sys, time; from headrace import feed; from headrace.feed.sources import index_shards as i\n"
+        "one = i.index_one\n"
+        "def told(*given): print(given[2]); time.sleep(0.01); return one(*given)\n"
+        "i.index_one = told\n"
+        "assert len(feed.tar(sys.argv[1])) == 24"
+    )
+    begun = [
+        subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    told = [process.communicate()[0].split() for process in begun]
+    assert all(process.returncode == 0 for process in begun)
+    assert sorted(itertools.chain(*told)) == [f"{shard}.tar" for shard in counts]
+
+
+def test_walking_headers_reads_no_contents(tmp_path: Path) -> None:
+    """A tar of 64 GB, most of it a hole, is indexed at once."""
+    path, size = tmp_path / "huge.tar", 1 << 30
+    with path.open("wb") as file:
+        for row in range(64):
+            member = tarfile.TarInfo(f"{row}.bin")
+            member.size = size
+            file.write(member.tobuf())
+            file.seek(size, os.SEEK_CUR)
+        file.write(bytes(1024))
+    began = time.process_time()
+    assert len(feed.tar(tmp_path)) == 64
+    assert time.process_time() - began < 1.0
