@@ -60,14 +60,14 @@ class ShardFiles(Source):
 
 
 def _local(folder: str | os.PathLike[str]) -> Path:
-    text = os.fspath(folder)
-    if "://" in text:
+    given = os.fspath(folder)
+    if "://" in given:
         raise ShardError(
-            f"{text} is not a folder of this host",
+            f"{given} is not a folder of this host",
             hint="make it an input channel of the job (input_mode FastFile reads objects as files) and pass "
             "feed.channel(name)",
         )
-    path = Path(text)
+    path = Path(given)
     if not path.is_dir():
         raise ShardError(f"there is no folder {path}", "pass the folder of the shards, and a pattern of their names")
     return path
