@@ -136,7 +136,7 @@ class ServeProcess:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(path, "w:gz") as archive:
             for file, text in files.items():
-                info = tarfile.TarInfo(f"{file}.py")
+                info = tarfile.TarInfo(file if "." in file else f"{file}.py")
                 data = text.encode()
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))

@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 
+import pytest
 import trustme
 from serve_process import NO_LIMITS, serving
 
@@ -94,12 +96,24 @@ def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: P
         endpoint.close_clients()
 
 
-def test_an_image_is_the_python_that_the_map_names(tmp_path: Path) -> None:
+def test_an_image_is_the_python_that_the_map_names_with_what_requirements_install_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "alpha-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("alpha.py", "version = '1.0'")
+        archive.writestr("alpha-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n")
+        archive.writestr("alpha-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("alpha-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     python = tmp_path / "another-python"
     python.symlink_to(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
     with serving(*NO_LIMITS, "--image-map", f"pytorch-training:2.1={python}") as endpoint:
         client = endpoint.client()
-        client.create_training_job(**endpoint.one_host("mapped", "import sys; print('prefix', sys.prefix)"))
+        mapped = endpoint.one_host("mapped", "")
+        script = "import alpha, sys; print('prefix', sys.base_prefix, 'alpha', alpha.version)"
+        endpoint.put_code("mapped", **{"train": script, "requirements.txt": "alpha"})
+        client.create_training_job(**mapped)
         other = endpoint.one_host("other", "import sys; print('prefix', sys.prefix)")
         other["AlgorithmSpecification"]["TrainingImage"] = "repository/pytorch-training:2.2"
         client.create_training_job(**other)
@@ -112,7 +126,9 @@ def test_an_image_is_the_python_that_the_map_names(tmp_path: Path) -> None:
         assert f"programs run in {sys.executable}" in notes["other"]
         logs = {run.parent.name.split("-")[0]: run.parent for run in endpoint.runs()}
         text = {name: next(run.glob("logs/*/*/0.log")).read_text() for name, run in logs.items()}
-        assert f"prefix {sys.base_prefix}" in text["mapped"]
+        assert f"prefix {sys.base_prefix} alpha 1.0" in text["mapped"]
+        packages = next((endpoint.home / "environments").glob("[0-9a-f]*")).resolve() / "lib"
+        assert sys.prefix not in "".join(path.read_text() for path in packages.glob("*/site-packages/*.pth"))
         assert f"prefix {sys.prefix}" in text["other"]
         endpoint.close_clients()
 

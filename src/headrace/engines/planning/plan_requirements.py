@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
-from headrace.errors import UsageError
 from headrace.hosting.inputs.requirements import DEFAULT, VirtualEnvironment, environment_of
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -14,7 +13,7 @@ def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment
     """Returns the environment of each group that has requirements; the code of the run is in place.
 
     Raises:
-        UsageError: a file of requirements that cannot be read, or a Python that gets none.
+        UsageError: a file of requirements that cannot be read, or a Python that is none.
     """
     groups: dict[str, list[str]] = {}
     for group in job.groups:
@@ -22,10 +21,7 @@ def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment
         file = requirements_file(job, name, paths.code)
         if file:
             groups.setdefault(file, []).append(name)
-    if groups and job.local.python:
-        hint = f"install what {', '.join(groups)} names in that Python, and leave the file out"
-        raise UsageError(f"engines.local.python: {job.local.python} gets no requirements", hint)
-    made = [environment_of(file, paths, tuple(names)) for file, names in groups.items()]
+    made = [environment_of(file, paths, tuple(names), job.local.python or "") for file, names in groups.items()]
     return {name: environment for environment in made for name in environment.groups}
 
 

@@ -36,7 +36,8 @@ def install(paths: RunPaths) -> None:
         for environment in wanted:
             began = time.monotonic()
             try:
-                made = make(Path(environment.path), paths.code / environment.requirements, paths.code, log)
+                file = paths.code / environment.requirements
+                made = make(Path(environment.path), file, paths.code, log, environment.base)
             except InstallRequirementsError as error:
                 raise InstallRequirementsError(f"{environment.requirements}: {error.message}", error.lines) from error
             events.write(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from headrace.runs import RunPaths, runs_dir
 ENVIRONMENTS = "environments"
 DEFAULT = "requirements.txt"
 INSTALL = "install"
+_FACTS = "import sys, sysconfig; print(sys.implementation.cache_tag, sys.version, sysconfig.get_platform(), sys.prefix)"
+_FACTS_SECONDS = 60.0
 _INCLUDES = {"-r", "--requirement", "-c", "--constraint"}
 _EDITABLE = {"-e", "--editable"}
 
@@ -38,11 +41,13 @@ class VirtualEnvironment(msgspec.Struct, frozen=True):
         requirements: the file, inside the code.
         path: folder of the environment; its interpreter is `path`/bin/python.
         groups: instance groups whose programs run in it.
+        base: the Python that it is made from; empty for the one that runs headrace.
     """
 
     requirements: str
     path: str
     groups: tuple[str, ...]
+    base: str = ""
 
     @property
     def python(self) -> str:
@@ -65,26 +70,40 @@ def environments_dir() -> Path:
     return runs_dir().parent / ENVIRONMENTS
 
 
-def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...]) -> VirtualEnvironment:
+def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...], base: str = "") -> VirtualEnvironment:
     """Returns the environment for a file of requirements.
 
     Args:
         requirements: the file, inside the code of the run, which is in place.
         paths: the run's directory.
         groups: the groups that need it.
+        base: the Python that it is made from; the one that runs headrace if empty.
 
     Raises:
-        UsageError: the file, or one that it names, cannot be read.
+        UsageError: the file, or one that it names, cannot be read, or there is no such Python.
     """
     digest = hashlib.sha256()
-    for part in (sys.implementation.cache_tag, sys.version, sysconfig.get_platform(), sys.prefix, *_pip_settings()):
+    for part in (*(_facts_of(base) if base else _own_facts()), *_pip_settings()):
         _add(digest, str(part).encode())
     own = False
     for kind, content in _contents(paths.code / requirements, paths.code, ()):
         _add(digest, content)
         own = own or kind in _EDITABLE
     folder = paths.root / ENVIRONMENTS if own else environments_dir()
-    return VirtualEnvironment(requirements, str(folder / digest.hexdigest()[:24]), groups)
+    return VirtualEnvironment(requirements, str(folder / digest.hexdigest()[:24]), groups, base)
+
+
+def _own_facts() -> tuple[str, ...]:
+    return (str(sys.implementation.cache_tag), sys.version, sysconfig.get_platform(), sys.prefix)
+
+
+def _facts_of(base: str) -> tuple[str, ...]:
+    """Returns what tells a Python from others."""
+    try:
+        done = subprocess.run([base, "-c", _FACTS], check=True, capture_output=True, timeout=_FACTS_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"{base} does not run as a Python: {error}", "name one that does") from error
+    return (base, done.stdout.decode(errors="replace"))
 
 
 def _add(digest: hashlib._Hash, part: bytes) -> None:

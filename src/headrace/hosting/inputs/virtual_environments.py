@@ -1,10 +1,11 @@
 """Makes environments of Python packages, each once: `<folder>/<digest>`, see `requirements`.
 
-An environment is a virtual environment on top of the Python that runs headrace: it sees that one's packages (torch,
-say), and what it installs goes before them. It is made in a folder of its own, `.made/<digest>-<letters>`, and then
-gets its name, a link, in one step: an environment is never seen half made. pip's temporary files lie in the same folder
-while it works. The process that makes an environment holds the lock `.<digest>.lock`; a second job that needs it waits,
-and then finds it made. What a killed process has left is removed at the end of its run, or by the next one (`sweep`).
+An environment is a virtual environment on top of the Python that runs headrace, or of another one that the job names:
+it sees that one's packages (torch, say), and what it installs goes before them. It is made in a folder of its own,
+`.made/<digest>-<letters>`, and then gets its name, a link, in one step: an environment is never seen half made. pip's
+temporary files lie in the same folder while it works. The process that makes an environment holds the lock
+`.<digest>.lock`; a second job that needs it waits, and then finds it made. What a killed process has left is removed at
+the end of its run, or by the next one (`sweep`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ MADE = ".made"
 INSTALL_SECONDS = 3600.0
 LAST_LINES = 12
 PARENT = "_headrace_parent.pth"
+CREATE = """
+import site, sys, venv
+venv.EnvBuilder(system_site_packages=True, symlinks=True).create(sys.argv[1])
+found = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
+print("\\n".join(found))
+"""
+"""What another Python runs to make an environment; it prints where its packages are."""
 TEMPORARY = ".tmp"  # in an environment that is being made
 
 
@@ -50,7 +58,7 @@ def is_made(environment: Path) -> bool:
     return (environment / "bin" / "python").exists()
 
 
-def make(environment: Path, requirements: Path, code: Path, log: IO[bytes]) -> bool:
+def make(environment: Path, requirements: Path, code: Path, log: IO[bytes], base: str = "") -> bool:
     """Makes an environment, or waits until another process has made it.
 
     Args:
@@ -58,6 +66,7 @@ def make(environment: Path, requirements: Path, code: Path, log: IO[bytes]) -> b
         requirements: the file.
         code: where pip runs.
         log: gets all that pip says.
+        base: the Python that it is made from; the one that runs headrace if empty.
 
     Returns:
         Whether it was made here.
@@ -75,7 +84,7 @@ def make(environment: Path, requirements: Path, code: Path, log: IO[bytes]) -> b
             _remove_leftovers(environment)
             place = Path(tempfile.mkdtemp(prefix=f"{environment.name}-", dir=made))
             try:
-                _create(place)
+                _create(place, base)
                 _install(place, requirements, code, log)
                 shutil.rmtree(place / TEMPORARY)
                 link = place / ".link"
@@ -149,13 +158,25 @@ def _remove_leftovers(environment: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _create(place: Path) -> None:
-    venv.EnvBuilder(system_site_packages=True, symlinks=True).create(place)
-    # The Python of headrace may itself be one of a virtual environment, whose packages "system" does not mean.
-    parents = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+def _create(place: Path, base: str) -> None:
+    parents = _create_from(place, base) if base else _create_here(place)
     packages = next((place / "lib").glob("python*/site-packages"))
     lines = [f"import site; site.addsitedir({parent!r})" for parent in parents]
     (packages / PARENT).write_text("\n".join(lines) + "\n")
+
+
+def _create_here(place: Path) -> list[str]:
+    venv.EnvBuilder(system_site_packages=True, symlinks=True).create(place)
+    # The Python of headrace may itself be one of a virtual environment, whose packages "system" does not mean.
+    return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+
+
+def _create_from(place: Path, base: str) -> list[str]:
+    done = subprocess.run([base, "-c", CREATE, str(place)], check=False, capture_output=True, text=True)
+    if done.returncode:
+        lines = tuple(done.stderr.strip().splitlines()[-LAST_LINES:])
+        raise InstallRequirementsError(f"{base} makes no environment: {' '.join(lines[-1:])}", lines)
+    return done.stdout.splitlines()
 
 
 def _install(place: Path, requirements: Path, code: Path, log: IO[bytes]) -> None:
