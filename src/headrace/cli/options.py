@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -33,6 +33,63 @@ def output_option(command: F) -> F:
         default="text",
         help="json: one document on standard output and nothing else.",
     )(command)
+
+
+class Outputs(NamedTuple):
+    """What ``--output`` of a command says that runs or plans a job.
+
+    Attributes:
+        format: ``text`` or ``json``.
+        place: ``s3://`` URI of the job's model and output; empty when none is given.
+    """
+
+    format: str
+    place: str
+
+
+def job_options(command: F) -> F:
+    """Adds ``--role``, ``--region`` and ``--output text|json|s3://...``, the last as `Outputs`."""
+    role = click.option(
+        "--role", metavar="ARN", help="Role under which the job runs on SageMaker: role=ARN of the job."
+    )
+    region = click.option("--region", metavar="REGION", help="Where --engine sagemaker runs the job, e.g. eu-west-1.")
+    output = click.option(
+        "--output",
+        multiple=True,
+        metavar="text|json|S3URI",
+        callback=_outputs,
+        help="json: one document on standard output and nothing else. s3://bucket/prefix: where model and output go, "
+        "output_path of the job. May be given twice.",
+    )
+    return role(region(output(command)))
+
+
+def _outputs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> Outputs:
+    found = Outputs("text", "")
+    for value in values:
+        if value in ("text", "json"):
+            found = found._replace(format=value)
+        elif value.startswith("s3://"):
+            found = found._replace(place=value)
+        else:
+            raise click.BadParameter(f"{value!r} is not 'text', 'json' or an s3:// URI", context, option)
+    return found
+
+
+def with_job_options(
+    overrides: tuple[str, ...], engine: str, role: str | None, region: str | None, output: Outputs
+) -> list[str]:
+    """Returns the overrides of a job, those of ``--role``, ``--region`` and ``--output`` first.
+
+    Raises:
+        BadParameter: a region for an engine that has none.
+    """
+    import json
+
+    given = {"role": role, "output_path": output.place or None}
+    if engine == "sagemaker":
+        given["engines.sagemaker.region"] = region
+    return [*(f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None), *overrides]
 
 
 def document_options(command: F) -> F:
@@ -96,10 +153,18 @@ def region_option(command: F) -> F:
 
 
 def _region(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    return priced_region(value, context, option)
+
+
+def priced_region(
+    value: str | None, context: click.Context | None = None, option: click.Parameter | None = None
+) -> str | None:
+    """Returns a region with known prices, as it is given. Raises BadParameter for another one."""
     from headrace.catalog.prices import regions
 
     if value is not None and value not in regions():
-        raise click.BadParameter(f"no price in {value!r} is known; known: {', '.join(regions())}", context, option)
+        message = f"no price in {value!r} is known; known: {', '.join(regions())}"
+        raise click.BadParameter(message, context, option, None if option else "--region")
     return value
 
 

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import engine_option, output_option, region_option, set_option
+from headrace.cli.options import (
+    Outputs,
+    engine_option,
+    job_options,
+    priced_region,
+    set_option,
+    with_job_options,
+)
 
 if TYPE_CHECKING:
+    from headrace.engines.submission import Submission
     from headrace.job import Job
 
 
@@ -17,7 +25,6 @@ if TYPE_CHECKING:
 @click.argument("job", type=click.Path())
 @set_option
 @engine_option
-@region_option
 @click.option(
     "--render",
     "folder",
@@ -25,15 +32,24 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False),
     help="Write what the engine would submit into DIR instead, and list the files; no other file there is overwritten.",
 )
-@output_option
+@job_options
 def command(
-    job: str, overrides: tuple[str, ...], engine: str, region: str | None, folder: str | None, output: str
+    job: str,
+    overrides: tuple[str, ...],
+    engine: str,
+    role: str | None,
+    region: str | None,
+    folder: str | None,
+    output: Outputs,
 ) -> None:
     """Show groups, hosts, addresses, limits, programs, channels and ports of the job file JOB. Starts nothing.
 
     The list price of an hour is shown too, and the most that the job may cost.
 
     JOB is a job file, or a CreateTrainingJob request as JSON. Keys that have no effect in the engine are listed.
+
+    For SageMaker the request is shown whole, with what is uploaded and what must be allowed; nothing is sent.
+    --region names the region whose prices are shown, and with --engine sagemaker where the job runs.
 
     With --render the documents that the engine submits are written as files: of the local engine the launch plan, from
     which it starts the agents. They hold no secret of the job.
@@ -44,19 +60,22 @@ def command(
       headrace plan job.yaml --set hyperparameters.epochs=3 --output json
       headrace plan request.json --set source_dir=code --set inputs.train.path=data
       headrace plan job.yaml --render rendered
+      headrace plan job.yaml --engine sagemaker --role ARN --output s3://bucket/prefix --region eu-west-1
     """
     from headrace import engines
     from headrace.cli.options import echo_json
     from headrace.cli.views.plan_document import view
     from headrace.job import load_job
 
-    loaded = load_job(job, list(overrides))
+    prices = region if engine == "sagemaker" else priced_region(region)
+    loaded = load_job(job, with_job_options(overrides, engine, role, region, output))
     if folder is not None:
-        _render(loaded, engine, Path(folder), output)
+        _render(loaded, engine, Path(folder), output.format)
         return
     planned = engines.plan(loaded, engine)
-    shown = view(loaded, planned.plan, planned.limits, region, planned.without_effect)
-    if output == "json":
+    submission: Submission | None = getattr(planned, "submission", None)
+    shown = view(loaded, planned.plan, planned.limits, prices, planned.without_effect, submission)
+    if output.format == "json":
         echo_json(shown)
     else:
         from headrace.cli.views.cost_tables import show_projection

@@ -17,6 +17,7 @@ from headrace.agent.program_specs import (
     programs_of,
     service_argv,
 )
+from headrace.engines.submission import Submission
 from headrace.errors import UsageError
 from headrace.insight.cost.billing import amount
 from headrace.insight.cost.projection import Projection, project
@@ -100,7 +101,7 @@ class PlanView(msgspec.Struct, frozen=True):
 
     `limits` says in sentences how the machine is divided; `requirements` maps groups to the file that is installed for
     them, whose environment then replaces the interpreter that is shown; `tf_data_ports` are those of the workers of
-    tf.data.service, each once.
+    tf.data.service, each once; `submission` is what is sent to a platform, if anything is.
     """
 
     job_name: str
@@ -126,6 +127,7 @@ class PlanView(msgspec.Struct, frozen=True):
     limits: tuple[str, ...] = ()
     tf_data_ports: tuple[int, ...] = ()
     record: RecordView | None = None
+    submission: Submission | msgspec.UnsetType = msgspec.UNSET
 
 
 def view(
@@ -134,6 +136,7 @@ def view(
     limits: tuple[str, ...] = (),
     region: str | None = None,
     without_effect: tuple[Unused, ...] = (),
+    submission: Submission | None = None,
 ) -> PlanView:
     """Returns the plan of a job with the command lines and channels of every host.
 
@@ -143,10 +146,11 @@ def view(
         limits: how the machine is divided, in sentences.
         region: whose prices are taken; None for that of the job's budget, else us-east-1.
         without_effect: what of the job has no effect in its engine.
+        submission: what the engine sends to a platform; None when it sends nothing.
     """
     groups = [PlannedGroup(group.name, group.instance_type, group.hosts) for group in plan.groups]
     budget = plan.budget
-    where = region or (budget.region if budget else None)
+    where = region or (submission.region if submission else budget.region if budget else None)
     return PlanView(
         job_name=plan.job_name,
         entry_point=plan.entry_point,
@@ -165,6 +169,7 @@ def view(
         limits=limits,
         tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
         storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
+        submission=submission or msgspec.UNSET,
         record=None if job.record is None else RecordView(job.record.uri, job.record.interval),
         requirements=_requirements(job),
         stall_after=plan.stall_after,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from headrace.cli.views.plan_document import PlanView, cpu_set, promises, used_ports, work, worlds
 from headrace.cli.views.table import columns as _table
+from headrace.engines.submission import Submission
 
 NO_LIMIT = 1_000_000
 """Characters a line where there is no terminal: more than any row has."""
@@ -54,12 +57,29 @@ def show_plan(plan: PlanView) -> None:
     for line in (*worlds(plan), *_stored(plan), *plan.limits, used_ports(plan)):
         out.print(Text(line))
     out.print(Text(plan.isolation.words()))
+    if plan.submission is not msgspec.UNSET:
+        _show_submission(out, plan.submission)
     if plan.without_effect:
         table = _table(("without effect here", "why"))
         for unused in plan.without_effect:
             table.add(unused.field, unused.why)
         out.print()
         out.print(table)
+
+
+def _show_submission(out: Console, submission: Submission) -> None:
+    """What is sent to a platform, what is stored before, and what must be allowed."""
+    for upload in submission.uploads:
+        out.print(Text(f"upload: {upload.what}: {upload.to}"))
+    for party, permissions in submission.permissions.items():
+        table = _table((f"actions that the {party} needs", "on", "for"))
+        for each in permissions:
+            table.add(" ".join(each.actions), " ".join(each.resources), each.why)
+        out.print()
+        out.print(table)
+    out.print()
+    out.print(Text(f"{submission.operation} in {submission.region}:", style="bold"))
+    out.print(Text(json.dumps(submission.request, indent=2)))
 
 
 def _stored(plan: PlanView) -> Iterable[str]:

@@ -22,7 +22,9 @@ from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
 from headrace.engines.sagemaker.capacity_retry import Alternative, alternative_of, alternatives, job_at
 from headrace.engines.sagemaker.framework_images import SOURCE, VERSIONS, find_image, is_neuron, known_regions
+from headrace.engines.sagemaker.iam_actions import submission_of
 from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
+from headrace.engines.submission import Submission
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.hosting.inputs.host_facts import with_data_workers
 from headrace.instance.launch_plan import LaunchPlan
@@ -124,6 +126,11 @@ class SageMakerJob(EngineJob):
             JobInvalid: SageMaker would refuse it.
         """
         return training_request(self.job, self.name, self.image, carrier or self.carrier)
+
+    @property
+    def submission(self) -> Submission:
+        """What is sent, stored and needed."""
+        return submission_of(self)
 
     @property
     def limits(self) -> tuple[str, ...]:
